@@ -8,7 +8,7 @@ impl LockState {
     /// Ends the leases and lapses the turns whose time has come. Returns whether there were any.
     ///
     /// Every step begins with it, so a stored state may be behind the time without anyone being wronged.
-    pub(super) fn settle(&mut self, now: Timestamp) -> bool {
+    pub fn settle(&mut self, now: Timestamp) -> bool {
         let mut changed = self.lapse_turns(now);
         while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(now)) {
             let at = self.holders[index].expires_at;
