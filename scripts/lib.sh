@@ -77,17 +77,22 @@ free_port() {
     die "no free port"
 }
 
+# Options for setpriv. Postgres refuses to run as root; Debian has a user for it.
+AS_POSTGRES=()
+[[ $(id -u) != 0 ]] || AS_POSTGRES=(--reuid postgres --regid postgres --init-groups)
+
 # start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $SCRATCH/NAME.log;
 # sets STARTED_PID. Should this script be killed outright, the kernel stops the command.
 start() {
-    local name=$1 signal=TERM
+    local name=$1 signal=TERM as=()
     shift
-    # To Postgres, SIGTERM means: wait until all clients have gone.
-    [[ $name != postgres ]] || signal=INT
-    if command -v setpriv >/dev/null; then
-        set -- setpriv --pdeathsig "$signal" -- "$@"
+    if [[ $name == postgres ]]; then
+        # To Postgres, SIGTERM means: wait until all clients have gone.
+        signal=INT
+        as=("${AS_POSTGRES[@]}")
     fi
-    setsid -- "$@" >>"$SCRATCH/$name.log" 2>&1 </dev/null &
+    # In one setpriv: a later change of user would make the kernel forget the signal.
+    setsid -- setpriv --pdeathsig "$signal" "${as[@]}" -- "$@" >>"$SCRATCH/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
 }
@@ -110,21 +115,19 @@ wait_until() {
 
 # start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
-    local bin dir=$SCRATCH/postgres try port as=()
+    local bin dir=$SCRATCH/postgres try port
     bin=$(postgres_bin)
     mkdir "$dir"
-    if [[ $(id -u) == 0 ]]; then
-        as=(setpriv --reuid postgres --regid postgres --init-groups --)
-        chown postgres: "$dir"
-    fi
-    (cd "$dir" && "${as[@]}" "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust --username=postgres \
-        -D "$dir/data" >"$SCRATCH/initdb.log" 2>&1) || { cat "$SCRATCH/initdb.log" >&2; die "initdb failed"; }
+    [[ $(id -u) != 0 ]] || chown postgres: "$dir"
+    (cd "$dir" && setpriv "${AS_POSTGRES[@]}" -- "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust \
+        --username=postgres -D "$dir/data" >"$SCRATCH/initdb.log" 2>&1) ||
+        die "initdb failed: $(cat "$SCRATCH/initdb.log")"
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
         -c fsync=on -c synchronous_commit=on)
     for try in 1 2 3; do
         port=$(free_port)
         # The directory's lock file, unlike a connection, cannot be that of another server on the port.
-        start postgres "${as[@]}" "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"
+        start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"
         if wait_until postgres grep -q '^ready' "$dir/data/postmaster.pid"; then
             POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres
             return
