@@ -130,14 +130,15 @@ impl Lease {
 }
 
 /// Why a lease is no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Expired,
     Released,
 }
 
 impl EndReason {
+    pub(super) const ALL: [Self; 2] = [Self::Expired, Self::Released];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -149,26 +150,5 @@ impl EndReason {
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// A lease that has ended. Stored as a triple, for every commit of a busy key carries [`super::RECENT_MAX`] of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(LeaseId, EndReason, Timestamp)", into = "(LeaseId, EndReason, Timestamp)")]
-pub struct Ended {
-    pub lease_id: LeaseId,
-    pub why: EndReason,
-    pub at: Timestamp,
-}
-
-impl From<(LeaseId, EndReason, Timestamp)> for Ended {
-    fn from((lease_id, why, at): (LeaseId, EndReason, Timestamp)) -> Self {
-        Self { lease_id, why, at }
-    }
-}
-
-impl From<Ended> for (LeaseId, EndReason, Timestamp) {
-    fn from(ended: Ended) -> Self {
-        (ended.lease_id, ended.why, ended.at)
     }
 }

@@ -9,6 +9,7 @@ mod expiry;
 mod give_back;
 mod lease;
 mod outcome;
+mod recent;
 mod release;
 mod renew;
 mod state;
@@ -17,7 +18,7 @@ mod token;
 mod turn;
 
 pub use command::{Acquire, Command, GiveBack, Release, Renew};
-pub use lease::{EndReason, Ended, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Owner};
+pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Owner};
 pub use outcome::{Grant, Lost, Outcome, Refusal, Step};
 pub use state::LockState;
 pub use step::step;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::RECENT_MAX;
-use super::lease::{EndReason, Ended, Lease, LeaseId};
+use super::lease::{EndReason, Lease, LeaseId};
+use super::recent::{Ended, Recent};
 use super::turn::{NodeId, Place, Turn};
 use crate::time::Timestamp;
 
@@ -18,9 +18,8 @@ pub struct LockState {
     pub(super) holders: Vec<Lease>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) turns: Vec<Turn>,
-    /// The last leases that ended, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) recent: Vec<Ended>,
+    #[serde(default, skip_serializing_if = "Recent::is_empty")]
+    pub(super) recent: Recent,
 }
 
 impl LockState {
@@ -76,16 +75,13 @@ impl LockState {
         self.holders.iter_mut().find(|lease| lease.lease_id == *lease_id)
     }
 
-    pub(super) fn ended(&self, lease_id: &LeaseId) -> Option<&Ended> {
-        self.recent.iter().find(|ended| ended.lease_id == *lease_id)
+    pub(super) fn ended(&self, lease_id: &LeaseId) -> Option<Ended> {
+        self.recent.find(lease_id)
     }
 
     /// Takes a lease out and remembers why.
     pub(super) fn end(&mut self, index: usize, why: EndReason, at: Timestamp) {
         let lease = self.holders.remove(index);
-        if self.recent.len() == RECENT_MAX {
-            self.recent.remove(0);
-        }
-        self.recent.push(Ended { lease_id: lease.lease_id, why, at });
+        self.recent.push(&lease.lease_id, why, at);
     }
 }

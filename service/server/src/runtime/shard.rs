@@ -127,6 +127,9 @@ impl Shard {
                 }
                 () = tokio::time::sleep_until(next_look.unwrap_or_else(far)), if next_look.is_some() => {}
             }
+            // Handlers that are ready to run have calls to bring: let them, so that one commit serves them all. With
+            // nobody else ready this returns at once.
+            tokio::task::yield_now().await;
             // Whatever woke it, a batch takes all that is there.
             while calls.len() < BATCH_MAX {
                 let Ok(envelope) = self.calls.try_recv() else { break };

@@ -1,0 +1,132 @@
+//! The leases of a key that ended last.
+//!
+//! Every commit of a busy key carries them, and what a commit costs is mostly the length of its states. So an ended lease
+//! is remembered by a fingerprint of its id, and all of them are written as one short text.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::RECENT_MAX;
+use super::lease::{EndReason, LeaseId};
+use crate::time::Timestamp;
+
+/// Oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recent(Vec<Ended>);
+
+/// How and when a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    fingerprint: u64,
+    pub why: EndReason,
+    pub at: Timestamp,
+}
+
+impl Recent {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn find(&self, lease_id: &LeaseId) -> Option<Ended> {
+        let fingerprint = fingerprint(lease_id);
+        self.0.iter().rev().find(|ended| ended.fingerprint == fingerprint).copied()
+    }
+
+    pub(super) fn push(&mut self, lease_id: &LeaseId, why: EndReason, at: Timestamp) {
+        if self.0.len() >= RECENT_MAX {
+            self.0.drain(..=self.0.len() - RECENT_MAX);
+        }
+        self.0.push(Ended { fingerprint: fingerprint(lease_id), why, at });
+    }
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): written into states, so it must never change. Whoever makes two of their own lease
+/// ids collide is only told of the wrong one's end.
+fn fingerprint(lease_id: &LeaseId) -> u64 {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    lease_id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+impl EndReason {
+    fn letter(self) -> char {
+        match self {
+            Self::Expired => 'x',
+            Self::Released => 'r',
+        }
+    }
+
+    fn of_letter(letter: char) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.letter() == letter)
+    }
+}
+
+/// `{letter}{ms}.{fingerprint in hex}`, separated by spaces.
+impl Serialize for Recent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(self.0.len() * 32);
+        for ended in &self.0 {
+            let separator = if text.is_empty() { "" } else { " " };
+            let (letter, at) = (ended.why.letter(), ended.at.as_ms());
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{separator}{letter}{at}.{:x}", ended.fingerprint);
+        }
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Recent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let entries = text.split(' ').filter(|entry| !entry.is_empty());
+        let parsed: Option<Vec<Ended>> = entries.map(parse).collect();
+        parsed.map(Self).ok_or_else(|| serde::de::Error::custom("not a list of ended leases"))
+    }
+}
+
+fn parse(entry: &str) -> Option<Ended> {
+    let why = EndReason::of_letter(entry.chars().next()?)?;
+    let (at, fingerprint) = entry.get(1..)?.split_once('.')?;
+    Some(Ended {
+        fingerprint: u64::from_str_radix(fingerprint, 16).ok()?,
+        why,
+        at: Timestamp::from_ms(at.parse().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> LeaseId {
+        LeaseId::parse(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut recent = Recent::default();
+        for (number, why) in EndReason::ALL.into_iter().enumerate() {
+            recent.push(&id(&format!("lease-{number}")), why, Timestamp::from_ms(1_700_000_000_000 + number as u64));
+        }
+        let text = serde_json::to_string(&recent).unwrap();
+        assert_eq!(serde_json::from_str::<Recent>(&text).unwrap(), recent);
+        assert_eq!(recent.find(&id("lease-1")).unwrap().why, EndReason::Released);
+        assert_eq!(recent.find(&id("lease-9")), None);
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_first() {
+        let mut recent = Recent::default();
+        for number in 0..=RECENT_MAX {
+            recent.push(&id(&format!("lease-{number}")), EndReason::Released, Timestamp::from_ms(1));
+        }
+        assert_eq!(recent.find(&id("lease-0")), None);
+        assert!(recent.find(&id("lease-1")).is_some());
+        assert_eq!(recent.0.len(), RECENT_MAX);
+    }
+
+    #[test]
+    fn a_fingerprint_never_changes() {
+        assert_eq!(fingerprint(&id("a")), 0xaf63_dc4c_8601_ec8c);
+    }
+}
