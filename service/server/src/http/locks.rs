@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Context;
+use super::{Context, Shared};
 use super::body;
 use super::format::rfc3339;
 use super::path::{self, LockPath};
@@ -30,7 +30,7 @@ const LIST_LIMIT_MAX: usize = 1_000;
 const LIST_SCAN_MAX: usize = 10_000;
 
 /// `POST /v1/locks/{key}/{verb}`.
-pub async fn post(State(context): State<Context>, uri: Uri, body: Body) -> Response {
+pub async fn post(State(context): State<Shared>, uri: Uri, body: Body) -> Response {
     let rest = rest_of(&uri);
     let (key, verb) = match LockPath::split(rest) {
         LockPath::Verb(key, verb) => (key, verb),
@@ -52,7 +52,7 @@ pub async fn post(State(context): State<Context>, uri: Uri, body: Body) -> Respo
 }
 
 /// `GET /v1/locks/{key}`.
-pub async fn get(State(context): State<Context>, uri: Uri) -> Response {
+pub async fn get(State(context): State<Shared>, uri: Uri) -> Response {
     match LockPath::split(rest_of(&uri)) {
         LockPath::Key(key) => inspect(&context, key).await.unwrap_or_else(IntoResponse::into_response),
         LockPath::Verb(..) => not_allowed("POST").into_response(),
@@ -336,7 +336,7 @@ pub(super) async fn inspect(context: &Context, key: &str) -> Result<Response, Pr
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Context>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
     let Query(query) = Query::<ListQuery>::try_from_uri(&uri).map_err(|error| bad_query(&error.body_text()))?;
     let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
     if limit == 0 || limit > LIST_LIMIT_MAX {

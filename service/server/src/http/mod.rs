@@ -10,6 +10,7 @@ mod problem;
 mod server;
 mod status;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -21,8 +22,9 @@ pub use self::server::{ServerLimits, bind, serve};
 use self::problem::{Code, Problem};
 use crate::runtime::Locks;
 
-/// What every handler needs.
-#[derive(Clone)]
+/// What every handler needs; shared, so that a request costs one count.
+pub type Shared = Arc<Context>;
+
 pub struct Context {
     pub locks: Locks,
     pub app: App,
@@ -60,7 +62,7 @@ pub fn router(context: Context) -> Router {
         .merge(openapi::swagger_ui())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(context)
+        .with_state(Arc::new(context))
 }
 
 async fn no_route() -> Problem {

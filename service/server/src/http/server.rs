@@ -88,7 +88,8 @@ fn connection(
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + Send + 'static {
     let _ = stream.set_nodelay(true);
     let access_log = limits.access_log;
-    let service = service_fn(move |request| answer(router.clone(), Arc::clone(&ids), request, access_log));
+    let answering = Arc::new(Answering { router, ids, access_log });
+    let service = service_fn(move |request| answer(Arc::clone(&answering), request));
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
@@ -96,17 +97,18 @@ fn connection(
         .serve_connection(TokioIo::new(stream), service)
 }
 
-async fn answer(
+struct Answering {
     router: Router,
     ids: Arc<RequestIds>,
-    request: Request<Incoming>,
     access_log: bool,
-) -> Result<Response<Body>, Infallible> {
-    let id = ids.of(&request);
+}
+
+async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let id = with.ids.of(&request);
     let started = Instant::now();
-    let logged = Logged::new(&request, access_log);
+    let logged = Logged::new(&request, with.access_log);
     // A panic poisons nothing here: handlers share only channels and clocks.
-    let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind().await;
+    let answered = AssertUnwindSafe(with.router.clone().oneshot(request)).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},

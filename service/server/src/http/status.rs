@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::Context;
+use super::Shared;
 use super::problem::{Code, Problem, ProblemBody};
 
 /// Is the process alive?
@@ -21,7 +21,7 @@ pub async fn healthz() -> StatusCode {
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn readyz(State(context): State<Context>) -> Response {
+pub async fn readyz(State(context): State<Shared>) -> Response {
     if context.locks.is_ready().await {
         StatusCode::OK.into_response()
     } else {

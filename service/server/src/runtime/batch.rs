@@ -62,6 +62,13 @@ impl Entry {
         Judged { address, result: Err(Failed { failure, settled, arrived }) }
     }
 
+    /// An answer from the state as it was loaded.
+    fn decide_unchanged(self, mut verdict: Verdict) -> Judged {
+        let version = self.work.base.as_ref().map(|base| base.version).unwrap_or_default();
+        let state = std::mem::take(&mut verdict.state);
+        self.decide(Stored { version, state }, verdict)
+    }
+
     fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
         let Work { address, arrived, .. } = self.work;
         let Verdict { outcomes, settled, refusal, .. } = verdict;
@@ -113,9 +120,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             if verdict.changed {
                 changed.push((entry, verdict, now));
             } else if entry.is_fresh {
-                let stored = entry.work.base.clone().unwrap_or_default();
-                let stored = Stored { version: stored.version, state: verdict.state.clone() };
-                self.done.push(entry.decide(stored, verdict));
+                self.done.push(entry.decide_unchanged(verdict));
             } else {
                 again.push(Entry { work: Work { base: None, ..entry.work }, ..entry });
             }
@@ -166,12 +171,13 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         judge(&base.state, &work.commands, queue, &work.arrived, &self.node.id, now)
     }
 
-    fn change(&self, entry: &Entry, verdict: &Verdict, now: Timestamp) -> Change {
+    /// The verdict's state goes into the change, and from there, once committed, into the cache.
+    fn change(&self, entry: &Entry, verdict: &mut Verdict, now: Timestamp) -> Change {
         let idle_from = verdict.state.idle_from().max(now);
         Change {
             address: entry.work.address.clone(),
             expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
-            state: verdict.state.clone(),
+            state: std::mem::take(&mut verdict.state),
             keep_until: idle_from.plus_ms(self.node.limits.idle_retention_ms()),
         }
     }
@@ -179,7 +185,9 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     async fn commit(&mut self, judged: Vec<(Entry, Verdict, Timestamp)>) -> Vec<Entry> {
         let Some((_, _, now)) = judged.first() else { return Vec::new() };
         let now = *now;
-        let changes: Vec<Change> = judged.iter().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
+        let mut judged = judged;
+        let changes: Vec<Change> =
+            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
         let committed = self.timed(self.node.store.commit(now, &changes), |committed| committed.now).await;
         self.conclude(judged, changes, committed)
     }
@@ -205,13 +213,13 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         let judged = self.judge_all(contended.into_iter().zip(states).map(with_state).collect());
         let (judged, unchanged): (Vec<_>, Vec<_>) = judged.into_iter().partition(|(_, verdict, _)| verdict.changed);
         for (entry, verdict, _) in unchanged {
-            let version = entry.work.base.as_ref().map(|base| base.version).unwrap_or_default();
-            let stored = Stored { version, state: verdict.state.clone() };
-            self.done.push(entry.decide(stored, verdict));
+            self.done.push(entry.decide_unchanged(verdict));
         }
         let Some((_, _, now)) = judged.first() else { return Vec::new() };
         let now = *now;
-        let changes: Vec<Change> = judged.iter().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
+        let mut judged = judged;
+        let changes: Vec<Change> =
+            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
         let committed = self.timed(locked.commit(now, &changes), |committed| committed.now).await;
         self.conclude(judged, changes, committed)
     }
