@@ -26,13 +26,13 @@ pub(super) struct Verdict {
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
 ///
-/// `arrived` are the waiters that came with this batch: each may turn out to repeat an earlier acquire, wherever it
-/// stands.
-pub(super) fn judge(
+/// `maybe_granted` are the waiters that came with this batch, each of which may turn out to repeat an earlier acquire,
+/// wherever it stands, and those of an earlier commit of unknown outcome.
+pub(super) fn judge<'a>(
     base: &LockState,
     commands: &[Command],
     queue: &WaitQueue,
-    arrived: &[Rank],
+    maybe_granted: impl Iterator<Item = &'a Rank>,
     node: &NodeId,
     now: Timestamp,
 ) -> Verdict {
@@ -48,7 +48,7 @@ pub(super) fn judge(
         verdict.outcomes.push(outcome);
     }
     verdict.admit(queue, now);
-    verdict.answer_repetitions(queue, arrived, now);
+    verdict.answer_repetitions(queue, maybe_granted, now);
     verdict.state_turn(queue, node, now);
     verdict
 }
@@ -73,9 +73,9 @@ impl Verdict {
         }
     }
 
-    fn answer_repetitions(&mut self, queue: &WaitQueue, arrived: &[Rank], now: Timestamp) {
+    fn answer_repetitions<'a>(&mut self, queue: &WaitQueue, ranks: impl Iterator<Item = &'a Rank>, now: Timestamp) {
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
-        for rank in arrived.iter().filter(|rank| !settled.contains(rank)) {
+        for rank in ranks.filter(|rank| !settled.contains(rank)) {
             let Some(waiter) = queue.get(*rank) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;

@@ -166,9 +166,13 @@ async fn paths_and_methods_that_do_not_exist_are_problems_too() {
 #[tokio::test]
 async fn queries_that_are_wrong_name_their_parameter() {
     let node = embedded().await;
-    for (query, field) in
-        [("limit=0", "limit"), ("limit=1001", "limit"), ("limit=x", "limit"), ("held=maybe", "held"), ("limt=1", "limt")]
-    {
+    for (query, field) in [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("held=maybe", "held"),
+        ("limt=1", "limt"),
+    ] {
         let answer = get(&node, &format!("/v1/locks?{query}")).await;
         answer.assert_problem(400, "invalid-request");
         assert_eq!(answer.body["field"], field);

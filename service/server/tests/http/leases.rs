@@ -45,8 +45,7 @@ async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
     let first = granted(&node, "k", json!({ "ttl_ms": 100 })).await;
     let second = granted(&node, "k", json!({ "wait_ms": 5_000 })).await;
     assert!(second.token() > first.token());
-    for answer in
-        [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
+    for answer in [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
     {
         answer.assert_problem(410, "lease-lost");
         assert_eq!((&answer.body["why"], answer.token()), (&json!("expired"), second.token()));

@@ -74,8 +74,7 @@ impl PostgresStore {
     pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
         // No statement time-out: a later migration may take its time.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let mut connection =
-            parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        let mut connection = parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
         MIGRATIONS.run(&mut connection).await?;
         connection.close().await?;
         Ok(())
