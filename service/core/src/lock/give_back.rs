@@ -9,8 +9,7 @@ use super::state::LockState;
 /// lease id, because its connection broke, is then granted afresh. If such a repetition, or a renewal, has been
 /// answered meanwhile, somebody relies on the lease and it stays.
 pub(super) fn give_back(state: &mut LockState, ask: &GiveBack) -> Step {
-    let is_unclaimed =
-        |lease: &Lease| lease.lease_id == ask.lease_id && lease.token == ask.token && !lease.claimed;
+    let is_unclaimed = |lease: &Lease| lease.lease_id == ask.lease_id && lease.token == ask.token && !lease.claimed;
     let Some(index) = state.holders.iter().position(is_unclaimed) else {
         return Step::unchanged(Outcome::Noted);
     };
