@@ -9,27 +9,11 @@ use crate::ledger::{Ledger, Promise};
 pub fn checked_step(ledger: &mut Ledger, state: &mut LockState, command: &Command, now: Timestamp) -> Step {
     let before = state.clone();
     let done = step(state, command, now);
-    check_changed(ledger, &before, state, command, &done, now);
+    ledger.expect(done.changed == (*state != before), Promise::ChangedIsExact, || {
+        format!("{command:?} says {done:?} from {before:?} to {state:?}")
+    });
     check_repetition(ledger, state, command, &done, now);
     done
-}
-
-fn check_changed(
-    ledger: &mut Ledger,
-    before: &LockState,
-    after: &LockState,
-    command: &Command,
-    done: &Step,
-    now: Timestamp,
-) {
-    let mut settled = before.clone();
-    let _ = step(&mut settled, &Command::Tick, now);
-    // Where the answer is what time has done, time's work must be committed too.
-    let tells_of_time = matches!((command, &done.outcome), (Command::Tick, _) | (_, Outcome::LeaseLost(_)));
-    let has_changed = if tells_of_time { after != before } else { *after != settled };
-    ledger.expect(done.changed == has_changed, Promise::ChangedIsExact, || {
-        format!("{command:?} says {done:?} from {before:?} to {after:?}")
-    });
 }
 
 fn check_repetition(ledger: &mut Ledger, state: &LockState, command: &Command, done: &Step, now: Timestamp) {
