@@ -159,7 +159,9 @@ impl Ledger {
             format!("{lease_id:?} is told {why:?}, and that is nowhere written")
         });
         self.told_until.remove(lease_id);
-        self.told_lost.push(lease_id.clone());
+        if why.is_some() {
+            self.told_lost.push(lease_id.clone());
+        }
     }
 
     pub fn told_released(&mut self, lease_id: &LeaseId) {

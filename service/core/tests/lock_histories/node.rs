@@ -117,7 +117,7 @@ impl Judging<'_> {
 
     fn answer_repetitions(&mut self, queue: &[Waiter]) {
         for waiter in queue {
-            if self.is_settled(waiter) || !self.verdict.state.knows(&waiter.ask.lease_id) {
+            if self.is_settled(waiter) {
                 continue;
             }
             let ask = Acquire { behind: true, ..waiter.ask.clone() };

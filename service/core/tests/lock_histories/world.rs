@@ -281,6 +281,10 @@ impl World {
         self.nodes[index].cache = Some(self.store.stored.clone());
         for (command, outcome) in verdict.outcomes {
             self.answer_command(&command, outcome);
+            if matches!(command, Command::Release(_)) {
+                // Whatever its client was told just before.
+                self.ledger.sent(&command);
+            }
         }
         for (number, outcome) in verdict.settled {
             let Some(waiter) = self.nodes[index].remove(number) else { continue };
@@ -357,16 +361,17 @@ impl World {
                     self.calmly(node, Call::Look);
                 }
             }
-            for (token, node) in self.granted_at.split_off(granted) {
-                self.release(node, token);
+            let newly = self.granted_at.split_off(granted);
+            for (token, node) in &newly {
+                self.release(*node, *token);
             }
             let now = self.store.now;
             let is_over = |lease: &Lease| lease.expires_at.plus_ms(2 * CLOCK_BOUND_MS) <= now;
             let is_free = self.store.stored.state.holders().iter().all(is_over);
-            free_since = if is_free { free_since.or(Some(now)) } else { None };
-            if let (Some(since), false) = (free_since, self.granted_at.len() > granted) {
-                let free_ms = now.ms_since(since);
-                if free_ms > patience_ms {
+            let since = free_since.take().unwrap_or(now);
+            if is_free && newly.is_empty() {
+                free_since = Some(since);
+                if now.ms_since(since) > patience_ms {
                     break;
                 }
             }
