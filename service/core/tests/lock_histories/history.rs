@@ -67,9 +67,10 @@ pub enum Call {
     Leave {
         lease: usize,
     },
-    /// One of the node's give-backs that are under way arrives.
+    /// One of the node's give-backs that are under way arrives; perhaps not for the last time.
     GiveBackArrives {
         nth: usize,
+        again: bool,
     },
     /// A timer: a refresh, or an expiry.
     Look,
@@ -132,7 +133,7 @@ fn call() -> impl Strategy<Value = Call> {
         4 => (lease.clone(), option::of(ttl_ms())).prop_map(|(lease, ttl_ms)| Call::Renew { lease, ttl_ms }),
         5 => lease.clone().prop_map(|lease| Call::Release { lease }),
         1 => lease.prop_map(|lease| Call::Leave { lease }),
-        3 => (0..3_usize).prop_map(|nth| Call::GiveBackArrives { nth }),
+        3 => (0..3_usize, any::<bool>()).prop_map(|(nth, again)| Call::GiveBackArrives { nth, again }),
         3 => Just(Call::Look),
     ]
 }

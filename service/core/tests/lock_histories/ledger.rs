@@ -105,7 +105,9 @@ impl Ledger {
                 self.expect(lease.expires_at <= at, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
             }
             None => {
-                let is_given_back = is_asked(|command| matches!(command, Command::GiveBack(_)));
+                let is_given_back = commands.iter().any(|(command, _)| {
+                    matches!(command, Command::GiveBack(ask) if ask.lease_id == *id && ask.token == lease.token)
+                });
                 self.expect(is_given_back, Promise::OnlyItsOwnId, || format!("{lease:?} was given back: {commands:?}"));
                 let is_claimed = self.claimed.contains(&(id.clone(), lease.token));
                 self.expect(!is_claimed, Promise::GiveBackTakesNothingClaimed, || {

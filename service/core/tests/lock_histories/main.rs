@@ -1,6 +1,8 @@
 //! The rules of locks against random histories: several nodes with clocks of their own, one store between them, and
 //! everything that goes wrong around them. Each test is one promise; `PROPTEST_CASES` makes them longer.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod history;
 mod ledger;
 mod node;
@@ -8,6 +10,8 @@ mod repetition;
 mod store;
 mod world;
 
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Acquire, Command, GiveBack, LeaseId, LockState, NodeId, Outcome, Place, step};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -78,4 +82,28 @@ fn histories_reach_what_the_promises_are_about() {
     }
     let never = seen.never();
     assert!(never.is_empty(), "no history had {never:?}: {seen:?}");
+}
+
+/// Too rare in a history: given back, granted anew, and the first give-back comes a second time.
+#[test]
+fn a_give_back_of_an_old_grant_leaves_the_new_one_alone() {
+    let now = Timestamp::from_ms(1_700_000_000_000);
+    let lease_id = LeaseId::parse("lease").unwrap();
+    let acquire = Command::Acquire(Acquire {
+        lease_id: lease_id.clone(),
+        owner: None,
+        ttl_ms: 1_000,
+        node: NodeId::new("node"),
+        place: Place { priority: 1, arrival: now },
+        behind: false,
+        metadata: None,
+    });
+    let mut state = LockState::default();
+    let Outcome::Granted(first) = step(&mut state, &acquire, now).outcome else { panic!("not granted") };
+    let give_back = Command::GiveBack(GiveBack { lease_id, token: first.lease.token });
+    assert!(step(&mut state, &give_back, now).changed);
+    let Outcome::Granted(second) = step(&mut state, &acquire, now).outcome else { panic!("not granted anew") };
+    assert!(second.lease.token > first.lease.token);
+    assert!(!step(&mut state, &give_back, now).changed);
+    assert_eq!(state.holders(), [second.lease]);
 }

@@ -187,9 +187,12 @@ impl World {
                 Some(Command::Renew(Renew { lease_id: lease_id(*lease), ttl_ms: *ttl_ms }))
             }
             Call::Release { lease } => Some(Command::Release(Release { lease_id: lease_id(*lease) })),
-            Call::GiveBackArrives { nth } => {
-                let nth = (*nth < node.give_backs.len()).then_some(*nth)?;
-                Some(Command::GiveBack(node.give_backs.remove(nth)))
+            Call::GiveBackArrives { nth, again } => {
+                let give_back = node.give_backs.get(*nth)?.clone();
+                if !again {
+                    node.give_backs.remove(*nth);
+                }
+                Some(Command::GiveBack(give_back))
             }
             Call::Look => Some(Command::Tick),
         }
