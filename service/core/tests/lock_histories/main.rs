@@ -21,7 +21,7 @@ use crate::ledger::Promise;
 use crate::world::{Seen, run};
 
 /// Small enough for all promises together to take some seconds without optimisation.
-const CASES: u32 = 192;
+const CASES: u32 = 512;
 
 fn config() -> Config {
     // `Config::default` reads PROPTEST_CASES; its own 256 are a little much.
