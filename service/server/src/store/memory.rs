@@ -11,7 +11,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored,
     WAKE_UPS_MAX, WakeUp,
 };
 
