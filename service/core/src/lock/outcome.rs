@@ -8,8 +8,7 @@ use crate::time::Timestamp;
 #[must_use]
 pub struct Step {
     pub outcome: Outcome,
-    /// Whether the command changed the state, beyond what time alone did to it. If so, the outcome only holds once the
-    /// state is committed.
+    /// Whether time or the command changed the state. If so, the outcome only holds once the state is committed.
     pub changed: bool,
 }
 

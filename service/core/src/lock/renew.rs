@@ -10,11 +10,15 @@ pub(super) fn renew(state: &mut LockState, ask: &Renew, now: Timestamp) -> Step 
     let Some(lease) = state.lease_mut(&ask.lease_id) else {
         return Step::unchanged(Outcome::LeaseLost(state.lost(&ask.lease_id)));
     };
+    let before = lease.clone();
+    let is_shorter = ask.ttl_ms.is_some_and(|ttl_ms| ttl_ms < lease.ttl_ms);
     lease.ttl_ms = ask.ttl_ms.unwrap_or(lease.ttl_ms);
-    lease.expires_at = now.plus_ms(lease.ttl_ms);
+    let counted = now.plus_ms(lease.ttl_ms);
+    // This node's clock may be behind that of the last one, whose answer the holder relies on.
+    lease.expires_at = if is_shorter { counted } else { counted.max(lease.expires_at) };
     // Whoever renews knows of the lease, even if the answer to its acquire was lost.
     lease.claimed = true;
-    Step::changed(Outcome::Renewed(lease.clone()))
+    Step { changed: *lease != before, outcome: Outcome::Renewed(lease.clone()) }
 }
 
 impl LockState {

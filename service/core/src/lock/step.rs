@@ -11,13 +11,17 @@ use crate::time::Timestamp;
 /// Contention is an outcome, not an error. The caller commits the state if [`Step::changed`], and answers only then.
 pub fn step(state: &mut LockState, command: &Command, now: Timestamp) -> Step {
     let settled = state.settle(now);
-    match command {
+    let mut done = match command {
         Command::Acquire(ask) => acquire::acquire(state, ask, now),
         Command::Renew(ask) => renew::renew(state, ask, now),
         Command::Release(ask) => release::release(state, ask, now),
         Command::GiveBack(ask) => give_back::give_back(state, ask),
         Command::Stand(turn) => Step { outcome: Outcome::Noted, changed: state.set_turn(turn) },
         Command::Withdraw(node) => Step { outcome: Outcome::Noted, changed: state.remove_turn(node) },
-        Command::Tick => Step { outcome: Outcome::Noted, changed: settled },
-    }
+        Command::Tick => Step { outcome: Outcome::Noted, changed: false },
+    };
+    // Time's work is committed with the answer that rests on it. Else a node whose clock is behind still finds alive,
+    // and renews, a lease whose holder was told that it is lost.
+    done.changed |= settled;
+    done
 }

@@ -6,7 +6,7 @@ use latchgate_core::Timestamp;
 
 /// The wall clock as it was at the start, carried on by the monotonic clock: setting the machine's time does not
 /// shorten or lengthen a lease.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ProcessClock {
     started_at: Timestamp,
     started: Instant,

@@ -127,8 +127,7 @@ impl LockStore for SqliteStore {
         let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
         let states = states.map_err(unavailable)?;
-        let now = self.clock.now();
-        Ok((Loaded { states, now }, Box::new(Locked { connection, loaded_at: now })))
+        Ok((Loaded { states, now: self.clock.now() }, Box::new(Locked { connection, clock: self.clock })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
@@ -190,21 +189,22 @@ impl LockStore for SqliteStore {
 
 struct Locked {
     connection: SqliteConnection,
-    loaded_at: Timestamp,
+    clock: ProcessClock,
 }
 
 #[async_trait]
 impl LockedStates for Locked {
     async fn commit(mut self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        if self.loaded_at.ms_apart(now) > CLOCK_BOUND_MS {
-            return Ok(Committed { now: self.loaded_at, result: CommitResult::ClockOff });
+        let store_now = self.clock.now();
+        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
+            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
         }
         let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut self.connection);
         let rows = rows.await.map_err(|error| unavailable(&error))?;
         let done = sqlx::query("commit").execute(&mut self.connection).await;
         done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
         let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
-        Ok(Committed { now: self.loaded_at, result: CommitResult::Checked(versions) })
+        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
     }
 }
 

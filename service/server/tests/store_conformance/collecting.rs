@@ -1,0 +1,74 @@
+use latchgate::store::Change;
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::eventually;
+
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, state};
+
+const OVER: Timestamp = Timestamp::from_ms(1);
+
+pub async fn only_rows_past_their_time_are_collected(world: &World) {
+    let (over, kept, soon, renewed) = (at("over"), at("kept"), at("soon"), at("renewed"));
+    world.write(&over, state(1), OVER).await;
+    world.write(&kept, state(1), FOREVER).await;
+    world.write(&soon, state(1), world.now().await.plus_ms(3_600_000)).await;
+    world.write(&renewed, state(1), OVER).await;
+    world.write(&renewed, state(2), FOREVER).await;
+    let collected = world.store.collect(None, 100).await.unwrap();
+    assert_eq!((collected.removed, collected.next), (1, None));
+    assert_eq!(world.keys("").await, ["kept", "renewed", "soon"]);
+    assert_eq!(world.store.collect(None, 100).await.unwrap().removed, 0);
+}
+
+pub async fn pages_cover_everything_once(world: &World) {
+    let address = |app: &str, number: u32| Address {
+        app: App::parse(app).unwrap(),
+        key: Key::parse(&format!("key-{number}")).unwrap(),
+    };
+    let addresses: Vec<Address> =
+        ["b", "default", "a"].into_iter().flat_map(|app| (0..7).map(move |number| address(app, number))).collect();
+    // Every other row is to be kept.
+    let keep_until = |index: usize| if index.is_multiple_of(2) { OVER } else { FOREVER };
+    let row = |(index, address): (usize, &Address)| Change { keep_until: keep_until(index), ..new(address, state(1)) };
+    let batch: Vec<Change> = addresses.iter().enumerate().map(row).collect();
+    assert!(world.commit(&batch).await.iter().all(Option::is_some));
+
+    let mut after = None;
+    let mut removed = 0;
+    for step in 0.. {
+        assert!(step < 10, "21 rows, 4 at a time, are 6 steps");
+        let collected = world.store.collect(after.as_ref(), 4).await.unwrap();
+        assert!(collected.removed <= 4);
+        removed += collected.removed;
+        assert!(collected.next > after || collected.next.is_none(), "{:?} after {after:?}", collected.next);
+        after = collected.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(removed, 11);
+    for (index, address) in addresses.iter().enumerate() {
+        let is_there = world.load(address).await.state == state(1);
+        assert_eq!(is_there, keep_until(index) == FOREVER, "{address:?}");
+    }
+}
+
+pub async fn a_row_made_anew_never_has_an_old_version(world: &World) {
+    let key = at("key");
+    let mut versions = Vec::new();
+    for round in 0..3 {
+        for number in 1..=4 {
+            let version = world.write(&key, state(10 * round + number), OVER).await;
+            assert!(versions.iter().all(|old| *old < version), "{version:?} after {versions:?}");
+            versions.push(version);
+        }
+        assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
+        // Nodes ask for rows to be kept for a minute at least; a version is good for a ms.
+        let collected_at = world.now().await;
+        assert!(eventually(PATIENCE, || async { world.now().await > collected_at }).await);
+    }
+    world.write(&key, state(99), FOREVER).await;
+    for old in versions {
+        assert_eq!(world.commit(&[change(&key, old, state(100))]).await, [None]);
+    }
+    assert_eq!(world.load(&key).await.state, state(99));
+}

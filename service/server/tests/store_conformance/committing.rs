@@ -1,0 +1,181 @@
+use std::sync::Arc;
+
+use futures::future::join_all;
+use futures::poll;
+use latchgate::store::{Change, CommitResult, StoreError, Stored, Version};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+
+use crate::worlds::{FOREVER, World, at, change, new, state, state_with};
+
+pub async fn a_version_rises_with_every_commit(world: &World) {
+    let key = at("key");
+    let mut version = Version::ABSENT;
+    for number in 1..=5 {
+        let made = world.commit(&[change(&key, version, state(number))]).await[0].unwrap();
+        assert!(made > version, "{made:?} after {version:?}");
+        assert_eq!(world.load(&key).await, Stored { version: made, state: state(number) });
+        version = made;
+    }
+}
+
+pub async fn a_stale_change_is_refused_and_the_rest_of_its_batch_is_made(world: &World) {
+    let addresses: Vec<Address> = (0..300).map(|number| at(&format!("key-{number}"))).collect();
+    let (there, changed) = (&addresses[7], &addresses[100]);
+    world.write(there, state(1), FOREVER).await;
+    let stale = world.write(changed, state(1), FOREVER).await;
+    world.write(changed, state(2), FOREVER).await;
+
+    let expected = |address: &Address| if address == changed { stale } else { Version::ABSENT };
+    let batch: Vec<Change> = addresses.iter().map(|address| change(address, expected(address), state(9))).collect();
+    let versions = world.commit(&batch).await;
+
+    let loaded = world.store.load(&addresses).await.unwrap();
+    for ((address, version), stored) in addresses.iter().zip(versions).zip(loaded.states) {
+        if address == there || address == changed {
+            assert_eq!(version, None, "{address:?}");
+            assert_ne!(stored.state, state(9), "{address:?}");
+        } else {
+            assert_eq!(version, Some(stored.version), "{address:?}");
+            assert_eq!(stored.state, state(9), "{address:?}");
+        }
+    }
+}
+
+pub async fn a_committer_whose_clock_is_off_writes_nothing(world: &World) {
+    let key = at("key");
+    let now = world.now().await;
+    let behind = Timestamp::from_ms(now.as_ms() - CLOCK_BOUND_MS - 1);
+    // Time passes until the commit, but not that much.
+    let ahead = now.plus_ms(CLOCK_BOUND_MS + 20_000);
+    for estimate in [behind, ahead] {
+        let committed = world.store.commit(estimate, &[new(&key, state(1))]).await.unwrap();
+        assert_eq!(committed.result, CommitResult::ClockOff, "{estimate:?}");
+        assert!(committed.now >= now, "it must tell the right time");
+        assert_eq!(world.load(&key).await, Stored::default());
+    }
+}
+
+pub async fn of_racing_commits_from_one_version_exactly_one_wins(world: &World) {
+    const RACERS: u64 = 64;
+    let key = at("key");
+    let mut version = Version::ABSENT;
+    for round in 0..3 {
+        let number_of = |racer: u64| 1 + round * RACERS + racer;
+        let racer = |racer: u64| {
+            let (store, change) = (Arc::clone(&world.store), change(&key, version, state(number_of(racer))));
+            tokio::spawn(async move {
+                loop {
+                    let now = store.ping().await.unwrap();
+                    let committed = store.commit(now, std::slice::from_ref(&change)).await.unwrap();
+                    if let CommitResult::Checked(versions) = committed.result {
+                        return versions[0];
+                    }
+                }
+            })
+        };
+        let results = join_all((0..RACERS).map(racer)).await;
+        let winners: Vec<(u64, Version)> =
+            (0..RACERS).zip(results).filter_map(|(racer, result)| Some((racer, result.unwrap()?))).collect();
+        let [(winner, made)] = winners[..] else { panic!("{} won", winners.len()) };
+        assert_eq!(world.load(&key).await, Stored { version: made, state: state(number_of(winner)) });
+        version = made;
+    }
+}
+
+pub async fn awkward_keys_and_metadata_come_back_byte_for_byte(world: &World) {
+    let keys = [
+        "a/b//c/",
+        "%2F",
+        "%",
+        "_",
+        "it's",
+        "say \"so\"",
+        "back\\slash",
+        "{a,b}",
+        "null",
+        "1",
+        "\u{a0}",
+        " ",
+        "🔒🗝️",
+        "é",
+        "e\u{301}",
+        "\u{fffd}",
+        "\u{10ffff}",
+        &"k".repeat(512),
+        &"🔒".repeat(128),
+    ];
+    let addresses: Vec<Address> = keys.into_iter().map(at).collect();
+    let metadata = |key: &str| {
+        serde_json::json!({ "a key": key, "null": null, "number": 1.50, "text": "\u{1}\"\\/\u{7f}\u{2028}🔒" })
+            .to_string()
+    };
+    let batch: Vec<Change> =
+        addresses.iter().map(|at| new(at, state_with(1, Some(&metadata(at.key.as_str()))))).collect();
+    assert!(world.commit(&batch).await.iter().all(Option::is_some));
+    for (stored, address) in world.store.load(&addresses).await.unwrap().states.into_iter().zip(&addresses) {
+        let read = stored.state.holders()[0].metadata.clone().unwrap();
+        assert_eq!(read.as_json_text(), metadata(address.key.as_str()));
+        assert_eq!(stored.state, state_with(1, Some(&metadata(address.key.as_str()))));
+    }
+    let mut listed = world.keys("").await;
+    let mut expected = keys.map(str::to_owned);
+    listed.sort();
+    expected.sort();
+    assert_eq!(listed, expected);
+}
+
+pub async fn one_key_in_two_apps_is_two_states(world: &World) {
+    let here = |app: &str, key: &str| Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() };
+    // Joined, the first two would be one, and so would the last two.
+    let addresses = [here("a", "bc"), here("ab", "c"), here("default", "key"), here("other", "key")];
+    let batch: Vec<Change> = (1..).zip(&addresses).map(|(number, address)| new(address, state(number))).collect();
+    assert!(world.commit(&batch).await.iter().all(Option::is_some));
+    for (number, address) in (1..).zip(&addresses) {
+        assert_eq!(world.load(address).await.state, state(number), "{address:?}");
+    }
+}
+
+pub async fn a_change_of_a_collected_row_writes_it_anew(world: &World) {
+    let key = at("key");
+    let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
+    assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
+    let made = world.commit(&[change(&key, version, state(2))]).await[0].unwrap();
+    assert!(made > version);
+    assert_eq!(world.load(&key).await, Stored { version: made, state: state(2) });
+}
+
+pub async fn a_commit_dropped_half_way_leaves_the_store_usable(world: &World) {
+    let key = at("key");
+    world.write(&key, state(1), FOREVER).await;
+    for polls in 0..40 {
+        let stored = world.load(&key).await;
+        let changes = [change(&key, stored.version, state(1_000 + polls))];
+        let now = world.now().await;
+        let mut commit = world.store.commit(now, &changes);
+        for _ in 0..polls {
+            if poll!(&mut commit).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(commit);
+        // It may or may not have been made; others can go on in either case, and what they write stays.
+        assert_eq!(write_patiently(world, &key, 2_000 + polls).await, Ok(()));
+        assert_eq!(world.load(&key).await.state, state(2_000 + polls));
+    }
+}
+
+async fn write_patiently(world: &World, key: &Address, number: u64) -> Result<(), String> {
+    loop {
+        let expected = world.load(key).await.version;
+        let now = world.now().await;
+        match world.store.commit(now, &[change(key, expected, state(number))]).await {
+            Ok(committed) => {
+                if matches!(&committed.result, CommitResult::Checked(versions) if versions[0].is_some()) {
+                    return Ok(());
+                }
+            }
+            Err(StoreError::Unavailable(why) | StoreError::OutcomeUnknown(why)) => return Err(why),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+use latchgate::store::Page;
+use latchgate_core::{Address, App, Key};
+
+use crate::worlds::{World, at, new, state};
+
+pub async fn a_listing_goes_on_where_the_page_before_ended(world: &World) {
+    let mut keys: Vec<String> = (0..23).map(|number| format!("p/{number:02}")).collect();
+    keys.push("o".to_owned());
+    keys.push("q".to_owned());
+    world.write_all(&keys.iter().map(|key| at(key)).collect::<Vec<_>>()).await;
+
+    let mut listed = Vec::new();
+    let mut after: Option<Key> = None;
+    loop {
+        let page: Page = world.store.list(&App::default(), "p/", after.as_ref(), 5).await.unwrap();
+        assert!(page.len() <= 5);
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.clone());
+        listed.extend(page.into_iter().map(|(key, state)| (key.as_str().to_owned(), state)));
+    }
+    let expected: Vec<_> = keys[..23].iter().map(|key| (key.clone(), state(1))).collect();
+    assert_eq!(listed, expected);
+}
+
+pub async fn keys_are_listed_in_the_order_of_their_bytes(world: &World) {
+    // A dictionary's order would be another one.
+    let mut keys =
+        ["a", "B", "b", "A", "a b", "a-b", "ab", "a/b", "é", "z", "Z", "🔒", "\u{ffff}", "_", "1", "10", "2"];
+    world.write_all(&keys.map(at)).await;
+    keys.sort_unstable();
+    assert_eq!(world.keys("").await, keys);
+}
+
+pub async fn a_prefix_is_no_pattern(world: &World) {
+    let keys = [
+        "%", "%a", "a", "a%", "a%b", "a*b", "a[b]", "a\\", "a\\b", "a_", "a_b", "ab", "axb", "A", "é", "éa", "ê",
+        "🔒1", "🔓1",
+    ];
+    world.write_all(&keys.map(at)).await;
+    for prefix in ["%", "a%", "a*", "a[", "a\\", "a_", "a", "A", "_", "é", "🔒", "e", "a%b", "a%bc"] {
+        let mut expected: Vec<&str> = keys.into_iter().filter(|key| key.starts_with(prefix)).collect();
+        expected.sort_unstable();
+        assert_eq!(world.keys(prefix).await, expected, "{prefix:?}");
+    }
+}
+
+pub async fn a_listing_shows_one_app_only(world: &World) {
+    let other = Address { app: App::parse("other").unwrap(), key: Key::parse("theirs").unwrap() };
+    world.commit(&[new(&at("ours"), state(1)), new(&other, state(2))]).await;
+    assert_eq!(world.keys("").await, ["ours"]);
+}

@@ -1,0 +1,144 @@
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, join_all};
+use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
+use latchgate_core::{Address, CLOCK_BOUND_MS};
+use latchgate_testkit::eventually;
+
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, state};
+
+pub async fn locked_states_are_loaded_in_the_order_asked(world: &World) {
+    let (a, b, c) = (at("a"), at("b"), at("c"));
+    let version = world.write(&a, state(1), FOREVER).await;
+    world.write(&c, state(3), FOREVER).await;
+    let before = world.now().await;
+    let (loaded, _locked) = world.store.lock(&[c, b, a]).await.unwrap();
+    let states: Vec<_> = loaded.states.iter().map(|stored| stored.state.clone()).collect();
+    assert_eq!(states, [state(3), Default::default(), state(1)]);
+    assert_eq!(loaded.states[2].version, version);
+    assert!(loaded.now >= before);
+}
+
+pub async fn who_has_locked_a_state_never_loses_its_commit(world: &World) {
+    let key = at("key");
+    world.write(&key, state(1), FOREVER).await;
+    for round in 0..20 {
+        let (loaded, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+        let seen = loaded.states[0].version;
+        let other = tokio::spawn({
+            let (store, change) = (Arc::clone(&world.store), change(&key, seen, state(2_000 + round)));
+            async move {
+                let now = store.ping().await.unwrap();
+                store.commit(now, &[change]).await
+            }
+        });
+        // Time for the other to win, if it could.
+        for _ in 0..5 {
+            assert_eq!(world.load(&key).await.version, seen);
+        }
+        let now = world.now().await;
+        let committed = locked.commit(now, &[change(&key, seen, state(1_000 + round))]).await.unwrap();
+        let CommitResult::Checked(versions) = committed.result else { continue };
+        let version = versions[0].expect("nobody else can have changed a locked state");
+        // An embedded store may have refused the other for being busy.
+        if let Ok(Ok(committed)) = other.await
+            && let CommitResult::Checked(versions) = committed.result
+        {
+            assert_eq!(versions, [None]);
+        }
+        assert_eq!(world.load(&key).await, Stored { version, state: state(1_000 + round) });
+    }
+}
+
+pub async fn a_dropped_lock_lets_others_go_on(world: &World) {
+    let key = at("key");
+    let version = world.write(&key, state(1), FOREVER).await;
+    let (_, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+    drop(locked);
+    let made = world.commit(&[change(&key, version, state(2))]).await;
+    assert!(made[0].is_some());
+    let (loaded, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+    assert_eq!(loaded.states[0].state, state(2));
+    drop(locked);
+}
+
+pub async fn a_locked_commit_is_held_to_the_clock_as_it_is_then(world: &World) {
+    let key = at("key");
+    let version = world.write(&key, state(1), FOREVER).await;
+    let keys = std::slice::from_ref(&key);
+    let (loaded, locked) = world.store.lock(keys).await.unwrap();
+    a_while_after(world, loaded.now).await;
+    let outdated = locked.commit(loaded.now, &[change(&key, version, state(2))]).await.unwrap();
+    assert_eq!(outdated.result, CommitResult::ClockOff);
+    assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
+
+    for _ in 0..20 {
+        let (loaded, locked) = world.store.lock(keys).await.unwrap();
+        a_while_after(world, loaded.now).await;
+        let now = world.now().await;
+        let committed = locked.commit(now, &[change(&key, version, state(3))]).await.unwrap();
+        assert!(committed.now >= now);
+        if committed.now.ms_since(now) > CLOCK_BOUND_MS {
+            // The machine was too busy for this try to say anything.
+            continue;
+        }
+        assert!(matches!(committed.result, CommitResult::Checked(versions) if versions[0].is_some()));
+        return;
+    }
+    panic!("this machine never came to a commit within the clock bound");
+}
+
+async fn a_while_after(world: &World, time: latchgate_core::Timestamp) {
+    let is_past = || async { world.now().await.ms_since(time) > CLOCK_BOUND_MS + 20 };
+    assert!(eventually(PATIENCE, is_past).await);
+}
+
+pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world: &World) {
+    const ROUNDS: u64 = 25;
+    let addresses: Vec<Address> = (0..12).map(|number| at(&format!("key-{number}"))).collect();
+    world.write_all(&addresses).await;
+    let backwards: Vec<Address> = addresses.iter().rev().cloned().collect();
+    let mut tasks = Vec::new();
+    for task in 0..4 {
+        let store = Arc::clone(&world.store);
+        let addresses = if task % 2 == 0 { addresses.clone() } else { backwards.clone() };
+        tasks.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                let number = 10 + task * ROUNDS + round;
+                // One of the two ways in each direction locks first.
+                if task < 2 {
+                    change_all(&*store, &addresses, number).await
+                } else {
+                    change_locked(&*store, &addresses, number).await
+                }
+            }
+        }));
+    }
+    for result in join_all(tasks).await {
+        result.unwrap();
+    }
+}
+
+fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let loaded = store.load(addresses).await.unwrap();
+        let batch = batch(addresses, &loaded.states, number);
+        store.commit(loaded.now, &batch).await.unwrap();
+    })
+}
+
+fn change_locked<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let (loaded, locked) = store.lock(addresses).await.unwrap();
+        let committed = locked.commit(loaded.now, &batch(addresses, &loaded.states, number)).await.unwrap();
+        if let CommitResult::Checked(versions) = committed.result {
+            assert!(versions.iter().all(Option::is_some), "locked, and lost: {versions:?}");
+        }
+    })
+}
+
+fn batch(addresses: &[Address], states: &[Stored], number: u64) -> Vec<Change> {
+    let versions = states.iter().map(|stored| stored.version);
+    let changes = addresses.iter().zip(versions);
+    changes.map(|(address, version): (&Address, Version)| change(address, version, state(number))).collect()
+}

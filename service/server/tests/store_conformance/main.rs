@@ -1,0 +1,86 @@
+//! What every store promises, tested on each: `cargo test --test store_conformance postgres::` runs one store's tests.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod collecting;
+mod committing;
+mod listing;
+mod loading;
+mod locking;
+mod only_postgres;
+mod only_sqlite;
+mod waking;
+mod worlds;
+
+/// Makes a test of each promise for one store; its name is `store::topic::promise`.
+macro_rules! suite {
+    ($store:ident; $($topic:ident: [$($promise:ident),+ $(,)?];)+) => {
+        mod $store {
+            $(
+                mod $topic {
+                    $(
+                        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                        async fn $promise() {
+                            let world = crate::worlds::$store().await;
+                            crate::$topic::$promise(&world).await;
+                        }
+                    )+
+                }
+            )+
+        }
+    };
+}
+
+macro_rules! every_store {
+    ($($promises:tt)+) => {
+        suite! { memory; $($promises)+ }
+        suite! { sqlite; $($promises)+ }
+        suite! { postgres; $($promises)+ }
+    };
+}
+
+every_store! {
+    loading: [
+        an_absent_key_has_the_default_state_and_no_version,
+        states_come_in_the_order_asked,
+        a_key_asked_for_twice_is_answered_twice,
+        a_load_tells_the_stores_clock,
+    ];
+    committing: [
+        a_version_rises_with_every_commit,
+        a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
+        a_committer_whose_clock_is_off_writes_nothing,
+        of_racing_commits_from_one_version_exactly_one_wins,
+        awkward_keys_and_metadata_come_back_byte_for_byte,
+        one_key_in_two_apps_is_two_states,
+        a_change_of_a_collected_row_writes_it_anew,
+        a_commit_dropped_half_way_leaves_the_store_usable,
+    ];
+    locking: [
+        locked_states_are_loaded_in_the_order_asked,
+        who_has_locked_a_state_never_loses_its_commit,
+        a_dropped_lock_lets_others_go_on,
+        a_locked_commit_is_held_to_the_clock_as_it_is_then,
+        overlapping_batches_in_opposite_orders_never_fail_each_other,
+    ];
+    listing: [
+        a_listing_goes_on_where_the_page_before_ended,
+        keys_are_listed_in_the_order_of_their_bytes,
+        a_prefix_is_no_pattern,
+        a_listing_shows_one_app_only,
+    ];
+    collecting: [
+        only_rows_past_their_time_are_collected,
+        pages_cover_everything_once,
+        a_row_made_anew_never_has_an_old_version,
+    ];
+}
+
+suite! { memory_wake_ups; waking: [
+    a_wake_up_reaches_only_its_node,
+    many_wake_ups_at_once_all_arrive,
+]; }
+suite! { postgres_wake_ups; waking: [
+    a_wake_up_reaches_only_its_node,
+    many_wake_ups_at_once_all_arrive,
+]; }

@@ -1,0 +1,70 @@
+//! What nodes that share a Postgres are promised besides.
+
+use latchgate::store::postgres::PostgresStore;
+use latchgate::store::{LockStore, WakeUp};
+use latchgate_core::lock::NodeId;
+use latchgate_testkit::eventually;
+use sqlx::{Connection, PgConnection};
+
+use crate::waking::next;
+use crate::worlds::{FOREVER, PATIENCE, World, at, postgres_config, state};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_was_cut_off_says_that_wake_ups_may_have_been_missed() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = PostgresStore::open(&config).await.unwrap();
+    let node = NodeId::new("node");
+    let mut heard = store.wake_ups(&node).await.unwrap();
+    cut_off(&config.url, "and query ilike 'listen%'").await;
+    assert_eq!(next(&mut heard).await, WakeUp::All);
+    // It listens again.
+    store.wake(&[(node, at("key"))]).await.unwrap();
+    assert_eq!(next(&mut heard).await, WakeUp::Key(at("key")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_were_cut_off_are_replaced() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let version = world.write(&at("key"), state(1), FOREVER).await;
+    cut_off(&config.url, "").await;
+    let key = at("key");
+    let answers = || async { world.store.load(std::slice::from_ref(&key)).await.is_ok() };
+    assert!(eventually(PATIENCE, answers).await);
+    assert_eq!(world.load(&key).await.version, version);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_start_together_all_find_the_schema() {
+    let config = postgres_config().await;
+    let start = || async {
+        PostgresStore::migrate(&config).await?;
+        PostgresStore::open(&config).await
+    };
+    let stores = futures::future::join_all([start(), start(), start()]).await;
+    for store in stores {
+        store.unwrap().load(&[at("key")]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_database_without_a_schema_is_refused_with_advice() {
+    let config = postgres_config().await;
+    let Err(error) = PostgresStore::open(&config).await else { panic!("opened without a schema") };
+    assert!(error.to_string().contains("latchgate migrate"), "{error}");
+}
+
+/// Ends the store's connections that fit the condition; there must be some.
+async fn cut_off(url: &str, condition: &'static str) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let ended: Vec<bool> = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() {condition}"
+    )))
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    assert!(!ended.is_empty());
+}

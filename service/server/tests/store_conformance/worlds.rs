@@ -1,0 +1,146 @@
+//! A fresh, empty store of each kind, and short ways to use one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::store::memory::MemoryStore;
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::sqlite::SqliteStore;
+use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
+use latchgate_core::lock::{Acquire, Command, LeaseId, LockState, Metadata, NodeId, Place, step};
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::postgres::shared_database;
+use tempfile::TempDir;
+
+/// Long enough for a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct World {
+    pub store: Arc<dyn LockStore>,
+    _dir: Option<TempDir>,
+}
+
+pub async fn memory() -> World {
+    World::of(MemoryStore::default())
+}
+
+pub async fn memory_wake_ups() -> World {
+    memory().await
+}
+
+pub async fn sqlite() -> World {
+    let (dir, path) = sqlite_file();
+    let store = SqliteStore::open(&path, true).await.unwrap();
+    World { store: Arc::new(store), _dir: Some(dir) }
+}
+
+pub fn sqlite_file() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    (dir, path)
+}
+
+pub async fn postgres() -> World {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    World::of(PostgresStore::open(&config).await.unwrap())
+}
+
+pub async fn postgres_wake_ups() -> World {
+    postgres().await
+}
+
+/// Of a database without a schema.
+pub async fn postgres_config() -> PostgresConfig {
+    PostgresConfig {
+        url: shared_database().await,
+        direct_url: None,
+        shards: 4,
+        statement_timeout: PATIENCE,
+        allow_volatile: false,
+    }
+}
+
+impl World {
+    pub fn of(store: impl LockStore) -> Self {
+        Self { store: Arc::new(store), _dir: None }
+    }
+
+    pub async fn now(&self) -> Timestamp {
+        self.store.ping().await.unwrap()
+    }
+
+    pub async fn load(&self, address: &Address) -> Stored {
+        self.store.load(std::slice::from_ref(address)).await.unwrap().states.remove(0)
+    }
+
+    /// With the right time: on a busy machine a commit may have to be made again.
+    pub async fn commit(&self, changes: &[Change]) -> Vec<Option<Version>> {
+        loop {
+            let committed = self.store.commit(self.now().await, changes).await.unwrap();
+            if let CommitResult::Checked(versions) = committed.result {
+                return versions;
+            }
+        }
+    }
+
+    /// Writes the key, whatever there is; returns the new version.
+    pub async fn write(&self, address: &Address, state: LockState, keep_until: Timestamp) -> Version {
+        loop {
+            let expected = self.load(address).await.version;
+            let change = Change { address: address.clone(), expected, state: state.clone(), keep_until };
+            if let Some(version) = self.commit(&[change]).await[0] {
+                return version;
+            }
+        }
+    }
+
+    /// Writes the keys; they are to be kept.
+    pub async fn write_all(&self, addresses: &[Address]) {
+        let changes: Vec<Change> = addresses.iter().map(|address| new(address, state(1))).collect();
+        let versions = self.commit(&changes).await;
+        assert!(versions.iter().all(Option::is_some), "{versions:?}");
+    }
+
+    pub async fn keys(&self, prefix: &str) -> Vec<String> {
+        let page = self.store.list(&App::default(), prefix, None, 1_000).await.unwrap();
+        page.into_iter().map(|(key, _)| key.as_str().to_owned()).collect()
+    }
+}
+
+/// Past every test.
+pub const FOREVER: Timestamp = Timestamp::from_ms(9_000_000_000_000);
+
+pub fn at(key: &str) -> Address {
+    Address { app: App::default(), key: Key::parse(key).unwrap() }
+}
+
+pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
+    Change { address: address.clone(), expected, state, keep_until: FOREVER }
+}
+
+pub fn new(address: &Address, state: LockState) -> Change {
+    change(address, Version::ABSENT, state)
+}
+
+/// States of different numbers differ.
+pub fn state(number: u64) -> LockState {
+    state_with(number, None)
+}
+
+pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
+    let now = Timestamp::from_ms(number);
+    let acquire = Command::Acquire(Acquire {
+        lease_id: LeaseId::parse(&format!("lease-{number}")).unwrap(),
+        owner: None,
+        ttl_ms: 30_000,
+        node: NodeId::new("node"),
+        place: Place { priority: 1, arrival: now },
+        behind: false,
+        metadata: metadata.map(Metadata::from_json_text),
+    });
+    let mut state = LockState::default();
+    assert!(step(&mut state, &acquire, now).changed);
+    state
+}
