@@ -25,7 +25,8 @@ pub struct Claim {
     pub operation: OperationName,
     pub sha256: Sha256Digest,
     pub checked: Option<Sha256Digest>,
-    /// Drawn at random by the caller, for this claim alone; used only if the answer is a go.
+    /// Drawn at random by the caller, for this claim alone; used only if the answer is a go. A claim that is already
+    /// the record's holder by its stamp is told so again.
     pub stamp: Stamp,
     pub attempt_id: Option<AttemptId>,
     pub lease_ms: u64,

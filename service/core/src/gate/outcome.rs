@@ -52,7 +52,7 @@ pub struct Go {
     pub remaining_ms: u64,
     /// An earlier attempt's lease passed: it may have done part of the work.
     pub reentry: bool,
-    /// The same attempt asked before and has this stamp already.
+    /// The same attempt asked before, in another claim, and has this stamp already.
     pub repeated: bool,
 }
 

@@ -65,15 +65,17 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             }
         };
     }
+    // The very claim, when it is asked again because its answer from the store was lost.
+    let same_claim = claim.stamp == running.stamp;
     let same_attempt = claim.attempt_id.is_some() && claim.attempt_id == running.attempt_id;
-    if same_attempt && running.is_held(now) {
+    if (same_claim || same_attempt) && running.is_held(now) {
         let outcome = Outcome::Go(Go {
             stamp: running.stamp,
             attempt: record.attempt,
             lease_until: running.lease_until,
             remaining_ms: running.lease_until.ms_since(now),
             reentry: record.attempt > 1,
-            repeated: true,
+            repeated: !same_claim,
         });
         return Step::unchanged(record, outcome);
     }

@@ -130,6 +130,14 @@ fn a_claim_without_attempt_id_is_never_taken_for_a_repetition() {
 }
 
 #[test]
+fn the_very_same_claim_is_told_of_its_own_success_as_if_for_the_first_time() {
+    let mut world = world();
+    let claim = world.claim();
+    let first = world.run(Command::Pre(claim.clone()));
+    assert_eq!(world.run(Command::Pre(claim)), first);
+}
+
+#[test]
 fn a_second_pre_is_told_how_long_the_first_may_take() {
     let mut world = world();
     world.go();
