@@ -1,6 +1,8 @@
 //! Histories at random: several callers, each between loading a record and committing what `step` made of it, with
 //! clocks that are off by all they may be, leases that pass, late posts and calls repeated.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;

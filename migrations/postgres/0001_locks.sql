@@ -1,0 +1,18 @@
+-- One row is the whole state of one key. Nothing but the primary key is indexed: every renewal changes the other
+-- columns, and an index on one of them would end heap-only updates.
+create table locks (
+    app        text collate "C" not null,
+    key        text collate "C" not null,
+    -- Strictly rises with every commit, also across a collection of the row: see store/postgres/statements.rs.
+    version    bigint not null,
+    -- The version that this one replaced; 0 for a new row.
+    replaces   bigint not null,
+    -- ms since the Unix epoch; after it the row may be collected, if unchanged.
+    keep_until bigint not null,
+    state      jsonb not null,
+    primary key (app, key)
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);

@@ -1,0 +1,127 @@
+//! A node's estimate of its store's clock.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use latchgate_core::Timestamp;
+
+/// How fast two clocks may drift apart, in parts per million: well above what crystals do.
+const DRIFT_PPM: f64 = 200.0;
+
+/// The store's clock as the monotonic clock plus an offset that lies in an interval.
+///
+/// Each answer of the store says that its clock showed `t` somewhere between the question and the answer, which bounds
+/// the offset from both sides; the intersection of these bounds is the estimate (K. Marzullo and S. Owicki, 1983).
+/// Bounds widen with age by the drift.
+#[derive(Debug)]
+pub struct StoreClock {
+    origin: Instant,
+    bounds: Mutex<Option<Bounds>>,
+}
+
+/// Of the offset, in ms.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    low: f64,
+    high: f64,
+    at: Instant,
+}
+
+impl Default for StoreClock {
+    fn default() -> Self {
+        Self { origin: Instant::now(), bounds: Mutex::new(None) }
+    }
+}
+
+impl StoreClock {
+    /// Takes in that the store's clock showed `shown` between the two instants.
+    pub fn learn(&self, shown: Timestamp, asked: Instant, answered: Instant) {
+        #[allow(clippy::cast_precision_loss, reason = "ms since 1970 are exact in an f64 for 285 000 years")]
+        let shown_ms = shown.as_ms() as f64;
+        // The store cut off a fraction of a ms.
+        let fresh = Bounds {
+            low: shown_ms - self.since_origin_ms(answered),
+            high: shown_ms + 1.0 - self.since_origin_ms(asked),
+            at: answered,
+        };
+        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        *bounds = Some(match *bounds {
+            Some(known) => known.narrowed(fresh),
+            None => fresh,
+        });
+    }
+
+    /// Forgets all estimates: the store's clock is not where it was believed.
+    pub fn forget(&self) {
+        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What the store's clock shows now, as far as this node knows; `None` before the first answer.
+    pub fn now(&self) -> Option<Timestamp> {
+        self.at(Instant::now())
+    }
+
+    /// What the store's clock shows at `instant`.
+    pub fn at(&self, instant: Instant) -> Option<Timestamp> {
+        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let ms = self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+        Some(Timestamp::from_ms(ms as u64))
+    }
+
+    /// How long from `instant` until the store's clock shows `time`; zero if it does already.
+    pub fn until(&self, time: Timestamp, instant: Instant) -> Duration {
+        let now = self.at(instant).unwrap_or(time);
+        Duration::from_millis(time.ms_since(now))
+    }
+
+    fn since_origin_ms(&self, instant: Instant) -> f64 {
+        // The first answer may have been asked for before this clock was made.
+        match instant.checked_duration_since(self.origin) {
+            Some(since) => since.as_secs_f64() * 1_000.0,
+            None => self.origin.duration_since(instant).as_secs_f64() * -1_000.0,
+        }
+    }
+}
+
+impl Bounds {
+    /// What both say; the fresher alone when they contradict each other, for then a clock was set.
+    fn narrowed(self, fresh: Self) -> Self {
+        let drift_ms = fresh.at.saturating_duration_since(self.at).as_secs_f64() * DRIFT_PPM / 1_000.0;
+        let low = fresh.low.max(self.low - drift_ms);
+        let high = fresh.high.min(self.high + drift_ms);
+        if low <= high { Self { low, high, at: fresh.at } } else { fresh }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_slow_answer_does_not_spoil_a_good_estimate() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
+        let estimate = clock.at(start + 100 * MS).unwrap();
+        assert!(estimate.ms_apart(Timestamp::from_ms(10_100)) <= 1, "{estimate:?}");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_followed_at_once() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
+        let estimate = clock.at(start + 2 * MS).unwrap();
+        assert!(estimate.ms_apart(Timestamp::from_ms(3_610_002)) <= 1, "{estimate:?}");
+    }
+
+    #[test]
+    fn before_the_first_answer_there_is_no_estimate() {
+        assert_eq!(StoreClock::default().now(), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! Where the rules meet the stores.
+
+pub mod clock;
+pub mod gate;
