@@ -1,1 +1,51 @@
-fn main() {}
+//! Load for Latchgate, and the ratios its design promises, measured side by side in one run.
+
+mod compare;
+mod floor;
+mod handoff;
+mod http;
+mod pairs;
+mod report;
+
+use std::net::SocketAddr;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the floor: the same routes, handlers that parse, answer and do nothing else
+    FloorServer {
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7079")]
+        listen: SocketAddr,
+    },
+    /// Acquire and release without contention, each connection on its own keys; prints a JSON line
+    Pairs(pairs::Args),
+    /// Hand one lock over between many waiters; prints a JSON line, and fails if two held it at once
+    Handoff(handoff::Args),
+    /// Measure a node beside the floor, and many waiters beside few, in turns; prints medians and ratios
+    Compare(compare::Args),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::FloorServer { listen } => floor::serve(listen).await,
+        Command::Pairs(args) => {
+            println!("{}", serde_json::to_string(&pairs::run(&args).await?)?);
+            Ok(())
+        }
+        Command::Handoff(args) => {
+            let report = handoff::run(&args).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            report.verdict()
+        }
+        Command::Compare(args) => compare::run(&args).await,
+    }
+}

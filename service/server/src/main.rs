@@ -1,1 +1,17 @@
-fn main() {}
+//! The `latchgate` binary.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use latchgate::config::Cli;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match latchgate::cli::run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("latchgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,31 @@
-//! The rules of locks.
+//! Locks: one small state per key and one pure function, [`step`], that changes it.
+//!
+//! A free lock may only be taken by the first [`Turn`]. Waiters stand in their node's own queue; the state knows one
+//! turn per node, its best waiter's place. See DESIGN §4 and ARCHITECTURE.md.
+
+mod acquire;
+mod command;
+mod expiry;
+mod give_back;
+mod lease;
+mod outcome;
+mod release;
+mod renew;
+mod state;
+mod step;
+mod token;
+mod turn;
+
+pub use command::{Acquire, Command, GiveBack, Release, Renew};
+pub use lease::{EndReason, Ended, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Owner};
+pub use outcome::{Grant, Lost, Outcome, Refusal, Step};
+pub use state::LockState;
+pub use step::step;
+pub use turn::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Place, Turn};
+
+/// How many ended leases a state remembers. More would let one retried release find its lease on a busier key, at
+/// the price of a larger row in every commit of every key.
+pub const RECENT_MAX: usize = 8;
+
+/// How long a node's turn stands unless it is refreshed, in ms.
+pub const TURN_MS: u64 = 5_000;

@@ -141,10 +141,7 @@ impl Gate {
                 None => break,
             }
         }
-        Err(match failure {
-            // Reading leaves nothing unknown behind.
-            StoreError::OutcomeUnknown(reason) | StoreError::Unavailable(reason) => StoreError::Unavailable(reason),
-        })
+        Err(failure.of_reading())
     }
 
     async fn claim(

@@ -1,4 +1,272 @@
-//! Where the rules meet the stores.
+//! Where the rules meet the stores: shards, batches, queues, timers, wake-ups.
 
-pub mod clock;
+mod batch;
+mod call;
+mod clock;
+mod collector;
 pub mod gate;
+mod health;
+mod queue;
+mod shard;
+mod verdict;
+mod waker;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use latchgate_core::lock::LeaseId;
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::call::{Acquired, Answer, Ask, Failure, Granted, Inspected, Refused, RefusedBecause, Released, Renewed};
+use self::call::{Call, Envelope, WaiterId};
+use self::clock::StoreClock;
+use self::health::Health;
+use self::shard::{CACHE_MAX_AGE, Node, Shard};
+use self::waker::Waker;
+use crate::store::{LockStore, Page, WakeUp};
+
+/// How much a node takes on.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Calls that may stand before one shard.
+    pub calls_per_shard: usize,
+    pub waiters_per_key: usize,
+    pub waiters_per_shard: usize,
+    pub cached_keys_per_shard: usize,
+    /// Longest time for one batch's dealings with the store.
+    pub store_timeout: Duration,
+    /// How long a key's state is kept after its last lease and turn have ended.
+    pub idle_retention: Duration,
+    /// How often the collection takes a step.
+    pub collect_interval: Duration,
+    /// Rows that a step of the collection looks at.
+    pub collect_rows: usize,
+}
+
+impl Limits {
+    fn idle_retention_ms(&self) -> u64 {
+        // A node may still commit on a state that it cached before the row was collected.
+        let floor = CACHE_MAX_AGE * 2;
+        u64::try_from(self.idle_retention.max(floor).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            calls_per_shard: 8_192,
+            waiters_per_key: 10_000,
+            waiters_per_shard: 50_000,
+            cached_keys_per_shard: 20_000,
+            store_timeout: Duration::from_millis(800),
+            idle_retention: Duration::from_secs(3_600),
+            collect_interval: Duration::from_secs(1),
+            collect_rows: 1_000,
+        }
+    }
+}
+
+/// This node's locks. Clones are handles on the same shards.
+#[derive(Clone)]
+pub struct Locks {
+    shards: Arc<[mpsc::Sender<Envelope>]>,
+    node: Arc<Node>,
+    next_waiter: Arc<AtomicU64>,
+    /// Ends the node's own tasks with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+impl Locks {
+    /// Starts the shards.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn start(store: Arc<dyn LockStore>, limits: Limits) -> anyhow::Result<Self> {
+        let clock = StoreClock::default();
+        let asked = Instant::now();
+        clock.learn(store.ping().await?, asked, Instant::now());
+        let id = store.node_id();
+        let wake_ups = store.wake_ups(&id).await?;
+        let running = CancellationToken::new();
+        let node = Arc::new(Node {
+            id,
+            clock,
+            health: Health::default(),
+            waker: Waker::start(Arc::clone(&store), limits.store_timeout),
+            closing: CancellationToken::new(),
+            store,
+            limits,
+        });
+        let mut shards = Vec::new();
+        let mut shard_wake_ups = Vec::new();
+        for _ in 0..node.store.shards().max(1) {
+            let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
+            let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
+            tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run());
+            shards.push(sender);
+            shard_wake_ups.push(wake_sender);
+        }
+        tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
+        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
+        tokio::spawn(running.clone().run_until_cancelled_owned(collector::run(Arc::clone(&node))));
+        Ok(Self { shards: shards.into(), node, next_waiter: Arc::default(), _running: Arc::new(running.drop_guard()) })
+    }
+
+    /// # Errors
+    /// When there is no answer; then see [`Failure`] for whether something was done.
+    pub async fn acquire(&self, address: &Address, ask: Ask) -> Answer<Acquired> {
+        if self.node.closing.is_cancelled() && !ask.wait.is_zero() {
+            return Err(Failure::ShuttingDown);
+        }
+        let shard = self.shard(address);
+        // The last quarter is for those who hold something already.
+        if shard.capacity() < shard.max_capacity() / 4 {
+            return Err(Failure::Overloaded("too many calls stand before this key's shard"));
+        }
+        let id = self.next_waiter.fetch_add(1, Ordering::Relaxed);
+        let (reply, answer) = oneshot::channel();
+        let lease_id = ask.lease_id.clone();
+        self.send(address, Call::Acquire { id, ask, asked: Instant::now(), reply })?;
+        let mut leaving = Leaving { shard, address, id, is_armed: true };
+        let delivery = answer.await;
+        leaving.is_armed = false;
+        delivery.map_or_else(|_| Err(unanswered(&lease_id)), call::Delivery::accept)
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn renew(&self, address: &Address, lease_id: LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Renew { lease_id: lease_id.clone(), ttl_ms, reply })?;
+        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
+        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Inspect { reply })?;
+        answer.await.unwrap_or(Err(Failure::ShuttingDown))
+    }
+
+    /// States in key order, read at once from the store, with its clock.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
+        let list = self.node.store.list(app, prefix, after, limit);
+        let page = tokio::time::timeout(self.node.limits.store_timeout, list).await;
+        let page = page.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
+        let page = page.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
+        Ok((page, self.node.clock.now().unwrap_or_default()))
+    }
+
+    /// Whether the store answers, asked anew.
+    pub async fn is_ready(&self) -> bool {
+        let ping = tokio::time::timeout(self.node.limits.store_timeout, self.node.store.ping()).await;
+        matches!(ping, Ok(Ok(_))) && !self.node.closing.is_cancelled()
+    }
+
+    pub fn store_name(&self) -> &'static str {
+        self.node.store.name()
+    }
+
+    /// Ends all waits and takes on no new ones; everything else is still served.
+    pub fn close(&self) {
+        self.node.closing.cancel();
+    }
+
+    fn send(&self, address: &Address, call: Call) -> Result<(), Failure> {
+        if !self.node.health.is_up() {
+            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+        }
+        let envelope = Envelope { address: address.clone(), call };
+        self.shard(address).try_send(envelope).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls stand before this key's shard"),
+            mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
+        })
+    }
+
+    fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
+        &self.shards[shard_of(address, self.shards.len())]
+    }
+}
+
+/// Leaves the queue when its handler is dropped: the client has gone.
+struct Leaving<'a> {
+    shard: &'a mpsc::Sender<Envelope>,
+    address: &'a Address,
+    id: WaiterId,
+    is_armed: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            // Should the shard be full, it notices when it comes to this waiter.
+            let _ = self.shard.try_send(Envelope { address: self.address.clone(), call: Call::Leave(self.id) });
+        }
+    }
+}
+
+fn shard_of(address: &Address, shards: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    usize::try_from(hasher.finish() % shards as u64).unwrap_or_default()
+}
+
+/// The shard is gone, and with it what it knew of this call.
+fn unanswered(lease_id: &LeaseId) -> Failure {
+    Failure::OutcomeUnknown(format!("the node stopped while it served lease {}", lease_id.as_str()))
+}
+
+async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mpsc::Sender<Option<Address>>>) {
+    while let Some(wake_up) = wake_ups.recv().await {
+        match wake_up {
+            WakeUp::Key(address) => {
+                let _ = shards[shard_of(&address, shards.len())].try_send(Some(address));
+            }
+            WakeUp::All => {
+                for shard in &shards {
+                    let _ = shard.send(None).await;
+                }
+            }
+        }
+    }
+    // The store sends none; the shards' channels must stay open.
+    std::future::pending::<()>().await;
+}
+
+/// Finds out when a store that was down is back.
+async fn probe(node: Arc<Node>) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut health = node.health.watch();
+    loop {
+        if health.wait_for(|is_up| !is_up).await.is_err() {
+            return;
+        }
+        tracing::warn!(store = node.store.name(), "the store is down");
+        loop {
+            let asked = Instant::now();
+            if let Ok(Ok(shown)) = tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await {
+                node.clock.learn(shown, asked, Instant::now());
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        tracing::info!(store = node.store.name(), "the store is up");
+        node.health.set(true);
+    }
+}

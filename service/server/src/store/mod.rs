@@ -1,16 +1,36 @@
-//! Where states live.
+//! Where states live. A store knows nothing of locks: it loads states with a version and commits changes under
+//! "the version is still the one I saw".
 
 mod clock;
 mod connections;
 pub mod gate;
+pub mod memory;
+pub mod postgres;
+pub mod sqlite;
 
-use latchgate_core::Timestamp;
+use async_trait::async_trait;
+use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::mpsc;
+
+/// A state as a store holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub version: Version,
+    pub state: LockState,
+}
 
 /// Which commit wrote a state. Versions of a key never repeat, even when its row is collected and made anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u64);
 
+/// Room for this many new rows per ms, should a key's row be collected and made anew.
+const VERSIONS_PER_MS: u64 = 1_024;
+
 impl Version {
+    /// There is no row.
+    pub const ABSENT: Self = Self(0);
+
     pub(crate) const fn from_number(number: u64) -> Self {
         Self(number)
     }
@@ -18,9 +38,48 @@ impl Version {
     pub(crate) const fn number(self) -> u64 {
         self.0
     }
+
+    /// The version of the commit that replaces this one at `now`.
+    pub(crate) const fn next(self, now: Timestamp) -> Self {
+        if self.0 == 0 { Self(now.as_ms() * VERSIONS_PER_MS) } else { Self(self.0 + 1) }
+    }
 }
 
-/// The store broke. Contention is not an error.
+/// A state to be written, if the key's version is still `expected`.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub address: Address,
+    pub expected: Version,
+    pub state: LockState,
+    /// After this the row may be collected.
+    pub keep_until: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// One for each address, in the order asked; the default where there is no row.
+    pub states: Vec<Stored>,
+    /// The store's clock while it answered.
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The store's clock while it committed.
+    pub now: Timestamp,
+    pub result: CommitResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitResult {
+    /// The new version of each change, in the order given; `None` where somebody else had changed the key: that
+    /// change was not made.
+    Checked(Vec<Option<Version>>),
+    /// The committer's estimate of the store's clock was off by more than the clock bound: nothing was written.
+    ClockOff,
+}
+
+/// The store broke. Contention is not an error: see [`CommitResult`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was written.
@@ -31,10 +90,81 @@ pub enum StoreError {
     OutcomeUnknown(String),
 }
 
+impl StoreError {
+    /// The same of a call that only reads: there, nothing is unknown.
+    pub(crate) fn of_reading(self) -> Self {
+        let (Self::Unavailable(reason) | Self::OutcomeUnknown(reason)) = self;
+        Self::Unavailable(reason)
+    }
+}
+
+/// Tells a node to look at a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WakeUp {
+    Key(Address),
+    /// Wake-ups may have been missed: look at every key that is waited for.
+    All,
+}
+
+/// One page of a listing, in key order.
+pub type Page = Vec<(Key, LockState)>;
+
+/// What a step of the collection came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    pub removed: u64,
+    /// Where to go on; `None` at the end.
+    pub next: Option<Address>,
+}
+
+/// A place where lock states live. Callers bound every call by a time-out; a call that is dropped half-way leaves
+/// nothing behind but, for a commit, an unknown outcome.
+#[async_trait]
+pub trait LockStore: Send + Sync + 'static {
+    /// Its name in logs and answers: `memory`, `sqlite`, `postgres`.
+    fn name(&self) -> &'static str;
+
+    /// How many shards serve it best on this machine.
+    fn shards(&self) -> usize;
+
+    /// The name that a node of this store starts with.
+    fn node_id(&self) -> NodeId;
+
+    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError>;
+
+    /// Writes all changes whose version holds, in one commit. `now` is the caller's estimate of the store's clock; no
+    /// two changes have the same address.
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+
+    /// Loads states and keeps everybody else from changing them until the answer is committed or dropped.
+    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError>;
+
+    /// States of `app` whose keys begin with `prefix` and come after `after`, in key order, at most `limit`.
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
+
+    /// Looks at up to `limit` rows after `after` and removes those whose time to be kept is over.
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
+
+    /// Tells nodes to look at keys. May be lost.
+    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError>;
+
+    /// What `node` is told from now on. [`WakeUp::All`] follows every gap.
+    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
+
+    /// Whether the store answers; gives its clock.
+    async fn ping(&self) -> Result<Timestamp, StoreError>;
+}
+
+/// States that nobody else can change.
+#[async_trait]
+pub trait LockedStates: Send {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+}
+
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.
 pub(crate) const WAKE_UPS_MAX: usize = 10_000;
 
-/// The store's clock as it answers, beside a time that a caller believes.
-pub(crate) fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
-    store_now.ms_apart(now) > latchgate_core::CLOCK_BOUND_MS
+/// A name for a node that shares its store with others.
+pub(crate) fn fresh_node_id() -> NodeId {
+    NodeId::new(&format!("{:016x}", rand::random::<u64>()))
 }

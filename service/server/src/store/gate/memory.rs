@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
-    gone_before,
+    gone_before, is_off,
 };
 use crate::store::clock::ProcessClock;
-use crate::store::{StoreError, WAKE_UPS_MAX, is_off};
+use crate::store::{StoreError, WAKE_UPS_MAX};
 
 /// Clones share the records, as nodes share a database.
 #[derive(Clone)]

@@ -153,6 +153,11 @@ impl<T> At<T> {
     }
 }
 
+/// Whether a caller's estimate of the store's clock is off by more than it may be.
+fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
+    store_now.ms_apart(now) > CLOCK_BOUND_MS
+}
+
 /// A version for a record about to be written: at random and not counted up, because a record may be removed and
 /// claimed anew between a load and a replacement.
 fn fresh_version() -> Version {

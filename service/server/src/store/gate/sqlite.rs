@@ -8,7 +8,6 @@ use anyhow::Context;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
 use latchgate_core::{App, Timestamp};
-use sqlx::migrate::Migrator;
 use sqlx::query::Query;
 use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
@@ -19,13 +18,12 @@ use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
-    gone_before,
+    gone_before, is_off,
 };
 use crate::store::clock::ProcessClock;
 use crate::store::connections::{Connections, Loan};
-use crate::store::{StoreError, Version, WAKE_UPS_MAX, is_off};
-
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
+use crate::store::sqlite::MIGRATIONS;
+use crate::store::{StoreError, Version, WAKE_UPS_MAX};
 
 /// Longest wait for another writer of the file.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);

@@ -3,38 +3,25 @@
 mod statements;
 mod wake_ups;
 
-use std::str::FromStr;
-use std::time::Duration;
-
-use anyhow::Context;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
-use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Json;
-use sqlx::{ConnectOptions, Connection, Postgres, Row};
+use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
+    is_off,
 };
 use crate::store::connections::{Connections, Loan};
-use crate::store::{StoreError, Version, is_off};
+use crate::store::postgres::{self, PostgresConfig, checks};
+use crate::store::{StoreError, Version};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
-
-/// What the store needs to know.
-#[derive(Clone, Debug)]
-pub struct PostgresGateConfig {
-    pub url: String,
-    /// For LISTEN, which a transaction-pooling proxy would break; the same as `url` if `None`.
-    pub direct_url: Option<String>,
-    pub connections_max: usize,
-    /// Longest time that a statement may run.
-    pub statement_timeout: Duration,
-}
+/// Connections to the server, for all calls together.
+const CONNECTIONS_MAX: usize = 16;
 
 pub struct PostgresGateStore {
     connections: Connections<PgConnection>,
@@ -42,19 +29,23 @@ pub struct PostgresGateStore {
 }
 
 impl PostgresGateStore {
-    /// Connects and brings the schema up to date.
+    /// Connects and checks that the server keeps what it acknowledges and that the schema is up to date.
     ///
     /// # Errors
     /// Says what is wrong with the URL, the server or the schema.
-    pub async fn open(config: &PostgresGateConfig) -> anyhow::Result<Self> {
+    pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
+        let options = postgres::connect_options(&config.url, config.statement_timeout)?;
         let direct_url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let options = connect_options(&config.url, config.statement_timeout)?;
-        let direct = connect_options(direct_url, config.statement_timeout)?;
-        // Without a statement time-out: nodes that start together wait for one another.
-        let mut migrating = parse_url(direct_url)?.connect().await.context("cannot connect to Postgres")?;
-        MIGRATIONS.run(&mut migrating).await?;
-        migrating.close().await?;
-        Ok(Self { connections: Connections::new(options, config.connections_max), direct })
+        let direct = postgres::connect_options(direct_url, config.statement_timeout)?;
+        let connections = Connections::new(options, CONNECTIONS_MAX);
+        let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::refuse_standby(&mut connection).await?;
+        if !config.allow_volatile {
+            checks::refuse_volatile(&mut connection).await?;
+        }
+        checks::refuse_old_schema(&mut connection, &postgres::MIGRATIONS).await?;
+        connection.done();
+        Ok(Self { connections, direct })
     }
 
     async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
@@ -207,20 +198,6 @@ impl GateStore for PostgresGateStore {
         connection.done();
         Ok(now)
     }
-}
-
-fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
-    Ok(options.application_name("latchgate").disable_statement_logging())
-}
-
-fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
-    let limit_ms = format!("{}ms", statement_timeout.as_millis());
-    Ok(parse_url(url)?.options([
-        ("statement_timeout", limit_ms.as_str()),
-        ("lock_timeout", limit_ms.as_str()),
-        ("idle_in_transaction_session_timeout", "2s"),
-    ]))
 }
 
 /// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,

@@ -17,8 +17,8 @@ use redis::{Client, ErrorKind, RedisError, Script};
 use tokio::sync::mpsc;
 
 use self::layout::Layout;
-use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version};
-use crate::store::{StoreError, Version, is_off};
+use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
+use crate::store::{StoreError, Version};
 
 /// Longest wait for a connection and for an answer.
 const TIMEOUT: Duration = Duration::from_millis(600);

@@ -1,0 +1,32 @@
+# Every task, with what it does: `make help`.
+.DEFAULT_GOAL := help
+.PHONY: help serve test check fmt lint drift openapi bench
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for another store)
+	cargo run --release --locked -- serve $(ARGS)
+
+test: ## Install what is missing, start private servers, run every test (ARGS go to cargo test)
+	scripts/test.sh $(ARGS)
+
+check: ## What CI runs: formatting, lints, generated files, tests
+	.ci/run
+
+fmt: ## Format the code
+	cargo fmt --all
+
+lint: ## Run clippy; a warning is an error
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+drift: ## Fail if openapi/openapi.json is not what the code generates
+	scripts/drift.sh
+
+openapi: ## Generate openapi/openapi.json from the code
+	mkdir -p openapi
+	cargo run --locked --quiet -p latchgate -- openapi > openapi/openapi.json.new
+	mv openapi/openapi.json.new openapi/openapi.json
+
+bench: ## Measure a node on a private Postgres beside a bare HTTP handler (ARGS go to the comparison)
+	scripts/bench.sh $(ARGS)

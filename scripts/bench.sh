@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Measures one node on a private Postgres (fsync on) beside an HTTP handler that only parses and answers, in one run.
+# Arguments go to `latchgate-bench compare`: scripts/bench.sh --runs 5 --seconds 20 --json
+source "$(dirname "$0")/lib.sh"
+
+ensure_packages cc curl postgres
+cargo build --release --locked -p latchgate -p latchgate-bench
+bin=${CARGO_TARGET_DIR:-target}/release
+
+# Each waiter is a connection: one descriptor here and one in the node.
+ulimit -n "$(ulimit -Hn)"
+
+start_postgres
+
+# start_http NAME COMMAND...: the command is given `--listen ADDRESS` as its last arguments; sets HTTP_URL.
+start_http() {
+    local name=$1 try port
+    shift
+    for try in 1 2 3; do
+        port=$(free_port)
+        start "$name" "$@" --listen "127.0.0.1:$port"
+        HTTP_URL=http://127.0.0.1:$port
+        if wait_until "$name" curl -fs -m 2 "$HTTP_URL/readyz"; then
+            return
+        fi
+        say "trying $name again ($try)"
+    done
+    die "$name does not start"
+}
+
+start_http latchgate "$bin/latchgate" serve --locks "$POSTGRES_URL"
+subject=$HTTP_URL
+start_http floor "$bin/latchgate-bench" floor-server
+floor=$HTTP_URL
+
+"$bin/latchgate-bench" compare --subject "$subject" --floor "$floor" "$@"

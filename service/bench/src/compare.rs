@@ -1,0 +1,186 @@
+//! Two ratios, each from measurements that take turns in one run: what a machine does meanwhile happens to both sides.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use serde::Serialize;
+
+use crate::report::{Errors, median, merge};
+use crate::{handoff, pairs};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The node to measure, as http://HOST:PORT
+    #[arg(long)]
+    subject: String,
+    /// The floor server to measure it beside
+    #[arg(long)]
+    floor: String,
+    /// How often each measurement is made
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
+    /// Connections for the uncontended pairs
+    #[arg(long, default_value_t = 128)]
+    connections: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    keys_per_connection: u64,
+    /// Waiters for one side of the hand-offs
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    few: u64,
+    /// Waiters for the other side
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    many: u64,
+    /// How long each measurement takes
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// How long each runs before measuring
+    #[arg(long, default_value_t = 2)]
+    warmup_seconds: u64,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    pairs_subject_to_floor: f64,
+    handoffs_many_to_few: f64,
+    floor: Vec<pairs::Report>,
+    subject: Vec<pairs::Report>,
+    few: Vec<handoff::Report>,
+    many: Vec<handoff::Report>,
+}
+
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let comparison = measure(args).await?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&comparison)?);
+    } else {
+        print!("{}", table(args, &comparison));
+    }
+    comparison.verdict()
+}
+
+async fn measure(args: &Args) -> anyhow::Result<Comparison> {
+    let (mut floor, mut subject, mut few, mut many) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for run in 1..=args.runs {
+        eprintln!("uncontended pairs, {run} of {}", args.runs);
+        floor.push(pairs::run(&pairs_args(args, &args.floor)).await?);
+        subject.push(pairs::run(&pairs_args(args, &args.subject)).await?);
+    }
+    for run in 1..=args.runs {
+        eprintln!("hand-offs, {run} of {}", args.runs);
+        few.push(handoff::run(&handoff_args(args, args.few)).await?);
+        many.push(handoff::run(&handoff_args(args, args.many)).await?);
+    }
+    Ok(Comparison {
+        pairs_subject_to_floor: ratio(pairs_median(&subject), pairs_median(&floor)),
+        handoffs_many_to_few: ratio(handoffs_median(&many), handoffs_median(&few)),
+        floor,
+        subject,
+        few,
+        many,
+    })
+}
+
+fn pairs_args(args: &Args, url: &str) -> pairs::Args {
+    pairs::Args {
+        url: url.to_string(),
+        connections: args.connections,
+        seconds: args.seconds,
+        warmup_seconds: args.warmup_seconds,
+        keys_per_connection: args.keys_per_connection,
+    }
+}
+
+fn handoff_args(args: &Args, waiters: u64) -> handoff::Args {
+    handoff::Args {
+        url: Some(args.subject.clone()),
+        urls: Vec::new(),
+        // A fresh key each time: no measurement inherits another's queue.
+        key: None,
+        waiters,
+        seconds: args.seconds,
+        warmup_seconds: args.warmup_seconds,
+    }
+}
+
+impl Comparison {
+    /// An error if the lock was not a lock, or if so much as one request failed: a rate with failures means nothing.
+    fn verdict(&self) -> anyhow::Result<()> {
+        self.few.iter().chain(&self.many).try_for_each(handoff::Report::verdict)?;
+        let errors = self.errors();
+        if !errors.is_empty() {
+            bail!("some requests failed: {errors:?}");
+        }
+        Ok(())
+    }
+
+    fn errors(&self) -> Errors {
+        let pairs = self.floor.iter().chain(&self.subject).map(|report| &report.errors);
+        let handoffs = self.few.iter().chain(&self.many).map(|report| &report.errors);
+        let mut all = Errors::new();
+        pairs.chain(handoffs).for_each(|errors| merge(&mut all, errors.clone()));
+        all
+    }
+}
+
+fn table(args: &Args, comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "uncontended acquire + release, {} connections", args.connections);
+    for (name, reports) in [("floor", &comparison.floor), ("subject", &comparison.subject)] {
+        let p50 = (middle(reports, |report| report.acquire_us.p50), middle(reports, |report| report.release_us.p50));
+        let p99 = (middle(reports, |report| report.acquire_us.p99), middle(reports, |report| report.release_us.p99));
+        let _ = writeln!(
+            text,
+            "  {name:<13}{:>9.0} pairs/s  {}  acquire p50 {} p99 {} µs, release p50 {} p99 {} µs",
+            pairs_median(reports),
+            each(reports, |report| report.pairs_per_second),
+            p50.0,
+            p99.0,
+            p50.1,
+            p99.1,
+        );
+    }
+    let _ = writeln!(text, "hand-offs of one key");
+    for (waiters, reports) in [(args.few, &comparison.few), (args.many, &comparison.many)] {
+        let name = format!("{waiters} waiters");
+        let _ = writeln!(
+            text,
+            "  {name:<13}{:>9.0} /s       {}  from release sent p50 {} p99 {} µs, from its answer p50 {} p99 {} µs",
+            handoffs_median(reports),
+            each(reports, |report| report.handoffs_per_second),
+            middle(reports, |report| report.handoff_us.p50),
+            middle(reports, |report| report.handoff_us.p99),
+            middle(reports, |report| report.gap_us.p50),
+            middle(reports, |report| report.gap_us.p99),
+        );
+    }
+    let (few, many) = (args.few, args.many);
+    let _ = writeln!(text, "\nuncontended pairs: {:.2} of the floor", comparison.pairs_subject_to_floor);
+    let _ =
+        writeln!(text, "hand-offs: {many} waiters at {:.2} of the rate with {few}", comparison.handoffs_many_to_few);
+    text
+}
+
+fn pairs_median(reports: &[pairs::Report]) -> f64 {
+    median(reports.iter().map(|report| report.pairs_per_second).collect())
+}
+
+fn handoffs_median(reports: &[handoff::Report]) -> f64 {
+    median(reports.iter().map(|report| report.handoffs_per_second).collect())
+}
+
+fn middle<R>(reports: &[R], of: impl Fn(&R) -> u32) -> u32 {
+    median(reports.iter().map(|report| of(report).into()).collect()) as u32
+}
+
+/// `(1 2 3)`: the median's runs, so that a reader sees how far they lie apart.
+fn each<R>(reports: &[R], of: impl Fn(&R) -> f64) -> String {
+    let runs: Vec<String> = reports.iter().map(|report| format!("{:.0}", of(report))).collect();
+    format!("({})", runs.join(" "))
+}
+
+fn ratio(of: f64, to: f64) -> f64 {
+    if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
+}

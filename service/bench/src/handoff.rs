@@ -1,0 +1,310 @@
+//! One lock, many waiters: how fast it goes from one to the next, and that it never is with two.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use crate::http::{Connection, Failure, LeaseIds, Request, Target, run_id};
+use crate::pairs::REST_AFTER_ERROR;
+use crate::report::{Durations, Errors, Quantiles, merge, per_second};
+
+#[derive(Clone, clap::Args)]
+pub struct Args {
+    /// A node, as http://HOST:PORT
+    #[arg(long, required_unless_present = "urls")]
+    pub url: Option<String>,
+    /// Several nodes of one tier; the waiters are dealt out to them in turn
+    #[arg(long, value_delimiter = ',', conflicts_with = "url")]
+    pub urls: Vec<String>,
+    /// The lock; by default one that nobody else has
+    #[arg(long)]
+    pub key: Option<String>,
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    pub waiters: u64,
+    /// How long to measure
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// How long to run before measuring
+    #[arg(long, default_value_t = 2)]
+    pub warmup_seconds: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub waiters: u64,
+    pub nodes: usize,
+    pub seconds: u64,
+    pub handoffs_per_second: f64,
+    /// From a release being answered to the next grant being answered; zero when they crossed.
+    pub gap_us: Quantiles,
+    /// From a release being sent to the next grant being answered.
+    pub handoff_us: Quantiles,
+    /// How often the least and the most favoured waiter got it while measured.
+    pub grants_min: usize,
+    pub grants_max: usize,
+    /// Grants seen while another waiter had not yet sent its release. Must be 0.
+    pub overlaps: u64,
+    /// Grants whose token was not above that of the grant before. Must be 0.
+    pub tokens_not_rising: u64,
+    pub errors: Errors,
+}
+
+impl Report {
+    /// An error if the lock was not a lock.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        if self.overlaps + self.tokens_not_rising > 0 {
+            bail!("{} overlapping grants, {} tokens that did not rise", self.overlaps, self.tokens_not_rising);
+        }
+        Ok(())
+    }
+}
+
+pub async fn run(args: &Args) -> anyhow::Result<Report> {
+    let urls = args.url.iter().chain(&args.urls);
+    let targets = urls.map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let run = run_id();
+    let key = args.key.clone().unwrap_or_else(|| format!("bench-{run:016x}"));
+    let seen = Arc::new(Mutex::new(Seen::default()));
+
+    let mut waiters = Vec::new();
+    for (number, target) in (0..args.waiters as usize).zip(targets.iter().cycle()) {
+        waiters.push(Waiter::new(target, run, number, &key, &seen).await?);
+    }
+    let from = Instant::now() + Duration::from_secs(args.warmup_seconds);
+    let until = from + Duration::from_secs(args.seconds);
+    let mut tasks = JoinSet::new();
+    for waiter in waiters {
+        tasks.spawn(waiter.run(from, until));
+    }
+
+    let (mut total, mut grants) = (Tally::default(), Vec::new());
+    for tally in tasks.join_all().await {
+        grants.push(tally.handoffs.len());
+        total.handoffs.append(tally.handoffs);
+        total.gaps.append(tally.gaps);
+        merge(&mut total.errors, tally.errors);
+    }
+    let seen = seen.lock().expect("no waiter panicked");
+    Ok(Report {
+        waiters: args.waiters,
+        nodes: targets.len(),
+        seconds: args.seconds,
+        handoffs_per_second: per_second(total.handoffs.len(), until - from),
+        gap_us: total.gaps.quantiles(),
+        handoff_us: total.handoffs.quantiles(),
+        grants_min: grants.iter().min().copied().unwrap_or(0),
+        grants_max: grants.iter().max().copied().unwrap_or(0),
+        overlaps: seen.overlaps,
+        tokens_not_rising: seen.tokens_not_rising,
+        errors: total.errors,
+    })
+}
+
+/// What all waiters together have observed of the lock.
+#[derive(Default)]
+struct Seen {
+    held: bool,
+    token: u64,
+    release_sent: Option<Instant>,
+    release_answered: Option<Instant>,
+    overlaps: u64,
+    tokens_not_rising: u64,
+}
+
+/// How long a grant took after the release before it.
+#[derive(Debug, PartialEq)]
+struct Handoff {
+    since_sent: Duration,
+    since_answered: Duration,
+}
+
+impl Seen {
+    /// `None` for the first grant of all.
+    fn granted(&mut self, token: u64, now: Instant) -> Option<Handoff> {
+        self.overlaps += u64::from(self.held);
+        self.tokens_not_rising += u64::from(token <= self.token);
+        self.held = true;
+        self.token = token;
+        let since_sent = now - self.release_sent?;
+        let since_answered = self.release_answered.map_or(Duration::ZERO, |answered| now - answered);
+        Some(Handoff { since_sent, since_answered })
+    }
+
+    /// Called before the release is sent: from then on the next grant is none too early.
+    fn releasing(&mut self, now: Instant) {
+        self.held = false;
+        self.release_sent = Some(now);
+        self.release_answered = None;
+    }
+
+    fn released(&mut self, token: u64, now: Instant) {
+        // Else the next grant's answer has overtaken this one.
+        if token == self.token && !self.held {
+            self.release_answered = Some(now);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    handoffs: Durations,
+    gaps: Durations,
+    errors: Errors,
+}
+
+struct Waiter {
+    connection: Connection,
+    acquire: Request,
+    release: Request,
+    seen: Arc<Mutex<Seen>>,
+    tally: Tally,
+}
+
+impl Waiter {
+    async fn new(target: &Target, run: u64, number: usize, key: &str, seen: &Arc<Mutex<Seen>>) -> anyhow::Result<Self> {
+        let ids = LeaseIds::new(run, number);
+        let acquire =
+            |id: &str| format!(r#"{{"lease_id":"{id}","owner":"bench-{number}","ttl_ms":30000,"wait_ms":50000}}"#);
+        let release = |id: &str| format!(r#"{{"lease_id":"{id}"}}"#);
+        Ok(Self {
+            connection: Connection::open(target).await?,
+            acquire: Request::post(target, &format!("/v1/locks/{key}/acquire"), &ids, acquire),
+            release: Request::post(target, &format!("/v1/locks/{key}/release"), &ids, release),
+            seen: seen.clone(),
+            tally: Tally::default(),
+        })
+    }
+
+    async fn run(mut self, from: Instant, until: Instant) -> Tally {
+        let mut sequence = 0;
+        loop {
+            // The end may cut a wait short, but never a release: a lock left behind would be held for its whole lease.
+            let acquire = self.acquire(sequence, from, until);
+            let failure = match tokio::time::timeout_at(until.into(), acquire).await {
+                Err(_) => return self.tally,
+                Ok(Ok(token)) => {
+                    sequence += 1;
+                    self.release(sequence - 1, token).await.err()
+                }
+                Ok(Err(failure)) => {
+                    sequence += u64::from(!failure.outcome_unknown);
+                    Some(failure)
+                }
+            };
+            if let Some(Failure { what, .. }) = failure {
+                *self.tally.errors.entry(what).or_default() += 1;
+                tokio::time::sleep(REST_AFTER_ERROR).await;
+            }
+        }
+    }
+
+    async fn acquire(&mut self, sequence: u64, from: Instant, until: Instant) -> Result<u64, Failure> {
+        #[derive(Deserialize)]
+        struct Grant {
+            token: u64,
+        }
+        let body = self.connection.call("acquire", self.acquire.lease(sequence)).await?;
+        let now = Instant::now();
+        let Grant { token } = serde_json::from_slice(body)
+            .map_err(|error| Failure { what: format!("acquire 2xx: {error}"), outcome_unknown: false })?;
+        let handoff = self.seen.lock().expect("no waiter panicked").granted(token, now);
+        if (from..until).contains(&now)
+            && let Some(Handoff { since_sent, since_answered }) = handoff
+        {
+            self.tally.handoffs.add(since_sent);
+            self.tally.gaps.add(since_answered);
+        }
+        Ok(token)
+    }
+
+    async fn release(&mut self, sequence: u64, token: u64) -> Result<(), Failure> {
+        let request = self.release.lease(sequence);
+        self.seen.lock().expect("no waiter panicked").releasing(Instant::now());
+        self.connection.call("release", request).await?;
+        self.seen.lock().expect("no waiter panicked").released(token, Instant::now());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use axum::extract::Path;
+    use axum::routing::post;
+    use axum::{Json, Router};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::floor::{AcquireBody, Grant, ReleaseBody, Released, serve_on};
+
+    /// A node with one lock, in memory, that admits `holders` at once.
+    async fn fake_node(holders: usize) -> String {
+        let free = Arc::new(Semaphore::new(holders));
+        let freed = free.clone();
+        let tokens = Arc::new(AtomicU64::new(0));
+        let acquire = async move |Path(key): Path<String>, Json(body): Json<AcquireBody>| {
+            free.acquire().await.expect("never closed").forget();
+            Json(Grant::of(key, body, 1 + tokens.fetch_add(1, Ordering::Relaxed)))
+        };
+        let release = async move |Path(key): Path<String>, Json(body): Json<ReleaseBody>| {
+            freed.add_permits(1);
+            Json(Released::of(key, body))
+        };
+        let routes = Router::new()
+            .route("/v1/locks/{key}/acquire", post(acquire))
+            .route("/v1/locks/{key}/release", post(release));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(serve_on(listener, routes));
+        url
+    }
+
+    fn args(url: String) -> Args {
+        Args { url: Some(url), urls: Vec::new(), key: None, waiters: 8, seconds: 1, warmup_seconds: 0 }
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_one_passes() {
+        let report = run(&args(fake_node(1).await)).await.unwrap();
+        assert!(report.handoffs_per_second > 0.0 && report.errors.is_empty(), "{report:?}");
+        report.verdict().unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lock_with_two_holders_is_found_out() {
+        let report = run(&args(fake_node(2).await)).await.unwrap();
+        assert!(report.overlaps > 0, "{report:?}");
+        report.verdict().unwrap_err();
+    }
+
+    #[test]
+    fn a_token_that_does_not_rise_is_found_out() {
+        let mut seen = Seen::default();
+        for token in [5, 6, 6] {
+            seen.granted(token, Instant::now());
+            seen.releasing(Instant::now());
+        }
+        assert_eq!((seen.overlaps, seen.tokens_not_rising), (0, 1));
+    }
+
+    #[test]
+    fn a_release_answered_after_the_next_grant_leaves_no_gap() {
+        let mut seen = Seen::default();
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        seen.granted(1, start);
+        seen.releasing(after(10));
+        let crossed = seen.granted(2, after(15));
+        seen.released(1, after(16));
+        let ms = Duration::from_millis;
+        assert_eq!(crossed, Some(Handoff { since_sent: ms(5), since_answered: ms(0) }));
+        seen.releasing(after(20));
+        seen.released(2, after(22));
+        assert_eq!(seen.granted(3, after(25)), Some(Handoff { since_sent: ms(5), since_answered: ms(3) }));
+    }
+}

@@ -1,0 +1,214 @@
+//! The least HTTP/1.1 client that can keep a server busy: one request at a time on a kept connection, its bytes built
+//! beforehand. Whatever the client costs, the server cannot use.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::ops::Range;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+const HEADERS_MAX: usize = 64;
+
+/// Where to connect: `HOST:PORT` of an `http://HOST:PORT`.
+#[derive(Clone, Debug)]
+pub struct Target(String);
+
+impl Target {
+    pub fn parse(url: &str) -> anyhow::Result<Self> {
+        let Some(address) = url.strip_prefix("http://") else { bail!("not an http:// URL: {url}") };
+        let address = address.trim_end_matches('/');
+        if address.contains('/') || !address.contains(':') {
+            bail!("not of the form http://HOST:PORT: {url}");
+        }
+        Ok(Self(address.to_string()))
+    }
+}
+
+/// A POST whose body names a lease id, which [`Request::lease`] replaces in place.
+pub struct Request {
+    bytes: Vec<u8>,
+    sequence_at: usize,
+}
+
+impl Request {
+    /// `body` is given a lease id and returns JSON that contains it.
+    pub fn post(target: &Target, path: &str, ids: &LeaseIds, body: impl FnOnce(&str) -> String) -> Self {
+        let id = ids.text();
+        let body = body(&id);
+        let Target(host) = target;
+        let length = body.len();
+        let bytes = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let id_at = bytes.rfind(&id).expect("the body contains the lease id");
+        Self { bytes: bytes.into_bytes(), sequence_at: id_at + id.len() - SEQUENCE_DIGITS }
+    }
+
+    /// The request for the lease of that sequence number.
+    pub fn lease(&mut self, sequence: u64) -> &[u8] {
+        let digits = &mut self.bytes[self.sequence_at..][..SEQUENCE_DIGITS];
+        let mut rest = sequence;
+        for digit in digits.iter_mut().rev() {
+            *digit = b"0123456789abcdef"[(rest & 15) as usize];
+            rest >>= 4;
+        }
+        &self.bytes
+    }
+}
+
+const SEQUENCE_DIGITS: usize = 12;
+
+/// Lease ids in the form of UUIDs: random for a run, then the connection, then a sequence number.
+pub struct LeaseIds {
+    run: u64,
+    connection: usize,
+}
+
+impl LeaseIds {
+    pub fn new(run: u64, connection: usize) -> Self {
+        Self { run, connection }
+    }
+
+    fn text(&self) -> String {
+        let (run, connection) = (self.run & 0xffff_ffff, self.connection & 0xffff);
+        format!("{run:08x}-{connection:04x}-4000-8000-{:0SEQUENCE_DIGITS$x}", 0)
+    }
+}
+
+/// Random, so that one run's keys and lease ids are not another's.
+pub fn run_id() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// A request that was not answered with a go.
+pub struct Failure {
+    /// What was asked, with the status and problem code of the answer: `acquire 423 lock-held`.
+    pub what: String,
+    /// It may have been done all the same: to be repeated with the same lease id, lest a lease be left behind.
+    pub outcome_unknown: bool,
+}
+
+pub struct Connection {
+    target: Target,
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub async fn open(target: &Target) -> anyhow::Result<Self> {
+        let stream = connect(target).await.with_context(|| format!("connecting to {}", target.0))?;
+        Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
+    }
+
+    /// Sends `request`, called `name` in failures; returns the body of a 2xx answer. Connects anew when the connection was
+    /// lost. When dropped half-way, the connection is of no use.
+    pub async fn call(&mut self, name: &str, request: &[u8]) -> Result<&[u8], Failure> {
+        match self.exchange(request).await {
+            Ok((200..300, body)) => Ok(&self.buffer[body]),
+            Ok((status, body)) => {
+                let code = problem_code(&self.buffer[body]);
+                let outcome_unknown = code == "outcome-unknown";
+                Err(Failure { what: format!("{name} {status} {code}"), outcome_unknown })
+            }
+            Err(error) => {
+                if let Ok(stream) = connect(&self.target).await {
+                    self.stream = stream;
+                }
+                Err(Failure { what: format!("{name}: {error}"), outcome_unknown: true })
+            }
+        }
+    }
+
+    /// The answer's status, and where in the buffer its body is.
+    async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Range<usize>)> {
+        self.stream.write_all(request).await?;
+        let mut filled = self.read(0).await?;
+        let head = loop {
+            match Head::parse(&self.buffer[..filled])? {
+                Some(head) => break head,
+                None => filled += self.read(filled).await?,
+            }
+        };
+        let end = head.length + head.content_length;
+        while filled < end {
+            filled += self.read(filled).await?;
+        }
+        Ok((head.status, head.length..end))
+    }
+
+    async fn read(&mut self, filled: usize) -> io::Result<usize> {
+        if filled == self.buffer.len() {
+            if filled >= ANSWER_BYTES_MAX {
+                return Err(io::Error::other("the answer is too large"));
+            }
+            self.buffer.resize(filled * 2, 0);
+        }
+        match self.stream.read(&mut self.buffer[filled..]).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        }
+    }
+}
+
+async fn connect(Target(address): &Target) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn problem_code(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        code: String,
+    }
+    serde_json::from_slice(body).map(|Problem { code }| code).unwrap_or_default()
+}
+
+struct Head {
+    length: usize,
+    status: u16,
+    content_length: usize,
+}
+
+impl Head {
+    /// `None` while it is incomplete.
+    fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let httparse::Status::Complete(length) = response.parse(bytes).map_err(io::Error::other)? else {
+            return Ok(None);
+        };
+        let content_length = response
+            .headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case("content-length"))
+            .and_then(|header| std::str::from_utf8(header.value).ok()?.parse().ok())
+            .ok_or_else(|| io::Error::other("the answer has no content-length"))?;
+        Ok(Some(Self { length, status: response.code.unwrap_or(0), content_length }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_number_changes_only_the_end_of_the_lease_id() {
+        let target = Target::parse("http://127.0.0.1:1/").unwrap();
+        let body = |id: &str| format!(r#"{{"lease_id":"{id}"}}"#);
+        let mut request = Request::post(&target, "/x", &LeaseIds::new(0xabcd, 7), body);
+        let text = String::from_utf8(request.lease(0x1f).to_vec()).unwrap();
+        assert!(text.ends_with(r#"{"lease_id":"0000abcd-0007-4000-8000-00000000001f"}"#), "{text}");
+        assert!(text.contains("content-length: 51\r\n"), "{text}");
+    }
+
+    #[test]
+    fn a_url_with_a_path_is_refused() {
+        assert!(Target::parse("http://127.0.0.1:1/v1").is_err());
+        assert!(Target::parse("https://127.0.0.1:1").is_err());
+    }
+}

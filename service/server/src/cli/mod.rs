@@ -1,0 +1,19 @@
+//! The command line.
+
+use crate::config::{Cli, Command};
+use crate::{http, serve};
+
+/// Does what the command line says.
+///
+/// # Errors
+/// Says what went wrong, for the user to read.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Serve(args) => serve::run(args).await,
+        Command::Migrate(args) => serve::migrate(args).await,
+        Command::Openapi => {
+            print!("{}", http::openapi_json());
+            Ok(())
+        }
+    }
+}

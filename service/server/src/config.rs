@@ -1,0 +1,297 @@
+//! Settings: flags, each also from the environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::http::{RequestLimits, ServerLimits};
+use crate::runtime::Limits;
+use crate::store::postgres::PostgresConfig;
+use crate::store::sqlite;
+
+const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
+
+/// Distributed locks over HTTP/JSON.
+///
+/// `latchgate serve` needs no configuration: it keeps its locks in one SQLite file and listens on loopback.
+#[derive(Debug, Parser)]
+#[command(name = "latchgate", version, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
+pub enum Command {
+    /// Run a node.
+    Serve(ServeArgs),
+    /// Bring the store's schema up to date, and end.
+    Migrate(MigrateArgs),
+    /// Print the API's description (OpenAPI, JSON).
+    Openapi,
+}
+
+#[derive(Debug, Args)]
+pub struct StoreArgs {
+    /// Where locks live: `sqlite:PATH` for one node, or `postgres://USER:PASSWORD@HOST/DATABASE` for any number.
+    /// If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`.
+    #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS", hide_env_values = true)]
+    pub locks: Option<String>,
+
+    /// A Postgres URL that leads to the server itself and not through a transaction-pooling proxy: for LISTEN, for row
+    /// locks and for migrations. If absent: the same as `--locks`.
+    #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true)]
+    pub locks_direct: Option<String>,
+
+    #[arg(long, env = "DATABASE_URL", hide = true, hide_env_values = true)]
+    database_url: Option<String>,
+
+    /// Accept a Postgres with `fsync` or `synchronous_commit` off: a crash of it may forget locks that are held.
+    #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
+    pub allow_volatile: bool,
+
+    /// Tasks that each serve their part of the keys, with one connection each; Postgres only.
+    #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub shards: u16,
+
+    /// Longest time that a call waits for the store, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_STORE_TIMEOUT_MS", default_value_t = 800)]
+    pub store_timeout_ms: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What to log: a level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `latchgate=debug`.
+    #[arg(long, value_name = "FILTER", env = "LATCHGATE_LOG", default_value = "info")]
+    pub log: String,
+
+    /// How to write the log, which goes to standard error.
+    #[arg(long, value_name = "FORMAT", env = "LATCHGATE_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The address to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+
+    /// Listen on an address that others can reach, though anybody who can reach it may take and end locks.
+    #[arg(long, env = "LATCHGATE_INSECURE_OPEN")]
+    pub insecure_open: bool,
+
+    #[command(flatten)]
+    pub store: StoreArgs,
+
+    /// Bring the store's schema up to date at the start; with `false`, refuse to start on an old one.
+    #[arg(long, value_name = "BOOL", env = "LATCHGATE_MIGRATE", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub migrate: bool,
+
+    /// Length of a lease whose acquire does not say, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_DEFAULT", default_value_t = 30_000)]
+    pub ttl_ms_default: u64,
+
+    /// Shortest lease, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MIN", default_value_t = 100)]
+    pub ttl_ms_min: u64,
+
+    /// Longest lease, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MAX", default_value_t = 3_600_000)]
+    pub ttl_ms_max: u64,
+
+    /// Longest wait of one acquire, in ms; keep it below the time-outs of the proxies in between.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_WAIT_MS_MAX", default_value_t = 50_000)]
+    pub wait_ms_max: u64,
+
+    /// Longest body of a request, in bytes.
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
+    pub body_bytes_max: usize,
+
+    /// Longest time for a body to arrive, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_BODY_TIMEOUT_MS", default_value_t = 10_000)]
+    pub body_timeout_ms: u64,
+
+    /// Longest time for a request's headers to arrive, in ms; an idle connection is closed after it.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HEADER_TIMEOUT_MS", default_value_t = 15_000)]
+    pub header_timeout_ms: u64,
+
+    /// Most connections at once; more stand in the operating system's queue.
+    #[arg(long, value_name = "N", env = "LATCHGATE_CONNECTIONS_MAX", default_value_t = 20_000, value_parser = positive)]
+    pub connections_max: usize,
+
+    /// Most waiters for one key at this node.
+    #[arg(long, value_name = "N", env = "LATCHGATE_WAITERS_PER_KEY", default_value_t = 10_000)]
+    pub waiters_per_key: usize,
+
+    /// Most waiters at this node, in each shard.
+    #[arg(long, value_name = "N", env = "LATCHGATE_WAITERS_PER_SHARD", default_value_t = 50_000)]
+    pub waiters_per_shard: usize,
+
+    /// Most calls that stand before one shard; acquires are refused when three quarters are taken.
+    #[arg(long, value_name = "N", env = "LATCHGATE_CALLS_PER_SHARD", default_value_t = 8_192, value_parser = positive)]
+    pub calls_per_shard: usize,
+
+    /// States that each shard keeps in memory.
+    #[arg(long, value_name = "N", env = "LATCHGATE_CACHED_KEYS_PER_SHARD", default_value_t = 20_000, value_parser = positive)]
+    pub cached_keys_per_shard: usize,
+
+    /// How long the state of a key is kept after its last lease has ended, in ms; at least a minute.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_IDLE_RETENTION_MS", default_value_t = 3_600_000)]
+    pub idle_retention_ms: u64,
+
+    /// How often a step of the collection of idle keys is taken, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_COLLECT_INTERVAL_MS", default_value_t = 1_000)]
+    pub collect_interval_ms: u64,
+
+    /// Rows that a step of the collection looks at.
+    #[arg(long, value_name = "N", env = "LATCHGATE_COLLECT_ROWS", default_value_t = 1_000, value_parser = positive)]
+    pub collect_rows: usize,
+
+    /// Longest time for running requests to end at a shutdown, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_DRAIN_TIMEOUT_MS", default_value_t = 10_000)]
+    pub drain_timeout_ms: u64,
+
+    /// Log every request at level `info`.
+    #[arg(long, env = "LATCHGATE_ACCESS_LOG")]
+    pub access_log: bool,
+
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// The engine that `--locks` names.
+#[derive(Clone, Debug)]
+pub enum LocksEngine {
+    Sqlite(PathBuf),
+    Postgres(PostgresConfig),
+}
+
+impl StoreArgs {
+    /// # Errors
+    /// When the URL is of no engine.
+    pub fn engine(&self) -> anyhow::Result<LocksEngine> {
+        let from_environment = self.database_url.as_deref().filter(|url| is_postgres(url));
+        let url = self.locks.as_deref().or(from_environment).unwrap_or(DEFAULT_LOCKS);
+        if is_postgres(url) {
+            return Ok(LocksEngine::Postgres(PostgresConfig {
+                url: url.to_owned(),
+                direct_url: self.locks_direct.clone(),
+                shards: usize::from(self.shards),
+                statement_timeout: Duration::from_millis(self.store_timeout_ms),
+                allow_volatile: self.allow_volatile,
+            }));
+        }
+        match sqlite::path_of(url) {
+            Some(path) => Ok(LocksEngine::Sqlite(path)),
+            // Not echoed: it may hold a password.
+            None => bail!("--locks must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
+        }
+    }
+}
+
+impl ServeArgs {
+    /// # Errors
+    /// Names the flags that contradict each other.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.listen.ip().is_loopback() || self.insecure_open,
+            "{} can be reached by others, and anybody who reaches it may take and end locks: listen on loopback, or \
+             pass --insecure-open",
+            self.listen
+        );
+        ensure!(self.ttl_ms_min > 0, "--ttl-ms-min must be at least 1");
+        ensure!(
+            self.ttl_ms_min <= self.ttl_ms_default && self.ttl_ms_default <= self.ttl_ms_max,
+            "--ttl-ms-default must lie between --ttl-ms-min and --ttl-ms-max"
+        );
+        ensure!(self.ttl_ms_max <= 365 * 24 * 3_600_000, "--ttl-ms-max must be at most a year");
+        ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
+        ensure!(self.store.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
+        ensure!(self.wait_ms_max <= 24 * 3_600_000, "--wait-ms-max must be at most a day");
+        Ok(())
+    }
+
+    pub fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            ttl_ms_default: self.ttl_ms_default,
+            ttl_ms_min: self.ttl_ms_min,
+            ttl_ms_max: self.ttl_ms_max,
+            wait_ms_max: self.wait_ms_max,
+            body_bytes_max: self.body_bytes_max,
+            body_timeout: Duration::from_millis(self.body_timeout_ms),
+        }
+    }
+
+    pub fn server_limits(&self) -> ServerLimits {
+        ServerLimits {
+            connections_max: self.connections_max,
+            header_timeout: Duration::from_millis(self.header_timeout_ms),
+            drain_timeout: Duration::from_millis(self.drain_timeout_ms),
+            access_log: self.access_log,
+        }
+    }
+
+    pub fn runtime_limits(&self) -> Limits {
+        Limits {
+            calls_per_shard: self.calls_per_shard,
+            waiters_per_key: self.waiters_per_key,
+            waiters_per_shard: self.waiters_per_shard,
+            cached_keys_per_shard: self.cached_keys_per_shard,
+            store_timeout: Duration::from_millis(self.store.store_timeout_ms),
+            idle_retention: Duration::from_millis(self.idle_retention_ms),
+            collect_interval: Duration::from_millis(self.collect_interval_ms),
+            collect_rows: self.collect_rows,
+        }
+    }
+}
+
+fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_can_come_from_the_environment() {
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+                assert!(argument.get_env().is_some(), "{} {}", command.get_name(), argument.get_id());
+            }
+        }
+    }
+}

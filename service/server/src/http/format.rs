@@ -1,0 +1,23 @@
+//! How times are written.
+
+use latchgate_core::Timestamp;
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+/// RFC 3339 in UTC, to the ms.
+pub fn rfc3339(at: Timestamp) -> String {
+    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    let nanoseconds = i128::from(at.as_ms()) * 1_000_000;
+    let at = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    at.format(format).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc_to_the_ms() {
+        assert_eq!(rfc3339(Timestamp::from_ms(1_700_000_000_005)), "2023-11-14T22:13:20.005Z");
+    }
+}

@@ -1,0 +1,51 @@
+//! The API's description, made from the code.
+
+use axum::Router;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use utoipa::OpenApi;
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use super::{locks, status};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Latchgate",
+        description = "Distributed locks over HTTP/JSON.\n\nA 2xx answer to an acquire means: you may proceed. Nothing \
+                       else does. Everything else is a problem (RFC 9457) with a stable `code`, explained at its \
+                       `type`.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    tags(
+        (name = "locks", description = "Leases of named locks"),
+        (name = "probes", description = "For whoever runs the process"),
+    ),
+    paths(
+        locks::acquire,
+        locks::renew,
+        locks::release,
+        locks::inspect,
+        locks::list,
+        status::healthz,
+        status::readyz,
+    )
+)]
+struct Api;
+
+/// The description as pretty JSON, ending in a newline: the very bytes of `openapi/openapi.json`.
+pub fn openapi_json() -> String {
+    let mut text = serde_json::to_string_pretty(&Api::openapi()).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+pub(super) async fn serve() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
+}
+
+/// Swagger UI from files inside the binary.
+pub(super) fn swagger_ui<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let config = Config::from("/openapi.json").try_it_out_enabled(true).display_request_duration(true);
+    SwaggerUi::new("/docs").config(config.validator_url("none")).into()
+}

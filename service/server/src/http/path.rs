@@ -1,0 +1,54 @@
+//! `/v1/locks/{key}/{verb}`: the key is whatever stands between.
+
+use latchgate_core::{Address, App, Key};
+use percent_encoding::percent_decode_str;
+
+use super::problem::{Code, Problem};
+
+/// The last segments that are verbs, and not the end of a key, when their slash is a literal one.
+const POSTED: [&str; 3] = ["acquire", "renew", "release"];
+
+/// What a path under `/v1/locks/` names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LockPath<'a> {
+    /// `{key}/{verb}`; both still percent-encoded.
+    Verb(&'a str, &'a str),
+    Key(&'a str),
+}
+
+impl<'a> LockPath<'a> {
+    /// Splits what follows `/v1/locks/`. A slash inside a key may be literal; only a last segment that is a verb is not
+    /// part of it.
+    pub fn split(rest: &'a str) -> Self {
+        match rest.rsplit_once('/') {
+            Some((key, verb)) if POSTED.contains(&verb) => Self::Verb(key, verb),
+            _ => Self::Key(rest),
+        }
+    }
+}
+
+/// The address of a percent-encoded key.
+///
+/// # Errors
+/// `invalid-key`, saying which rule it breaks.
+pub fn address(app: &App, encoded: &str) -> Result<Address, Problem> {
+    let text = percent_decode_str(encoded).decode_utf8();
+    let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
+    let key = Key::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, format!("The key {error}.")))?;
+    Ok(Address { app: app.clone(), key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_may_have_slashes_and_only_the_last_segment_is_a_verb() {
+        assert_eq!(LockPath::split("a/acquire"), LockPath::Verb("a", "acquire"));
+        assert_eq!(LockPath::split("a/b/acquire"), LockPath::Verb("a/b", "acquire"));
+        assert_eq!(LockPath::split("acquire/acquire"), LockPath::Verb("acquire", "acquire"));
+        assert_eq!(LockPath::split("acquire"), LockPath::Key("acquire"));
+        assert_eq!(LockPath::split("a%2Facquire"), LockPath::Key("a%2Facquire"));
+        assert_eq!(LockPath::split("/acquire"), LockPath::Verb("", "acquire"));
+    }
+}

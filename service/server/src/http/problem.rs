@@ -1,0 +1,321 @@
+//! Problem details (RFC 9457): the only place that knows status codes.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde_json::{Value, json};
+
+use crate::runtime::Failure;
+
+/// What went wrong, as a client may rely on it. Each code has a page at `/errors/{code}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    InvalidRequest,
+    InvalidKey,
+    BodyTooLarge,
+    BodyTimeout,
+    NotFound,
+    MethodNotAllowed,
+    LockHeld,
+    LockReserved,
+    WaitTimeout,
+    LeaseIdReused,
+    LeaseLost,
+    Overloaded,
+    StoreUnavailable,
+    OutcomeUnknown,
+    ShuttingDown,
+    InternalError,
+}
+
+/// What is fixed about a code.
+pub struct CodeInfo {
+    pub name: &'static str,
+    pub status: StatusCode,
+    pub title: &'static str,
+    /// For the code's page: when it happens and what to do.
+    pub meaning: &'static str,
+    pub advice: &'static str,
+}
+
+impl Code {
+    pub const ALL: [Self; 16] = [
+        Self::InvalidRequest,
+        Self::InvalidKey,
+        Self::BodyTooLarge,
+        Self::BodyTimeout,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::LockHeld,
+        Self::LockReserved,
+        Self::WaitTimeout,
+        Self::LeaseIdReused,
+        Self::LeaseLost,
+        Self::Overloaded,
+        Self::StoreUnavailable,
+        Self::OutcomeUnknown,
+        Self::ShuttingDown,
+        Self::InternalError,
+    ];
+
+    pub const fn info(self) -> CodeInfo {
+        let (name, status, title, meaning, advice) = match self {
+            Self::InvalidRequest => (
+                "invalid-request",
+                StatusCode::BAD_REQUEST,
+                "The request is not valid",
+                "A field or a query parameter has the wrong type, is out of range or is not known, or the body is not \
+                 JSON. `field` names the culprit. Nothing was done.",
+                "Mend the request. Unknown fields are refused because a misspelt one would silently mean its default.",
+            ),
+            Self::InvalidKey => (
+                "invalid-key",
+                StatusCode::BAD_REQUEST,
+                "The key is not valid",
+                "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. Nothing was \
+                 done.",
+                "Mend the key. Slashes, colons, spaces and emoji are fine once percent-encoded.",
+            ),
+            Self::BodyTooLarge => (
+                "body-too-large",
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "The body is too large",
+                "The request's body is longer than this server takes. Nothing was done.",
+                "Send less: a request needs a few hundred bytes.",
+            ),
+            Self::BodyTimeout => (
+                "body-timeout",
+                StatusCode::BAD_REQUEST,
+                "The body did not arrive in time",
+                "The request's header arrived, its body did not. Nothing was done.",
+                "Send the whole body at once.",
+            ),
+            Self::NotFound => (
+                "not-found",
+                StatusCode::NOT_FOUND,
+                "There is nothing here",
+                "No endpoint has this path.",
+                "See /docs for the endpoints. A slash inside a key should be sent as %2F.",
+            ),
+            Self::MethodNotAllowed => (
+                "method-not-allowed",
+                StatusCode::METHOD_NOT_ALLOWED,
+                "This endpoint has another method",
+                "The path exists, but not with this method. `Allow` names the right one.",
+                "See /docs.",
+            ),
+            Self::LockHeld => (
+                "lock-held",
+                StatusCode::LOCKED,
+                "Somebody holds the lock",
+                "`holders` names who, since when and until when at the latest. You do not hold the lock.",
+                "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
+            ),
+            Self::LockReserved => (
+                "lock-reserved",
+                StatusCode::LOCKED,
+                "The lock is free, but others are before you",
+                "Nobody holds the lock at this moment; the first in its queue is about to. You do not hold the lock.",
+                "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
+            ),
+            Self::WaitTimeout => (
+                "wait-timeout",
+                StatusCode::LOCKED,
+                "The wait ended without the lock",
+                "You waited in the queue for `waited_ms` and did not get the lock: the time was up, or the node is \
+                 shutting down. You do not hold the lock, and you are no longer in the queue.",
+                "Ask again.",
+            ),
+            Self::LeaseIdReused => (
+                "lease-id-reused",
+                StatusCode::CONFLICT,
+                "The lease id belongs to another owner",
+                "A lease with this `lease_id` is live on this key, under another `owner`.",
+                "Propose a fresh random `lease_id` for every acquire, and repeat it only to retry that same acquire.",
+            ),
+            Self::LeaseLost => (
+                "lease-lost",
+                StatusCode::GONE,
+                "The lease is no more",
+                "`why` tells how it ended: `expired` (it was not renewed in time), `released`, or `unknown` (this key \
+                 does not remember it, or never had it). `at` is when, `token` the highest token granted for the key.",
+                "Stop what the lock protects: somebody else may hold it by now, and your work may have overlapped \
+                 theirs. To go on, acquire again with a fresh `lease_id`.",
+            ),
+            Self::Overloaded => (
+                "overloaded",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too much is asked at once",
+                "A bounded queue of this node is full. Nothing was done.",
+                "Try again after `Retry-After`, with some randomness.",
+            ),
+            Self::StoreUnavailable => (
+                "store-unavailable",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The store does not answer",
+                "The node cannot reach its database. Nothing was done. Leases that are held stay held until they \
+                 expire.",
+                "Try again after `Retry-After`.",
+            ),
+            Self::OutcomeUnknown => (
+                "outcome-unknown",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "It may have been done, or not",
+                "The store did not tell whether it committed. You may hold the lock, but you may not go on as if you \
+                 did.",
+                "Repeat the same request with the `lease_id` in this answer: you get the same grant if there was one.",
+            ),
+            Self::ShuttingDown => (
+                "shutting-down",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "This node is shutting down",
+                "The node ends its running requests and takes on no new waits. Nothing was done.",
+                "Repeat the request; a load balancer sends it to another node.",
+            ),
+            Self::InternalError => (
+                "internal-error",
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "An internal error",
+                "A defect in Latchgate. Whether something was done is not known; the log has more under the request id.",
+                "Repeat the request with the same `lease_id`, and report the defect.",
+            ),
+        };
+        CodeInfo { name, status, title, meaning, advice }
+    }
+}
+
+/// An answer other than "you may proceed".
+#[derive(Clone, Debug)]
+pub struct Problem {
+    code: Code,
+    detail: String,
+    more: Vec<(&'static str, Value)>,
+    retry_after_ms: Option<u64>,
+    allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), more: Vec::new(), retry_after_ms: None, allow: None }
+    }
+
+    /// A field of the request is wrong; `rule` says what it must be.
+    pub fn field(field: &str, rule: impl std::fmt::Display) -> Self {
+        Self::new(Code::InvalidRequest, format!("{field} {rule}")).with("field", field)
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
+        self.more.push((name, json!(value)));
+        self
+    }
+
+    #[must_use]
+    pub fn retry_after_ms(mut self, ms: u64) -> Self {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    #[must_use]
+    pub fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    /// What a failure of the runtime is to a client.
+    pub fn of_failure(failure: &Failure) -> Self {
+        let (code, detail) = match failure {
+            Failure::Overloaded(what) => (Code::Overloaded, (*what).to_owned()),
+            // The reason may name hosts or files: it is for the log.
+            Failure::StoreUnavailable(_) => {
+                (Code::StoreUnavailable, "The store does not answer; nothing was done.".to_owned())
+            }
+            Failure::OutcomeUnknown(_) => {
+                let detail = "The store did not say whether it committed: repeat the request with the same lease_id.";
+                (Code::OutcomeUnknown, detail.to_owned())
+            }
+            Failure::ShuttingDown => (Code::ShuttingDown, "This node is shutting down.".to_owned()),
+        };
+        Self::new(code, detail).retry_after_ms(1_000)
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let CodeInfo { name, status, title, .. } = self.code.info();
+        let mut body = serializer.serialize_map(None)?;
+        body.serialize_entry("type", &format_args!("/errors/{name}"))?;
+        body.serialize_entry("title", title)?;
+        body.serialize_entry("status", &status.as_u16())?;
+        body.serialize_entry("code", name)?;
+        body.serialize_entry("detail", &self.detail)?;
+        for (name, value) in &self.more {
+            body.serialize_entry(name, value)?;
+        }
+        if let Some(ms) = self.retry_after_ms {
+            body.serialize_entry("retry_after_ms", &ms)?;
+        }
+        body.end()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.info().status;
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(ms) = self.retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        }
+        if let Some(methods) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(methods));
+        }
+        response
+    }
+}
+
+/// The shape of every answer that is not 2xx, for the API's description.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+#[allow(dead_code, reason = "described, not built: see Problem")]
+pub struct ProblemBody {
+    /// Where the code is explained, relative to the server.
+    #[schema(example = "/errors/lock-held")]
+    r#type: String,
+    #[schema(example = "Somebody holds the lock")]
+    title: String,
+    #[schema(example = 423)]
+    status: u16,
+    /// Stable: rely on this.
+    #[schema(example = "lock-held")]
+    code: String,
+    /// For people.
+    detail: String,
+    /// The field that is wrong (`invalid-request`).
+    field: Option<String>,
+    /// How long to wait before trying again, in ms; `Retry-After` has it in whole seconds.
+    retry_after_ms: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_proceed_is_2xx_and_no_code_invites_a_blind_retry() {
+        for code in Code::ALL {
+            let status = code.info().status;
+            assert!(!status.is_success(), "{code:?}");
+            assert!(status != StatusCode::REQUEST_TIMEOUT && status != StatusCode::GATEWAY_TIMEOUT, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn every_code_has_a_name_of_its_own() {
+        let names: std::collections::HashSet<_> = Code::ALL.iter().map(|code| code.info().name).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+    }
+}

@@ -1,0 +1,181 @@
+//! The accept loop: what axum's own `serve` leaves out. Time-outs for headers, a bound on connections, an id for every
+//! request, panics as problems, and a shutdown that ends.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Request, Response, header};
+use axum::response::IntoResponse;
+use futures::FutureExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::problem::{Code, Problem};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_MAX_BYTES: usize = 128;
+/// Longest request line and headers together.
+const HEADER_BYTES_MAX: usize = 16 * 1_024;
+/// Pause after an accept that failed for want of something: file descriptors, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+pub struct ServerLimits {
+    pub connections_max: usize,
+    /// Longest time for a request's headers to arrive, counted from the answer before it: it also ends idle
+    /// connections.
+    pub header_timeout: Duration,
+    /// Longest time for running requests to end at a shutdown.
+    pub drain_timeout: Duration,
+    /// Log every request, not only those that went wrong.
+    pub access_log: bool,
+}
+
+/// Serves until `stop`, then lets running requests end.
+pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, stop: CancellationToken) {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(limits.connections_max));
+    let ids = Arc::new(RequestIds::new());
+    loop {
+        // With all places taken, new connections stand in the operating system's queue.
+        let place = tokio::select! {
+            () = stop.cancelled() => break,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let connection = graceful.watch(connection(stream, router.clone(), Arc::clone(&ids), &limits));
+        tokio::spawn(async move {
+            // Clients go away all the time: an error here is theirs.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some requests had not ended when the time to drain was up");
+    }
+}
+
+fn connection(
+    stream: TcpStream,
+    router: Router,
+    ids: Arc<RequestIds>,
+    limits: &ServerLimits,
+) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + Send + 'static {
+    let _ = stream.set_nodelay(true);
+    let access_log = limits.access_log;
+    let service = service_fn(move |request| answer(router.clone(), Arc::clone(&ids), request, access_log));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+}
+
+async fn answer(
+    router: Router,
+    ids: Arc<RequestIds>,
+    request: Request<Incoming>,
+    access_log: bool,
+) -> Result<Response<Body>, Infallible> {
+    let id = ids.of(&request);
+    let started = Instant::now();
+    let logged = Logged::new(&request, access_log);
+    // A panic poisons nothing here: handlers share only channels and clocks.
+    let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind().await;
+    let mut response = match answered {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => Problem::new(Code::InternalError, "This request hit a defect.").into_response(),
+    };
+    logged.write(&id, &response, started);
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// What the log says of a request; nothing is kept when nothing will be said.
+struct Logged {
+    request: Option<(axum::http::Method, axum::http::Uri)>,
+    access_log: bool,
+}
+
+impl Logged {
+    fn new(request: &Request<Incoming>, access_log: bool) -> Self {
+        let request = (access_log || tracing::enabled!(tracing::Level::WARN))
+            .then(|| (request.method().clone(), request.uri().clone()));
+        Self { request, access_log }
+    }
+
+    fn write(self, id: &HeaderValue, response: &Response<Body>, started: Instant) {
+        let Some((method, uri)) = self.request else { return };
+        let (status, id) = (response.status(), id.to_str().unwrap_or_default());
+        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let path = uri.path();
+        if status.is_server_error() {
+            tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request failed");
+        } else if self.access_log {
+            tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+        } else {
+            tracing::debug!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+        }
+    }
+}
+
+/// Ids of requests: the caller's own if it sent one, else one that no other request of any process has.
+struct RequestIds {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new() -> Self {
+        Self { process: rand::random(), next: AtomicU64::new(1) }
+    }
+
+    fn of(&self, request: &Request<Incoming>) -> HeaderValue {
+        let sent = request.headers().get(REQUEST_ID);
+        let is_good = |id: &&HeaderValue| {
+            (1..=REQUEST_ID_MAX_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        if let Some(sent) = sent.filter(is_good) {
+            return sent.clone();
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        HeaderValue::try_from(format!("{:016x}-{number:x}", self.process)).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+/// Binds, with a message that says which address.
+///
+/// # Errors
+/// When the address is taken or not this machine's.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| anyhow::anyhow!("cannot listen on {address}: {error}"))
+}

@@ -1,0 +1,293 @@
+//! The rounds of a batch: load, judge, commit, and again for the keys that somebody else changed meanwhile.
+
+use std::time::Instant;
+
+use latchgate_core::lock::Command;
+use latchgate_core::{Address, Timestamp};
+use tokio::time::timeout_at;
+
+use super::call::Failure;
+use super::queue::{Rank, WaitQueue};
+use super::shard::Node;
+use super::verdict::{Verdict, judge};
+use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, StoreError, Stored};
+
+/// After so many lost races a key's state is locked instead.
+const LOSSES_MAX: u32 = 2;
+/// Rounds of a batch, lost races and wrong clocks counted together.
+const ROUNDS_MAX: u32 = 8;
+
+/// What is to be done for one key.
+pub(super) struct Work {
+    pub address: Address,
+    pub commands: Vec<Command>,
+    /// The waiters that came with this batch.
+    pub arrived: Vec<Rank>,
+    /// A state that was current not long ago. Good enough for a change, whose commit checks it, but not for an answer
+    /// without one.
+    pub base: Option<Stored>,
+}
+
+pub(super) struct Judged {
+    pub address: Address,
+    pub result: Result<(Stored, Decided), Failed>,
+}
+
+/// A verdict that holds.
+pub(super) struct Decided {
+    pub outcomes: Vec<latchgate_core::lock::Outcome>,
+    pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
+    pub arrived: Vec<Rank>,
+    pub refusal: latchgate_core::lock::Refusal,
+}
+
+pub(super) struct Failed {
+    pub failure: Failure,
+    /// Waiters whose answer hangs on a commit of unknown outcome.
+    pub settled: Vec<Rank>,
+    pub arrived: Vec<Rank>,
+}
+
+/// A key on its way through the rounds.
+struct Entry {
+    work: Work,
+    losses: u32,
+    /// The base was loaded in this batch, so an answer may be given from it.
+    is_fresh: bool,
+}
+
+impl Entry {
+    fn fail(self, failure: Failure, settled: Vec<Rank>) -> Judged {
+        let Work { address, arrived, .. } = self.work;
+        Judged { address, result: Err(Failed { failure, settled, arrived }) }
+    }
+
+    fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
+        let Work { address, arrived, .. } = self.work;
+        let Verdict { outcomes, settled, refusal, .. } = verdict;
+        Judged { address, result: Ok((stored, Decided { outcomes, settled, arrived, refusal })) }
+    }
+}
+
+/// Takes every key to its end: an outcome that is committed, or read from a state that was loaded here, or a failure.
+pub(super) async fn run<'a>(
+    node: &Node,
+    works: Vec<Work>,
+    queue_of: impl Fn(&Address) -> &'a WaitQueue,
+) -> Vec<Judged> {
+    let mut run = Run {
+        node,
+        queue_of,
+        deadline: tokio::time::Instant::now() + node.limits.store_timeout,
+        done: Vec::with_capacity(works.len()),
+    };
+    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry { work, losses: 0, is_fresh: false }).collect();
+    for _ in 0..ROUNDS_MAX {
+        if open.is_empty() {
+            break;
+        }
+        open = run.round(open).await;
+    }
+    for entry in open {
+        run.done.push(entry.fail(Failure::Overloaded("others keep changing this key"), Vec::new()));
+    }
+    run.done
+}
+
+struct Run<'n, F> {
+    node: &'n Node,
+    queue_of: F,
+    deadline: tokio::time::Instant,
+    done: Vec<Judged>,
+}
+
+impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
+    /// Returns the keys that need another round.
+    async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+        let (contended, open): (Vec<_>, Vec<_>) = open.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
+        let mut again = self.commit_locked(contended).await;
+        let open = self.load_missing(open).await;
+        let mut changed = Vec::new();
+        for (entry, verdict, now) in self.judge_all(open) {
+            if verdict.changed {
+                changed.push((entry, verdict, now));
+            } else if entry.is_fresh {
+                let stored = entry.work.base.clone().unwrap_or_default();
+                let stored = Stored { version: stored.version, state: verdict.state.clone() };
+                self.done.push(entry.decide(stored, verdict));
+            } else {
+                again.push(Entry { work: Work { base: None, ..entry.work }, ..entry });
+            }
+        }
+        again.extend(self.commit(changed).await);
+        again
+    }
+
+    async fn load_missing(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+        // Loading also tells the time.
+        let has_time = self.node.clock.now().is_some();
+        let is_missing = |entry: &Entry| entry.work.base.is_none() || !has_time;
+        let (mut missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
+        if missing.is_empty() {
+            return ready;
+        }
+        let addresses: Vec<Address> = missing.iter().map(|entry| entry.work.address.clone()).collect();
+        match self.timed(self.node.store.load(&addresses), |loaded| loaded.now).await {
+            Ok(Loaded { states, .. }) => {
+                for (entry, stored) in missing.iter_mut().zip(states) {
+                    entry.work.base = Some(stored);
+                    entry.is_fresh = true;
+                }
+                ready.append(&mut missing);
+            }
+            Err(error) => {
+                let failure = self.failure(&error.of_reading());
+                self.done.extend(missing.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+            }
+        }
+        ready
+    }
+
+    fn judge_all(&self, entries: Vec<Entry>) -> Vec<(Entry, Verdict, Timestamp)> {
+        let now = self.node.clock.now().unwrap_or_default();
+        let judge = |entry: Entry| {
+            let verdict = self.judge(&entry, now);
+            (entry, verdict, now)
+        };
+        entries.into_iter().map(judge).collect()
+    }
+
+    fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict {
+        let nothing = Stored::default();
+        let base = entry.work.base.as_ref().unwrap_or(&nothing);
+        let work = &entry.work;
+        let queue = (self.queue_of)(&work.address);
+        judge(&base.state, &work.commands, queue, &work.arrived, &self.node.id, now)
+    }
+
+    fn change(&self, entry: &Entry, verdict: &Verdict, now: Timestamp) -> Change {
+        let idle_from = verdict.state.idle_from().max(now);
+        Change {
+            address: entry.work.address.clone(),
+            expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
+            state: verdict.state.clone(),
+            keep_until: idle_from.plus_ms(self.node.limits.idle_retention_ms()),
+        }
+    }
+
+    async fn commit(&mut self, judged: Vec<(Entry, Verdict, Timestamp)>) -> Vec<Entry> {
+        let Some((_, _, now)) = judged.first() else { return Vec::new() };
+        let now = *now;
+        let changes: Vec<Change> = judged.iter().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
+        let committed = self.timed(self.node.store.commit(now, &changes), |committed| committed.now).await;
+        self.conclude(judged, changes, committed)
+    }
+
+    /// Keys that have lost twice: nobody else can change them meanwhile.
+    async fn commit_locked(&mut self, contended: Vec<Entry>) -> Vec<Entry> {
+        if contended.is_empty() {
+            return Vec::new();
+        }
+        let addresses: Vec<Address> = contended.iter().map(|entry| entry.work.address.clone()).collect();
+        let (states, locked): (Vec<Stored>, Box<dyn LockedStates>) =
+            match self.timed(self.node.store.lock(&addresses), |(loaded, _)| loaded.now).await {
+                Ok((loaded, locked)) => (loaded.states, locked),
+                Err(error) => {
+                    let failure = self.failure(&error.of_reading());
+                    self.done.extend(contended.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+                    return Vec::new();
+                }
+            };
+        let with_state = |(entry, stored): (Entry, Stored)| Entry {
+            work: Work { base: Some(stored), ..entry.work },
+            is_fresh: true,
+            ..entry
+        };
+        let judged = self.judge_all(contended.into_iter().zip(states).map(with_state).collect());
+        let (judged, unchanged): (Vec<_>, Vec<_>) = judged.into_iter().partition(|(_, verdict, _)| verdict.changed);
+        for (entry, verdict, _) in unchanged {
+            let version = entry.work.base.as_ref().map(|base| base.version).unwrap_or_default();
+            let stored = Stored { version, state: verdict.state.clone() };
+            self.done.push(entry.decide(stored, verdict));
+        }
+        let Some((_, _, now)) = judged.first() else { return Vec::new() };
+        let now = *now;
+        let changes: Vec<Change> = judged.iter().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
+        let committed = self.timed(locked.commit(now, &changes), |committed| committed.now).await;
+        self.conclude(judged, changes, committed)
+    }
+
+    /// Sorts a commit's keys into those that are done and those that lost.
+    fn conclude(
+        &mut self,
+        judged: Vec<(Entry, Verdict, Timestamp)>,
+        changes: Vec<Change>,
+        committed: Result<Committed, StoreError>,
+    ) -> Vec<Entry> {
+        let again = |entry: Entry, losses: u32| Entry {
+            work: Work { base: None, ..entry.work },
+            losses: entry.losses + losses,
+            is_fresh: false,
+        };
+        match committed {
+            Ok(Committed { result: CommitResult::Checked(versions), .. }) => {
+                let mut lost = Vec::new();
+                for (((entry, verdict, _), change), version) in judged.into_iter().zip(changes).zip(versions) {
+                    let Some(version) = version else {
+                        lost.push(again(entry, 1));
+                        continue;
+                    };
+                    self.wake_next(&change);
+                    self.done.push(entry.decide(Stored { version, state: change.state }, verdict));
+                }
+                lost
+            }
+            Ok(Committed { now, result: CommitResult::ClockOff }) => {
+                tracing::warn!(store_now_ms = now.as_ms(), "the store's clock is not where it was believed");
+                self.node.clock.forget();
+                judged.into_iter().map(|(entry, _, _)| again(entry, 0)).collect()
+            }
+            Err(error) => {
+                let failure = self.failure(&error);
+                for (entry, verdict, _) in judged {
+                    let settled = verdict.settled.iter().map(|(rank, _)| *rank).collect();
+                    let settled = if matches!(failure, Failure::OutcomeUnknown(_)) { settled } else { Vec::new() };
+                    self.done.push(entry.fail(failure.clone(), settled));
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// If the lock can be taken now and another node is first, that node must hear of it.
+    fn wake_next(&self, change: &Change) {
+        let next = change.state.admissible_turn().filter(|turn| turn.node != self.node.id);
+        if let Some(turn) = next {
+            self.node.waker.wake(turn.node.clone(), change.address.clone());
+        }
+    }
+
+    /// Waits for the store until the batch's deadline, and learns its clock from the answer.
+    async fn timed<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        shown: fn(&T) -> Timestamp,
+    ) -> Result<T, StoreError> {
+        let asked = Instant::now();
+        let Ok(answer) = timeout_at(self.deadline, answer).await else {
+            return Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned()));
+        };
+        let answer = answer?;
+        self.node.clock.learn(shown(&answer), asked, Instant::now());
+        Ok(answer)
+    }
+
+    fn failure(&self, error: &StoreError) -> Failure {
+        tracing::warn!(%error, store = self.node.store.name(), "the store failed");
+        self.node.health.set(false);
+        match error {
+            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
+            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! A shard: one task that serves its keys in batches. Take what has arrived, load what is not known, judge, write all
+//! changes in one commit, answer, repeat.
+
+use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use latchgate_core::lock::{
+    Acquire, Command, EndReason, Grant, LockState, Lost, NodeId, Outcome, Place, Release, Renew,
+};
+use latchgate_core::{Address, Timestamp};
+use lru::LruCache;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::batch::{self, Judged, Work};
+use super::call::{
+    Acquired, Answer, Ask, Call, Delivery, Envelope, Failure, Granted, Inspected, Refused, RefusedBecause, Released,
+    Renewed, WaiterId,
+};
+use super::clock::StoreClock;
+use super::health::Health;
+use super::queue::{Rank, WaitQueue, Waiter};
+use super::verdict::{REFRESH_BEFORE_MS, stands};
+use super::waker::Waker;
+use crate::store::{LockStore, Stored};
+
+/// How many calls one batch takes.
+const BATCH_MAX: usize = 512;
+/// A cached state older than this is loaded again; well below the time for which idle rows are kept.
+pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
+/// How often waiters are looked after while the store is down.
+const DOWN_PAUSE: Duration = Duration::from_millis(250);
+
+/// Shared by the shards of a node.
+pub(super) struct Node {
+    pub id: NodeId,
+    pub store: Arc<dyn LockStore>,
+    pub clock: StoreClock,
+    pub health: Health,
+    pub waker: Waker,
+    pub limits: super::Limits,
+    /// Ends all waits.
+    pub closing: CancellationToken,
+}
+
+pub(super) struct Shard {
+    node: Arc<Node>,
+    calls: mpsc::Receiver<Envelope>,
+    /// For leases to find their way back.
+    home: mpsc::WeakSender<Envelope>,
+    wake_ups: mpsc::Receiver<Option<Address>>,
+    rooms: HashMap<Address, Room>,
+    schedule: BTreeSet<(Instant, Address)>,
+    cache: LruCache<Address, Cached>,
+    waiters: usize,
+}
+
+/// A key that somebody waits for.
+#[derive(Default)]
+struct Room {
+    queue: WaitQueue,
+    next_look: Option<Instant>,
+}
+
+struct Cached {
+    stored: Stored,
+    at: Instant,
+}
+
+/// What one batch brings to one key.
+#[derive(Default)]
+struct Brought {
+    commands: Vec<Command>,
+    replies: Vec<Reply>,
+    arrived: Vec<Rank>,
+    /// Out of patience, with how many stood before each.
+    overdue: Vec<(usize, Waiter)>,
+    /// The cached state will not do.
+    must_load: bool,
+}
+
+enum Reply {
+    Renew(oneshot::Sender<Answer<Renewed>>),
+    Release(oneshot::Sender<Answer<Released>>),
+    Inspect(oneshot::Sender<Answer<Inspected>>),
+    Nobody,
+}
+
+impl Shard {
+    pub(super) fn new(
+        node: Arc<Node>,
+        calls: mpsc::Receiver<Envelope>,
+        home: mpsc::WeakSender<Envelope>,
+        wake_ups: mpsc::Receiver<Option<Address>>,
+    ) -> Self {
+        let cached_max = NonZeroUsize::new(node.limits.cached_keys_per_shard).unwrap_or(NonZeroUsize::MIN);
+        Self {
+            node,
+            calls,
+            home,
+            wake_ups,
+            rooms: HashMap::new(),
+            schedule: BTreeSet::new(),
+            cache: LruCache::new(cached_max),
+            waiters: 0,
+        }
+    }
+
+    /// Serves until every handle on the shard is gone.
+    pub(super) async fn run(mut self) {
+        let mut calls = Vec::with_capacity(BATCH_MAX);
+        let closing = self.node.closing.clone();
+        let mut closed = false;
+        loop {
+            let mut brought = HashMap::new();
+            let next_look = self.schedule.first().map(|(at, _)| tokio::time::Instant::from_std(*at));
+            tokio::select! {
+                biased;
+                () = closing.cancelled(), if !closed => closed = true,
+                wake_up = self.wake_ups.recv() => self.wake(wake_up.flatten(), &mut brought),
+                count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(next_look.unwrap_or_else(far)), if next_look.is_some() => {}
+            }
+            // Whatever woke it, a batch takes all that is there.
+            while calls.len() < BATCH_MAX {
+                let Ok(envelope) = self.calls.try_recv() else { break };
+                calls.push(envelope);
+            }
+            while let Ok(wake_up) = self.wake_ups.try_recv() {
+                self.wake(wake_up, &mut brought);
+            }
+            for envelope in calls.drain(..) {
+                self.take(envelope, &mut brought);
+            }
+            if closed {
+                self.end_waits(&mut brought);
+            }
+            self.look_after_due(&mut brought);
+            self.serve(brought).await;
+        }
+    }
+
+    fn wake(&mut self, address: Option<Address>, brought: &mut HashMap<Address, Brought>) {
+        match address {
+            Some(address) if self.rooms.contains_key(&address) => brought.entry(address).or_default().must_load = true,
+            Some(_) => {}
+            None => {
+                for address in self.rooms.keys() {
+                    brought.entry(address.clone()).or_default().must_load = true;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, Envelope { address, call }: Envelope, brought: &mut HashMap<Address, Brought>) {
+        let (command, reply) = match call {
+            Call::Acquire { id, ask, asked, reply } => {
+                if !reply.is_closed() {
+                    self.enqueue(address, id, ask, asked, reply, brought);
+                }
+                return;
+            }
+            Call::Leave(id) => {
+                self.leave(address, id, brought);
+                return;
+            }
+            Call::Renew { lease_id, ttl_ms, reply } => {
+                (Command::Renew(Renew { lease_id, ttl_ms }), Reply::Renew(reply))
+            }
+            Call::Release { lease_id, reply } => (Command::Release(Release { lease_id }), Reply::Release(reply)),
+            Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
+            Call::GiveBack(give_back) => (Command::GiveBack(give_back), Reply::Nobody),
+        };
+        let brought = brought.entry(address).or_default();
+        brought.must_load |= matches!(reply, Reply::Inspect(_));
+        brought.commands.push(command);
+        brought.replies.push(reply);
+    }
+
+    fn enqueue(
+        &mut self,
+        address: Address,
+        id: WaiterId,
+        ask: Ask,
+        asked: Instant,
+        reply: super::call::AcquireReply,
+        brought: &mut HashMap<Address, Brought>,
+    ) {
+        let limits = &self.node.limits;
+        let in_room = self.rooms.get(&address).map_or(0, |room| room.queue.len());
+        let is_waiting = !ask.wait.is_zero();
+        if is_waiting && (in_room >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
+            let _ = reply.send(Delivery::new(Err(Failure::Overloaded("too many wait already"))));
+            return;
+        }
+        // Without a clock the load below fails as well, and nobody is served by this arrival.
+        let arrival = self.node.clock.at(asked).unwrap_or_default();
+        let acquire = Acquire {
+            lease_id: ask.lease_id,
+            owner: ask.owner,
+            ttl_ms: ask.ttl_ms,
+            node: self.node.id.clone(),
+            place: Place { priority: ask.priority, arrival },
+            behind: false,
+            metadata: ask.metadata,
+        };
+        let deadline = is_waiting.then(|| asked + ask.wait);
+        let waiter = Waiter { id, ask: acquire, deadline, asked, reply };
+        let rank = self.rooms.entry(address.clone()).or_default().queue.insert(waiter);
+        self.waiters += 1;
+        brought.entry(address).or_default().arrived.push(rank);
+    }
+
+    fn leave(&mut self, address: Address, id: WaiterId, brought: &mut HashMap<Address, Brought>) {
+        let Some(room) = self.rooms.get_mut(&address) else { return };
+        if room.queue.remove_by_id(id).is_some() {
+            self.waiters -= 1;
+            brought.entry(address).or_default();
+        }
+    }
+
+    fn end_waits(&mut self, brought: &mut HashMap<Address, Brought>) {
+        for (address, room) in &mut self.rooms {
+            let ended = room.queue.take_waiting();
+            self.waiters -= ended.len();
+            if !ended.is_empty() {
+                brought.entry(address.clone()).or_default().overdue.extend(ended);
+            }
+        }
+    }
+
+    /// Keys whose time has come: somebody's patience, a lease's expiry, the refresh of a turn.
+    fn look_after_due(&mut self, brought: &mut HashMap<Address, Brought>) {
+        let now = Instant::now();
+        while let Some((at, _)) = self.schedule.first() {
+            if *at > now {
+                break;
+            }
+            let Some((_, address)) = self.schedule.pop_first() else { break };
+            let Some(room) = self.rooms.get_mut(&address) else { continue };
+            room.next_look = None;
+            let brought = brought.entry(address).or_default();
+            let overdue = room.queue.take_overdue(now);
+            self.waiters -= overdue.len() + room.queue.drop_gone();
+            // If it was not patience that ran out, it is the store that has news.
+            brought.must_load |= overdue.is_empty();
+            brought.overdue.extend(overdue);
+        }
+    }
+
+    /// Judges, commits and answers one batch.
+    async fn serve(&mut self, brought: HashMap<Address, Brought>) {
+        if brought.is_empty() {
+            return;
+        }
+        let addresses: Vec<Address> = brought.keys().cloned().collect();
+        let mut works = Vec::with_capacity(brought.len());
+        let mut brought = brought;
+        let is_up = self.node.health.is_up();
+        for (address, brought) in &mut brought {
+            if !is_up {
+                let arrived = std::mem::take(&mut brought.arrived);
+                let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
+                self.cache.pop(address);
+                self.answer_failure(address, brought, &batch::Failed { failure, settled: Vec::new(), arrived });
+                continue;
+            }
+            if self.can_just_wait(address, brought) {
+                continue;
+            }
+            let cached = if brought.must_load { None } else { self.cached(address) };
+            works.push(Work {
+                address: address.clone(),
+                commands: std::mem::take(&mut brought.commands),
+                arrived: std::mem::take(&mut brought.arrived),
+                base: cached,
+            });
+        }
+        if !works.is_empty() {
+            let rooms = &self.rooms;
+            let nobody = WaitQueue::default();
+            let queue_of = |address: &Address| rooms.get(address).map_or(&nobody, |room| &room.queue);
+            let judged = batch::run(&self.node, works, queue_of).await;
+            for judged in judged {
+                if let Some(brought) = brought.get_mut(&judged.address) {
+                    self.answer(judged, brought);
+                }
+            }
+        }
+        for (address, brought) in brought {
+            self.answer_overdue(&address, brought.overdue);
+        }
+        for address in addresses {
+            self.tidy(address);
+        }
+    }
+
+    /// Whether nothing has to be read or written for this key: everybody who came only joins a queue whose turn is in
+    /// the store already, so that they will be served when it comes.
+    fn can_just_wait(&mut self, address: &Address, brought: &Brought) -> bool {
+        if brought.must_load || !brought.commands.is_empty() {
+            return false;
+        }
+        let (Some(room), Some(cached)) = (self.rooms.get(address), self.cache.peek(address)) else { return false };
+        let (Some(place), Some(now)) = (room.queue.best_waiting(|_| false), self.node.clock.now()) else {
+            return false;
+        };
+        let state = &cached.stored.state;
+        let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
+        let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
+        brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank))
+            && state.admissible_turn().is_none()
+            && state.holders().iter().all(|lease| !lease.has_expired(now))
+            && stands(state, &self.node.id, place, now)
+    }
+
+    fn cached(&mut self, address: &Address) -> Option<Stored> {
+        let cached = self.cache.get(address)?;
+        // Where other nodes wait too, they have most likely written since.
+        let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != self.node.id);
+        let is_good = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared;
+        is_good.then(|| cached.stored.clone())
+    }
+
+    fn answer(&mut self, judged: Judged, brought: &mut Brought) {
+        let Judged { address, result } = judged;
+        let decided = match result {
+            Ok((stored, decided)) => {
+                self.cache.put(address.clone(), Cached { stored, at: Instant::now() });
+                decided
+            }
+            Err(failed) => {
+                self.cache.pop(&address);
+                return self.answer_failure(&address, brought, &failed);
+            }
+        };
+        let now = self.node.clock.now().unwrap_or_default();
+        let state = self.cache.peek(&address).map(|cached| &cached.stored.state);
+        let Some(state) = state else { return };
+        let waiting_here = self.rooms.get(&address).map_or(0, |room| room.queue.waiting());
+        let waiters = state.waiting_elsewhere(&self.node.id) + waiting_here as u64;
+        for (reply, outcome) in brought.replies.drain(..).zip(decided.outcomes) {
+            match reply {
+                Reply::Renew(reply) => drop(reply.send(renewed(outcome, now))),
+                Reply::Release(reply) => drop(reply.send(released(outcome))),
+                Reply::Inspect(reply) => {
+                    let inspected = Inspected { token: state.token(), holders: state.holders().to_vec(), waiters, now };
+                    let _ = reply.send(Ok(inspected));
+                }
+                Reply::Nobody => {}
+            }
+        }
+        let Some(room) = self.rooms.get_mut(&address) else { return };
+        let answered = Instant::now();
+        for (rank, outcome) in decided.settled {
+            let Some(waiter) = room.queue.remove(rank) else { continue };
+            self.waiters -= 1;
+            let waited = waiter.waited(answered);
+            let delivery = match acquired(outcome, waited, now) {
+                (Acquired::Granted(granted), true) => Delivery::of_new_grant(granted, &address, self.home.clone()),
+                (acquired, _) => Delivery::new(Ok(acquired)),
+            };
+            let _ = waiter.reply.send(delivery);
+        }
+        // Those who only asked are told who is in the way.
+        for rank in decided.arrived {
+            let only_asked = room.queue.get(rank).is_some_and(|waiter| waiter.deadline.is_none());
+            if !only_asked {
+                continue;
+            }
+            let before = room.queue.before(rank);
+            let Some(waiter) = room.queue.remove(rank) else { continue };
+            self.waiters -= 1;
+            let refused = refused(state, decided.refusal.into(), &waiter, before, waiters, &self.node.id, now);
+            let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
+        }
+    }
+
+    /// Whoever was asked something that may or may not have been done is told so; those who wait go on waiting.
+    fn answer_failure(&mut self, address: &Address, brought: &mut Brought, failed: &batch::Failed) {
+        for reply in brought.replies.drain(..) {
+            let failure = failed.failure.clone();
+            match reply {
+                Reply::Renew(reply) => drop(reply.send(Err(failure))),
+                Reply::Release(reply) => drop(reply.send(Err(failure))),
+                Reply::Inspect(reply) => drop(reply.send(Err(failure))),
+                Reply::Nobody => {}
+            }
+        }
+        let Some(room) = self.rooms.get_mut(address) else { return };
+        for rank in failed.settled.iter().chain(&failed.arrived) {
+            if let Some(waiter) = room.queue.remove(*rank) {
+                self.waiters -= 1;
+                let _ = waiter.reply.send(Delivery::new(Err(failed.failure.clone())));
+            }
+        }
+    }
+
+    fn answer_overdue(&mut self, address: &Address, overdue: Vec<(usize, Waiter)>) {
+        if overdue.is_empty() {
+            return;
+        }
+        let now = self.node.clock.now().unwrap_or_default();
+        let nothing_known = LockState::default();
+        let state = self.cache.peek(address).map_or(&nothing_known, |cached| &cached.stored.state);
+        let waiting_here = self.rooms.get(address).map_or(0, |room| room.queue.waiting());
+        let waiters = state.waiting_elsewhere(&self.node.id) + waiting_here as u64;
+        for (before, waiter) in overdue {
+            let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
+            let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
+        }
+    }
+
+    /// Drops the room if nobody is in it, else sets when to look again.
+    fn tidy(&mut self, address: Address) {
+        let Some(room) = self.rooms.get_mut(&address) else { return };
+        if let Some(at) = room.next_look.take() {
+            self.schedule.remove(&(at, address.clone()));
+        }
+        if room.queue.is_empty() {
+            self.rooms.remove(&address);
+            return;
+        }
+        let now = Instant::now();
+        let news = match (self.cache.peek(&address), room.queue.best_waiting(|_| false)) {
+            (Some(cached), Some(place)) => next_news(&self.node, &cached.stored.state, place, now),
+            _ => now + DOWN_PAUSE,
+        };
+        let at = room.queue.next_deadline().map_or(news, |deadline| deadline.min(news));
+        if let Some(room) = self.rooms.get_mut(&address) {
+            room.next_look = Some(at);
+        }
+        self.schedule.insert((at, address));
+    }
+}
+
+/// When the state, or this node's turn in it, next needs a look.
+fn next_news(node: &Node, state: &LockState, place: Place, now: Instant) -> Instant {
+    let own = state.turns().iter().find(|turn| turn.node == node.id);
+    let refresh = own.map(|turn| Timestamp::from_ms(turn.until.as_ms().saturating_sub(REFRESH_BEFORE_MS)));
+    let change = state.next_change(&node.id, place);
+    let next = refresh.into_iter().chain(change).min();
+    let wait = next.map_or(DOWN_PAUSE, |next| node.clock.until(next.plus_ms(1), now));
+    now + wait.max(Duration::from_millis(1))
+}
+
+fn far() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_secs(3_600)
+}
+
+fn renewed(outcome: Outcome, now: Timestamp) -> Answer<Renewed> {
+    match outcome {
+        Outcome::Renewed(lease) => Ok(Renewed::Renewed { lease, now }),
+        Outcome::LeaseLost(lost) => Ok(Renewed::LeaseLost(lost)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn released(outcome: Outcome) -> Answer<Released> {
+    match outcome {
+        Outcome::Released { still_held, already } => Ok(Released::Released { still_held, already }),
+        Outcome::LeaseLost(lost) => Ok(Released::LeaseLost(lost)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The answer, and whether it is a new grant.
+fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bool) {
+    match outcome {
+        // The commit took longer than the lease is long: whoever is told of it now must not go on.
+        Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
+            let lost = Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token };
+            (Acquired::LeaseLost(lost), false)
+        }
+        Outcome::Granted(grant) => (Acquired::Granted(Granted { lease: grant.lease, waited, now }), !grant.repeated),
+        Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
+        _ => (Acquired::LeaseIdReused, false),
+    }
+}
+
+fn unexpected(outcome: &Outcome) -> Failure {
+    tracing::error!(?outcome, "a command came to an outcome that it cannot come to");
+    Failure::OutcomeUnknown("internal error".to_owned())
+}
+
+fn refused(
+    state: &LockState,
+    why: RefusedBecause,
+    waiter: &Waiter,
+    before: usize,
+    waiters: u64,
+    node: &NodeId,
+    now: Timestamp,
+) -> Refused {
+    Refused {
+        why,
+        holders: state.holders().to_vec(),
+        waiters,
+        position: state.waiting_before(node, waiter.ask.place) + before as u64 + 1,
+        waited: waiter.waited(Instant::now()),
+        now,
+    }
+}

@@ -1,0 +1,115 @@
+//! What the rules say to all that is asked of one key in one batch: pure, so that a lost race only means doing it
+//! again on a fresher state.
+
+use std::collections::HashSet;
+
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Command, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
+
+use super::queue::{Rank, WaitQueue};
+
+/// How long before its end a turn is refreshed, in ms: it is stated for [`TURN_MS`] and refreshed each 2 s.
+pub(super) const REFRESH_BEFORE_MS: u64 = TURN_MS - 2_000;
+
+/// What a batch comes to for one key.
+pub(super) struct Verdict {
+    pub state: LockState,
+    /// The state must be committed before anybody is answered.
+    pub changed: bool,
+    /// One for each command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// Waiters that have their answer: granted, or refused for good.
+    pub settled: Vec<(Rank, Outcome)>,
+    /// Why those who only asked do not get the lock.
+    pub refusal: Refusal,
+}
+
+/// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
+///
+/// `arrived` are the waiters that came with this batch: each may turn out to repeat an earlier acquire, wherever it
+/// stands.
+pub(super) fn judge(
+    base: &LockState,
+    commands: &[Command],
+    queue: &WaitQueue,
+    arrived: &[Rank],
+    node: &NodeId,
+    now: Timestamp,
+) -> Verdict {
+    let mut verdict = Verdict {
+        state: base.clone(),
+        changed: false,
+        outcomes: Vec::with_capacity(commands.len()),
+        settled: Vec::new(),
+        refusal: Refusal::Held,
+    };
+    for command in commands {
+        let outcome = verdict.step(command, now);
+        verdict.outcomes.push(outcome);
+    }
+    verdict.admit(queue, now);
+    verdict.answer_repetitions(queue, arrived, now);
+    verdict.state_turn(queue, node, now);
+    verdict
+}
+
+impl Verdict {
+    fn step(&mut self, command: &Command, now: Timestamp) -> Outcome {
+        let done = step(&mut self.state, command, now);
+        self.changed |= done.changed;
+        done.outcome
+    }
+
+    /// From the front until the first that must wait: the queue is strict.
+    fn admit(&mut self, queue: &WaitQueue, now: Timestamp) {
+        for (rank, waiter) in queue.iter().filter(|(_, waiter)| !waiter.is_gone()) {
+            match self.step(&Command::Acquire(waiter.ask.clone()), now) {
+                Outcome::Refused(refusal) => {
+                    self.refusal = refusal;
+                    return;
+                }
+                outcome => self.settled.push((rank, outcome)),
+            }
+        }
+    }
+
+    fn answer_repetitions(&mut self, queue: &WaitQueue, arrived: &[Rank], now: Timestamp) {
+        let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
+        for rank in arrived.iter().filter(|rank| !settled.contains(rank)) {
+            let Some(waiter) = queue.get(*rank) else { continue };
+            let mut ask = waiter.ask.clone();
+            ask.behind = true;
+            match self.step(&Command::Acquire(ask), now) {
+                Outcome::Refused(_) => {}
+                outcome => self.settled.push((*rank, outcome)),
+            }
+        }
+    }
+
+    /// The turn is the best place of those left waiting. A refresh is only due near its end, or when the state is
+    /// written anyway.
+    fn state_turn(&mut self, queue: &WaitQueue, node: &NodeId, now: Timestamp) {
+        let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
+        let Some(place) = queue.best_waiting(|rank| settled.contains(&rank)) else {
+            self.step(&Command::Withdraw(node.clone()), now);
+            return;
+        };
+        if !self.changed && stands(&self.state, node, place, now) {
+            return;
+        }
+        let waiting = queue.waiting().saturating_sub(settled.len()).max(1);
+        let turn = Turn {
+            node: node.clone(),
+            place,
+            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            until: now.plus_ms(TURN_MS),
+        };
+        self.step(&Command::Stand(turn), now);
+    }
+}
+
+/// Whether the node's turn is in the state with this place, and not yet due to be refreshed.
+pub(super) fn stands(state: &LockState, node: &NodeId, place: Place, now: Timestamp) -> bool {
+    let own = state.turns().iter().find(|turn| turn.node == *node);
+    own.is_some_and(|turn| turn.place == place && turn.until.ms_since(now) > REFRESH_BEFORE_MS)
+}

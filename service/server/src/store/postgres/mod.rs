@@ -1,0 +1,322 @@
+//! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
+//! that lose twice, LISTEN/NOTIFY between nodes.
+
+pub(super) mod checks;
+mod statements;
+mod wake_ups;
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
+use sqlx::types::Json;
+use sqlx::{ConnectOptions, Connection, Row};
+use tokio::sync::mpsc;
+
+use super::connections::{Connections, Loan};
+use super::{
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
+    WakeUp,
+};
+
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
+
+/// Connections besides those of the shards: listings, the collection, wake-ups, probes.
+const SPARE_CONNECTIONS: usize = 4;
+
+/// What a Postgres store needs to know.
+#[derive(Clone, Debug)]
+pub struct PostgresConfig {
+    pub url: String,
+    /// For LISTEN and migrations, which a transaction-pooling proxy would break; the same as `url` if `None`.
+    pub direct_url: Option<String>,
+    pub shards: usize,
+    /// Longest time that a statement may run, in ms.
+    pub statement_timeout: Duration,
+    /// Start on a server whose acknowledged commits can be lost in a crash.
+    pub allow_volatile: bool,
+}
+
+pub struct PostgresStore {
+    connections: Connections<PgConnection>,
+    direct: PgConnectOptions,
+    shards: usize,
+}
+
+impl PostgresStore {
+    /// Connects and checks that the server keeps what it acknowledges and that the schema is up to date.
+    ///
+    /// # Errors
+    /// Says what is wrong with the URL, the server or the schema.
+    pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
+        let options = connect_options(&config.url, config.statement_timeout)?;
+        let direct = connect_options(config.direct_url.as_deref().unwrap_or(&config.url), config.statement_timeout)?;
+        let connections = Connections::new(options, config.shards + SPARE_CONNECTIONS);
+        let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::refuse_standby(&mut connection).await?;
+        if !config.allow_volatile {
+            checks::refuse_volatile(&mut connection).await?;
+        }
+        checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
+        connection.done();
+        Ok(Self { connections, direct, shards: config.shards })
+    }
+
+    /// Brings the schema up to date. Nodes that start together wait for one another.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses a migration.
+    pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
+        // No statement time-out: a later migration may take its time.
+        let url = config.direct_url.as_deref().unwrap_or(&config.url);
+        let mut connection = parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        MIGRATIONS.run(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+        self.connections.lend().await.map_err(|error| self.unavailable(&error))
+    }
+
+    fn unavailable(&self, error: &sqlx::Error) -> StoreError {
+        if !matches!(error, sqlx::Error::Database(_)) {
+            self.connections.forget_idle();
+        }
+        StoreError::Unavailable(error.to_string())
+    }
+
+    fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
+        if is_known_not_committed(error) { self.unavailable(error) } else { self.outcome_unknown(error) }
+    }
+
+    fn outcome_unknown(&self, error: &sqlx::Error) -> StoreError {
+        self.connections.forget_idle();
+        StoreError::OutcomeUnknown(error.to_string())
+    }
+}
+
+#[async_trait]
+impl LockStore for PostgresStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn shards(&self) -> usize {
+        self.shards
+    }
+
+    fn node_id(&self) -> NodeId {
+        super::fresh_node_id()
+    }
+
+    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let mut connection = self.lend().await?;
+        let rows = fetch(&mut connection, statements::LOAD, addresses).await;
+        let loaded = rows.and_then(|rows| read_loaded(&rows)).map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(loaded)
+    }
+
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        let mut connection = self.lend().await?;
+        let committed = write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
+        connection.done();
+        Ok(committed)
+    }
+
+    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        // Not a lent connection: it lives as long as the caller's answer, and a dropped one must take its row locks
+        // along. The path is rare enough to open one.
+        let unavailable = |error: sqlx::Error| self.unavailable(&error);
+        let mut connection = self.direct.connect().await.map_err(unavailable)?;
+        sqlx::query("begin").execute(&mut connection).await.map_err(unavailable)?;
+        fetch(&mut connection, statements::LOCK, addresses).await.map_err(unavailable)?;
+        // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
+        let rows = fetch(&mut connection, statements::LOAD, addresses).await.map_err(unavailable)?;
+        let loaded = read_loaded(&rows).map_err(unavailable)?;
+        Ok((loaded, Box::new(Locked { connection })))
+    }
+
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        let mut connection = self.lend().await?;
+        let rows = sqlx::query(statements::LIST)
+            .bind(app.as_str())
+            .bind(prefix)
+            .bind(after.map_or("", Key::as_str))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(|error| self.unavailable(&error))?;
+        let page = rows.iter().map(read_listed).collect::<Result<Page, _>>();
+        let page = page.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(page)
+    }
+
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        let mut connection = self.lend().await?;
+        let row = sqlx::query(statements::COLLECT)
+            .bind(after.map_or("", |address| address.app.as_str()))
+            .bind(after.map_or("", |address| address.key.as_str()))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(|error| self.unavailable(&error))?;
+        let collected = read_collected(&row, limit).map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(collected)
+    }
+
+    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        let mut connection = self.lend().await?;
+        wake_ups::notify(&mut connection, wake_ups).await.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(())
+    }
+
+    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        wake_ups::listen(self.direct.clone(), node).await.map_err(|error| self.unavailable(&error))
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.lend().await?;
+        let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;
+        let now = row.and_then(|row| read_timestamp(&row, 0)).map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(now)
+    }
+}
+
+struct Locked {
+    connection: PgConnection,
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(mut self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        let written = write(&mut self.connection, now, changes).await;
+        let committed = written.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let done = sqlx::query("commit").execute(&mut self.connection).await;
+        done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+        Ok(committed)
+    }
+}
+
+fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
+    let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
+    Ok(options.application_name("latchgate").disable_statement_logging())
+}
+
+pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
+    let limit_ms = format!("{}ms", statement_timeout.as_millis());
+    Ok(parse_url(url)?.options([
+        ("statement_timeout", limit_ms.as_str()),
+        ("lock_timeout", limit_ms.as_str()),
+        ("idle_in_transaction_session_timeout", "2s"),
+        // A batch is planned once and for all: its cost does not depend on what it holds.
+        ("plan_cache_mode", "force_generic_plan"),
+    ]))
+}
+
+/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
+/// cancellation. Of any other nobody knows.
+fn is_known_not_committed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014" || code == "57P03")
+}
+
+async fn fetch(
+    connection: &mut PgConnection,
+    statement: &'static str,
+    addresses: &[Address],
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let apps: Vec<&str> = addresses.iter().map(|address| address.app.as_str()).collect();
+    let keys: Vec<&str> = addresses.iter().map(|address| address.key.as_str()).collect();
+    sqlx::query(statement).bind(apps).bind(keys).fetch_all(connection).await
+}
+
+async fn write(connection: &mut PgConnection, now: Timestamp, changes: &[Change]) -> Result<Committed, sqlx::Error> {
+    // Every committer takes its row locks in the same order, or two batches could wait for each other.
+    let mut order: Vec<usize> = (0..changes.len()).collect();
+    order.sort_unstable_by(|&a, &b| changes[a].address.cmp(&changes[b].address));
+    let sorted = || order.iter().map(|&index| &changes[index]);
+    let column = |value: fn(&Change, Timestamp) -> u64| -> Vec<i64> {
+        sorted().map(|change| value(change, now).cast_signed()).collect()
+    };
+    let row = sqlx::query(statements::COMMIT)
+        .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
+        .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
+        .bind(column(|change, now| change.expected.next(now).number()))
+        .bind(column(|change, _| change.expected.number()))
+        .bind(column(|change, _| change.keep_until.as_ms()))
+        .bind(sorted().map(|change| Json(&change.state)).collect::<Vec<Json<&LockState>>>())
+        .bind(now.as_ms().cast_signed())
+        .bind(CLOCK_BOUND_MS.cast_signed())
+        .fetch_one(connection)
+        .await?;
+    let store_now = read_timestamp(&row, 0)?;
+    if store_now.ms_apart(now) > CLOCK_BOUND_MS {
+        return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+    }
+    let written: i64 = row.try_get(1)?;
+    let version = |change: &Change| Some(change.expected.next(now));
+    if usize::try_from(written).is_ok_and(|written| written == changes.len()) {
+        let versions = changes.iter().map(version).collect();
+        return Ok(Committed { now: store_now, result: CommitResult::Checked(versions) });
+    }
+    let apps: Vec<String> = row.try_get::<Option<_>, _>(2)?.unwrap_or_default();
+    let keys: Vec<String> = row.try_get::<Option<_>, _>(3)?.unwrap_or_default();
+    let made: HashMap<(&str, &str), ()> =
+        apps.iter().zip(&keys).map(|(app, key)| ((app.as_str(), key.as_str()), ())).collect();
+    let is_made = |change: &&Change| made.contains_key(&(change.address.app.as_str(), change.address.key.as_str()));
+    let versions = changes.iter().map(|change| Some(change).filter(is_made).and_then(version)).collect();
+    Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+}
+
+fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
+    let mut states = Vec::with_capacity(rows.len());
+    let mut now = Timestamp::default();
+    for row in rows {
+        now = read_timestamp(row, 0)?;
+        states.push(match row.try_get::<Option<i64>, _>(1)? {
+            None => Stored::default(),
+            Some(version) => {
+                let Json(state) = row.try_get::<Json<LockState>, _>(2)?;
+                Stored { version: Version::from_number(version.cast_unsigned()), state }
+            }
+        });
+    }
+    Ok(Loaded { states, now })
+}
+
+fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
+    let Json(state) = row.try_get(1)?;
+    Ok((read_key(row, 0)?, state))
+}
+
+fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
+    let seen: i64 = row.try_get(0)?;
+    let removed: i64 = row.try_get(1)?;
+    let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
+    let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
+    Ok(Collected { removed: removed.cast_unsigned(), next })
+}
+
+fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {
+    let ms: i64 = row.try_get(index)?;
+    Ok(Timestamp::from_ms(ms.cast_unsigned()))
+}
+
+fn read_key(row: &PgRow, index: usize) -> Result<Key, sqlx::Error> {
+    Key::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn read_app(row: &PgRow, index: usize) -> Result<App, sqlx::Error> {
+    App::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}

@@ -1,0 +1,72 @@
+//! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
+//! waits for locks included.
+
+/// One row for each address, in the order asked. The lateral subquery with its limit keeps the planner to one probe of
+/// the primary key for each, whatever it believes of the table's size.
+pub(super) const LOAD: &str = r#"
+select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint, l.version, l.state
+from unnest($1::text[], $2::text[]) with ordinality as asked (app, key, position)
+left join lateral (
+    select version, state from locks
+    where locks.app = asked.app collate "C" and locks.key = asked.key collate "C"
+    limit 1
+) l on true
+order by asked.position"#;
+
+/// Takes the row locks, in key order: two that lock several keys must not wait for each other.
+pub(super) const LOCK: &str = r#"
+select 1 from locks
+where (app, key) in (select app collate "C", key collate "C" from unnest($1::text[], $2::text[]) as asked (app, key))
+order by app, key
+for update"#;
+
+/// The whole batch in one statement: writes the rows whose version is still the expected one, provided that the
+/// caller's clock is right.
+///
+/// A new row is written if there is none (a version of 0 is nobody's, so a conflict refuses it). A changed row that has
+/// been collected meanwhile is written anew: it was collected because it said nothing of value, for longer than a
+/// node trusts a cached state.
+pub(super) const COMMIT: &str = r#"
+with clock as materialized (
+    select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
+), written as (
+    insert into locks as l (app, key, version, replaces, keep_until, state)
+    select c.app, c.key, c.version, c.replaces, c.keep_until, c.state
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::jsonb[])
+        as c (app, key, version, replaces, keep_until, state)
+    where abs(clock.now - $7) <= $8
+    on conflict (app, key) do update
+        set version = excluded.version, replaces = excluded.replaces,
+            keep_until = excluded.keep_until, state = excluded.state
+        where l.version = excluded.replaces
+    returning l.app, l.key
+)
+select (select now from clock), count(*),
+    case when count(*) < cardinality($1) then array_agg(app) end,
+    case when count(*) < cardinality($1) then array_agg(key) end
+from written"#;
+
+pub(super) const LIST: &str = r#"
+select key, state from locks
+where app = $1 and key >= $2 and key > $3 and starts_with(key, $2)
+order by key
+limit $4"#;
+
+/// Walks the primary key a page at a time; the last address seen is where the next page begins.
+pub(super) const COLLECT: &str = r#"
+with page as (
+    select app, key, version from locks
+    where (app, key) > ($1 collate "C", $2 collate "C")
+    order by app, key
+    limit $3
+), removed as (
+    delete from locks l using page p
+    where l.app = p.app and l.key = p.key and l.version = p.version
+        and l.keep_until < floor(date_part('epoch', clock_timestamp()) * 1000)::bigint
+    returning 1
+), last as (
+    select app, key from page order by app desc, key desc limit 1
+)
+select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last)"#;
+
+pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;

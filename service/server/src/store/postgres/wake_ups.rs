@@ -1,0 +1,151 @@
+//! LISTEN and NOTIFY: one channel per node.
+
+use std::time::Duration;
+
+use latchgate_core::lock::NodeId;
+use latchgate_core::{Address, App, Key};
+use sqlx::PgConnection;
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::mpsc;
+
+use crate::store::{WAKE_UPS_MAX, WakeUp};
+
+/// A payload must be shorter than 8 000 bytes.
+const PAYLOAD_MAX_BYTES: usize = 7_900;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Sends in one statement of its own, after the commit it tells of: a notification holds a database-wide lock until its
+/// transaction's end, and this one has nothing to flush.
+pub(super) async fn notify(connection: &mut PgConnection, wake_ups: &[(NodeId, Address)]) -> Result<(), sqlx::Error> {
+    let (channels, payloads) = pack(wake_ups);
+    sqlx::query("select pg_notify(n.channel, n.payload) from unnest($1::text[], $2::text[]) as n (channel, payload)")
+        .bind(channels)
+        .bind(payloads)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Listens on a connection of its own, for as long as the receiver lives.
+pub(super) async fn listen(options: PgConnectOptions, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, sqlx::Error> {
+    let channel = channel_of(node);
+    let listener = connect(&options, &channel).await?;
+    let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+    tokio::spawn(async move {
+        let mut listener = Some(listener);
+        while !sender.is_closed() {
+            if let Some(listener) = listener.take() {
+                forward(listener, &sender).await;
+            }
+            match connect(&options, &channel).await {
+                Ok(again) => {
+                    listener = Some(again);
+                    // Whatever was sent in between is lost.
+                    let _ = sender.send(WakeUp::All).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot listen for wake-ups; trying again");
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                }
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+async fn connect(options: &PgConnectOptions, channel: &str) -> Result<PgListener, sqlx::Error> {
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(Duration::from_secs(1))
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .connect_with(options.clone())
+        .await?;
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.listen(channel).await?;
+    Ok(listener)
+}
+
+/// Passes notifications on until the connection or the receiver is gone.
+async fn forward(mut listener: PgListener, sender: &mpsc::Sender<WakeUp>) {
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            notification = listener.try_recv() => {
+                let Ok(Some(notification)) = notification else { return };
+                for wake_up in unpack(notification.payload()) {
+                    // A full channel misses it; its turn's refresh makes up for that.
+                    let _ = sender.try_send(wake_up);
+                }
+            }
+        }
+    }
+}
+
+fn channel_of(node: &NodeId) -> String {
+    format!("latchgate_{}", node.as_str())
+}
+
+/// Packs addresses by node into as few payloads as fit: JSON arrays of `[app, key]`.
+fn pack(wake_ups: &[(NodeId, Address)]) -> (Vec<String>, Vec<String>) {
+    let mut sorted: Vec<&(NodeId, Address)> = wake_ups.iter().collect();
+    sorted.sort();
+    sorted.dedup();
+    let mut channels: Vec<String> = Vec::new();
+    let mut payloads: Vec<String> = Vec::new();
+    for (node, address) in sorted {
+        let channel = channel_of(node);
+        let entry = serde_json::json!([address.app, address.key]).to_string();
+        let fits = channels.last() == Some(&channel)
+            && payloads.last().is_some_and(|payload| payload.len() + entry.len() < PAYLOAD_MAX_BYTES);
+        if let (true, Some(payload)) = (fits, payloads.last_mut()) {
+            payload.pop();
+            payload.push(',');
+            payload.push_str(&entry);
+            payload.push(']');
+        } else {
+            channels.push(channel);
+            payloads.push(format!("[{entry}]"));
+        }
+    }
+    (channels, payloads)
+}
+
+fn unpack(payload: &str) -> Vec<WakeUp> {
+    let Ok(entries) = serde_json::from_str::<Vec<(String, String)>>(payload) else {
+        // Not one of ours to read: look at everything rather than at nothing.
+        return vec![WakeUp::All];
+    };
+    let address = |(app, key): (String, String)| {
+        Some(WakeUp::Key(Address { app: App::parse(&app).ok()?, key: Key::parse(&key).ok()? }))
+    };
+    entries.into_iter().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_addresses_is_packed_into_payloads_that_fit() {
+        let address = |number: usize| Address {
+            app: App::default(),
+            key: Key::parse(&format!("{number:04}{}", "\"\\🔒".repeat(80))).unwrap(),
+        };
+        let wake_ups: Vec<_> =
+            (0..100).map(|number| (NodeId::new(if number % 2 == 0 { "a" } else { "b" }), address(number))).collect();
+        let (channels, payloads) = pack(&wake_ups);
+        assert!(payloads.iter().all(|payload| payload.len() < 8_000));
+        let mut unpacked = Vec::new();
+        for (channel, payload) in channels.iter().zip(&payloads) {
+            for wake_up in unpack(payload) {
+                let WakeUp::Key(address) = wake_up else { panic!("unreadable payload") };
+                unpacked.push((channel.clone(), address));
+            }
+        }
+        let mut expected: Vec<_> = wake_ups.iter().map(|(node, address)| (channel_of(node), address.clone())).collect();
+        expected.sort();
+        unpacked.sort();
+        assert_eq!(unpacked, expected);
+    }
+}

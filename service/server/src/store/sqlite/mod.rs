@@ -1,0 +1,275 @@
+//! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
+
+mod file_lock;
+mod statements;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::types::Json;
+use sqlx::{ConnectOptions, Connection, Row};
+use tokio::sync::mpsc;
+
+use self::file_lock::FileLock;
+use super::clock::ProcessClock;
+use super::connections::{Connections, Loan};
+use super::{
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
+    WakeUp,
+};
+
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
+
+/// Longest wait for another program that has the file locked, at the start and later.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+
+pub struct SqliteStore {
+    clock: ProcessClock,
+    /// Writing is one at a time anyway; the second connection reads meanwhile.
+    writer: Connections<SqliteConnection>,
+    reader: Connections<SqliteConnection>,
+    _file_lock: FileLock,
+}
+
+impl SqliteStore {
+    /// Opens the file, for this process alone, and checks that its schema is up to date.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or written, or another process has it.
+    pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
+        let file_lock = FileLock::take(path)?;
+        let said = |error: sqlx::Error| anyhow::anyhow!("cannot use {}: {}", path.display(), explain(&error));
+        let options = options(path);
+        let mut connection = options.connect().await.map_err(said)?;
+        // Opening writes nothing; a file that another program has locked, or a read-only one, shows here.
+        sqlx::query("begin immediate").execute(&mut connection).await.map_err(said)?;
+        sqlx::query("rollback").execute(&mut connection).await.map_err(said)?;
+        if migrate {
+            let run = MIGRATIONS.run(&mut connection).await;
+            run.with_context(|| format!("cannot bring the schema of {} up to date", path.display()))?;
+        } else {
+            let known = sqlx::query("select 1 from locks limit 1").fetch_optional(&mut connection).await;
+            known.with_context(|| format!("{} has no Latchgate schema: run `latchgate migrate`", path.display()))?;
+        }
+        connection.close().await.map_err(said)?;
+        Ok(Self {
+            clock: ProcessClock::start(),
+            writer: Connections::new(options.clone(), 1),
+            reader: Connections::new(options, 1),
+            _file_lock: file_lock,
+        })
+    }
+
+    async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let store_now = self.clock.now();
+        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
+            connection.done();
+            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+        }
+        let rows = sqlx::query(statements::COMMIT)
+            .bind(Json(batch(now, changes)))
+            .fetch_all(&mut *connection)
+            .await
+            // A statement that SQLite has answered with an error was rolled back.
+            .map_err(|error| unavailable(&error))?;
+        connection.done();
+        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
+        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+    }
+
+    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+        self.reader.lend().await.map_err(|error| unavailable(&error))
+    }
+}
+
+#[async_trait]
+impl LockStore for SqliteStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    /// One, for there is one writer: more shards would only make smaller batches.
+    fn shards(&self) -> usize {
+        1
+    }
+
+    /// The file has one node at a time, so a restarted one takes over its own turns.
+    fn node_id(&self) -> NodeId {
+        NodeId::new("embedded")
+    }
+
+    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
+        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut *connection).await;
+        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
+        let states = states.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(Loaded { states, now: self.clock.now() })
+    }
+
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.write(now, changes).await
+    }
+
+    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        let unavailable = |error: sqlx::Error| unavailable(&error);
+        let mut connection = self.reader.open().await.map_err(unavailable)?;
+        sqlx::query("begin immediate").execute(&mut connection).await.map_err(unavailable)?;
+        let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
+        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut connection).await;
+        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
+        let states = states.map_err(unavailable)?;
+        let now = self.clock.now();
+        Ok((Loaded { states, now }, Box::new(Locked { connection, loaded_at: now })))
+    }
+
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let rows = sqlx::query(statements::LIST)
+            .bind(app.as_str())
+            .bind(prefix)
+            .bind(after.map_or("", Key::as_str))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());
+        let page = page.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(page)
+    }
+
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let (app, key) = after.map_or(("", ""), |address| (address.app.as_str(), address.key.as_str()));
+        let limit_bound = i64::try_from(limit).unwrap_or(i64::MAX);
+        let page = sqlx::query(statements::PAGE).bind(app).bind(key).bind(limit_bound).fetch_all(&mut *connection);
+        let page = page.await.map_err(|error| unavailable(&error))?;
+        let Some(last) = page.last() else {
+            connection.done();
+            return Ok(Collected::default());
+        };
+        let last = read_address(last).map_err(|error| unavailable(&error))?;
+        let removed = sqlx::query(statements::COLLECT)
+            .bind(app)
+            .bind(key)
+            .bind(last.app.as_str())
+            .bind(last.key.as_str())
+            .bind(self.clock.now().as_ms().cast_signed())
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| unavailable(&error))?
+            .rows_affected();
+        connection.done();
+        Ok(Collected { removed, next: (page.len() == limit).then_some(last) })
+    }
+
+    /// There is no other node.
+    async fn wake(&self, _wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn wake_ups(&self, _node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        Ok(mpsc::channel(1).1)
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(self.clock.now())
+    }
+}
+
+struct Locked {
+    connection: SqliteConnection,
+    loaded_at: Timestamp,
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(mut self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        if self.loaded_at.ms_apart(now) > CLOCK_BOUND_MS {
+            return Ok(Committed { now: self.loaded_at, result: CommitResult::ClockOff });
+        }
+        let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut self.connection);
+        let rows = rows.await.map_err(|error| unavailable(&error))?;
+        let done = sqlx::query("commit").execute(&mut self.connection).await;
+        done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
+        Ok(Committed { now: self.loaded_at, result: CommitResult::Checked(versions) })
+    }
+}
+
+/// The path in a `sqlite:PATH` URL.
+pub fn path_of(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix("sqlite:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() { None } else { Some(PathBuf::from(path)) }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging()
+}
+
+fn explain(error: &sqlx::Error) -> String {
+    let code = error.as_database_error().and_then(|error| error.code());
+    match code.as_deref() {
+        Some("5" | "261" | "517") => "another program has the file locked".to_owned(),
+        Some("8" | "264" | "520" | "776" | "1032" | "1288") => "the file or its directory is not writable".to_owned(),
+        Some("14" | "270" | "526" | "782" | "1038") => "the file cannot be opened or created".to_owned(),
+        Some("26") => "the file is not an SQLite database".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn unavailable(error: &sqlx::Error) -> StoreError {
+    StoreError::Unavailable(explain(error))
+}
+
+/// The batch as the statement reads it.
+fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<(&'a App, &'a Key, u64, u64, u64, &'a LockState)> {
+    let row = |change: &'a Change| {
+        let Change { address, expected, state, keep_until } = change;
+        let version = expected.next(now).number();
+        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), state)
+    };
+    changes.iter().map(row).collect()
+}
+
+fn checked(rows: &[SqliteRow], now: Timestamp, changes: &[Change]) -> Result<Vec<Option<Version>>, sqlx::Error> {
+    let made = rows.iter().map(read_address).collect::<Result<std::collections::HashSet<_>, _>>()?;
+    let version = |change: &Change| made.contains(&change.address).then(|| change.expected.next(now));
+    Ok(changes.iter().map(version).collect())
+}
+
+fn read_address(row: &SqliteRow) -> Result<Address, sqlx::Error> {
+    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let key = Key::parse(row.try_get(1)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Address { app, key })
+}
+
+fn read_stored(row: &SqliteRow) -> Result<Stored, sqlx::Error> {
+    let Some(version) = row.try_get::<Option<i64>, _>(0)? else { return Ok(Stored::default()) };
+    let Json(state) = row.try_get(1)?;
+    Ok(Stored { version: Version::from_number(version.cast_unsigned()), state })
+}
+
+fn read_listed(row: &SqliteRow) -> Result<(Key, LockState), sqlx::Error> {
+    let key = Key::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let Json(state) = row.try_get(1)?;
+    Ok((key, state))
+}

@@ -1,0 +1,34 @@
+//! The SQL. A batch travels as one JSON array, so that it is one statement, which SQLite commits by itself.
+
+pub(super) const LOAD: &str = "
+select l.version, l.state
+from json_each(?1) as asked
+left join locks as l on l.app = asked.value ->> 0 and l.key = asked.value ->> 1
+order by asked.key";
+
+pub(super) const COMMIT: &str = "
+insert into locks as l (app, key, version, replaces, keep_until, state)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5
+from json_each(?1)
+where true
+on conflict (app, key) do update
+    set version = excluded.version, replaces = excluded.replaces,
+        keep_until = excluded.keep_until, state = excluded.state
+    where l.version = excluded.replaces
+returning app, key";
+
+pub(super) const LIST: &str = "
+select key, state from locks
+where app = ?1 and key >= ?2 and key > ?3 and substr(key, 1, length(?2)) = ?2
+order by key
+limit ?4";
+
+pub(super) const PAGE: &str = "
+select app, key from locks
+where (app, key) > (?1, ?2)
+order by app, key
+limit ?3";
+
+pub(super) const COLLECT: &str = "
+delete from locks
+where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5";

@@ -1,0 +1,27 @@
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+// Below the kernel's ephemeral range (32768 and up). A port from inside it may be taken by any outgoing connection while
+// its server is down, and a client that keeps reconnecting to it can even connect to itself: restarts would be flaky.
+const FIRST: u32 = 15_000;
+const COUNT: u32 = 15_000;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A loopback port that nobody listens on now. Another process may take it before you do: start again on a clash.
+///
+/// # Panics
+///
+/// When every candidate is taken.
+pub fn free_port() -> u16 {
+    // Test binaries that run side by side begin at different places.
+    let begin = std::process::id().wrapping_mul(61);
+    for _ in 0..COUNT {
+        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + offset).expect("the range ends below 2^16");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free loopback port from {FIRST} to {}", FIRST + COUNT - 1);
+}

@@ -1,0 +1,260 @@
+//! Postgres: a private server per test, or a fresh database in the shared one.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Uid, User};
+use tempfile::TempDir;
+
+use crate::ports::free_port;
+use crate::process::{Server, find_program, tail};
+use crate::wait::eventually;
+
+/// Names the shared server: the URL of its `postgres` database.
+pub const SHARED_ENV: &str = "LATCHGATE_TEST_POSTGRES";
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+const START_TRIES: usize = 5;
+
+/// A private Postgres on a loopback port, with a data directory that is removed with it.
+///
+/// It trusts everybody from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, 200 connections, and `fsync` and
+/// `synchronous_commit` on. As root it runs as the system user `postgres`, since Postgres refuses to run as root.
+pub struct Postgres {
+    server: Server,
+    world: World,
+}
+
+impl Postgres {
+    /// Starts a server with the default settings.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with more settings, as in postgresql.conf: `&[("fsync", "off")]`. They win over the defaults.
+    pub async fn start_with(settings: &[(&str, &str)]) -> Self {
+        let mut world = World::create(settings);
+        for _ in 0..START_TRIES {
+            world.port = free_port();
+            let mut server = world.spawn();
+            if world.becomes_ready(&mut server).await {
+                return Self { server, world };
+            }
+        }
+        panic!("Postgres did not start:\n{}", tail(&world.log()));
+    }
+
+    /// The URL of `database` in this server.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.world.port)
+    }
+
+    /// Creates a database with a fresh name; returns its URL.
+    pub async fn create_database(&self) -> String {
+        create_database(&self.url("postgres")).await
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.world.port
+    }
+
+    /// What the server has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.world.log()).unwrap_or_default()
+    }
+
+    /// Shuts down in order, cutting connections off (`pg_ctl stop -m fast`); returns when it has ended.
+    pub async fn stop_fast(&mut self) {
+        self.server.signal(Signal::SIGINT);
+        let ended = self.server.wait_exit(STOP_WITHIN).await.is_some();
+        assert!(ended, "Postgres did not stop within {STOP_WITHIN:?}:\n{}", tail(&self.world.log()));
+    }
+
+    /// Kills the postmaster and all its backends at once; returns when they are gone. What had been flushed stays.
+    pub fn kill9(&mut self) {
+        self.server.kill9();
+    }
+
+    /// Starts a server that was stopped or killed, on the same port and data; returns when it takes connections.
+    pub async fn start_again(&mut self) {
+        assert!(self.server.exited().is_some(), "start_again: Postgres still runs");
+        self.server = self.world.spawn();
+        let ready = self.world.becomes_ready(&mut self.server).await;
+        assert!(ready, "Postgres did not start again:\n{}", tail(&self.world.log()));
+    }
+
+    /// Stops all its processes (SIGSTOP): connections stay open and nobody answers.
+    pub fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+/// A fresh database in the server that `make test` has started; returns its URL. It is never dropped: the whole server is
+/// thrown away after the run.
+///
+/// # Panics
+///
+/// When `LATCHGATE_TEST_POSTGRES` is not set, or the server does not answer.
+pub async fn shared_database() -> String {
+    let Ok(server) = std::env::var(SHARED_ENV) else {
+        panic!("{SHARED_ENV} is not set: run the tests with `make test`, which starts the servers they need");
+    };
+    create_database(&server).await
+}
+
+async fn create_database(server: &str) -> String {
+    let name = fresh_name();
+    let output = tokio::process::Command::new(find_program("psql", &binaries()))
+        .args(["--no-psqlrc", "--quiet", "--dbname", server, "--command", &format!("create database {name}")])
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("psql can be run");
+    assert!(output.status.success(), "create database: {}", String::from_utf8_lossy(&output.stderr));
+    with_database(server, &name)
+}
+
+/// Unique in a server that several test binaries share.
+fn fresh_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// `postgres://host:port/old?options` with another database.
+fn with_database(url: &str, database: &str) -> String {
+    let (url, options) = url.split_once('?').map_or((url, None), |(url, options)| (url, Some(options)));
+    let authority = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[authority..].find('/').map_or(url.len(), |slash| authority + slash);
+    let options = options.map(|options| format!("?{options}")).unwrap_or_default();
+    format!("{}/{database}{options}", &url[..end])
+}
+
+/// What stays when the server's processes come and go.
+struct World {
+    dir: TempDir,
+    port: u16,
+    settings: Vec<(String, String)>,
+    /// Set when we are root: whom to run as.
+    user: Option<&'static str>,
+}
+
+impl World {
+    fn create(settings: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
+        let user = Uid::effective().is_root().then_some("postgres");
+        if let Some(name) = user {
+            let user = User::from_name(name).ok().flatten();
+            let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
+            chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
+        }
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let world = Self { dir, port: 0, settings, user };
+        world.init();
+        world
+    }
+
+    fn init(&self) {
+        let mut initdb = self.command("initdb");
+        // --no-sync concerns only the files of the empty cluster: whatever the test commits is synced.
+        initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
+        let output = initdb.arg(self.data()).current_dir(self.dir.path()).output().expect("initdb can be run");
+        assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn spawn(&self) -> Server {
+        let mut postgres = self.command("postgres");
+        postgres.arg("-D").arg(self.data());
+        let port = self.port.to_string();
+        let dir = self.dir.path().display().to_string();
+        let defaults = [
+            ("port", port.as_str()),
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", &dir),
+            ("max_connections", "200"),
+            ("fsync", "on"),
+            ("synchronous_commit", "on"),
+        ];
+        let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.into_iter().chain(extra) {
+            postgres.arg("-c").arg(format!("{name}={value}"));
+        }
+        Server::spawn(postgres, self.dir.path(), &self.log()).expect("postgres can be run")
+    }
+
+    /// False when it ended instead, as it does when the port is taken.
+    async fn becomes_ready(&self, server: &mut Server) -> bool {
+        let id = server.id().to_string();
+        let mut ended = false;
+        let ready = eventually(READY_WITHIN, || {
+            ended = server.exited().is_some();
+            std::future::ready(ended || self.says_ready(&id))
+        })
+        .await;
+        ready && !ended
+    }
+
+    /// The lock file names its process in line 1 and its state in line 8. Unlike a connection, it cannot be confused with
+    /// another server on the port, nor, by its process id, with what a killed one has left behind.
+    fn says_ready(&self, id: &str) -> bool {
+        let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.first() == Some(&id) && lines.get(7) == Some(&"ready")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let program = find_program(program, &binaries());
+        match self.user {
+            None => Command::new(program),
+            Some(user) => {
+                // setpriv becomes the program: the child we hold is the postmaster itself.
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", user, "--regid", user, "--init-groups", "--"]).arg(program);
+                command
+            }
+        }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("postgres.log")
+    }
+}
+
+/// Debian keeps the server's programs out of PATH, one directory for each version: the newest first.
+fn binaries() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
+    let mut versions: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    versions.sort_by_key(|path| std::cmp::Reverse(version_of(path)));
+    versions.into_iter().map(|path| path.join("bin")).collect()
+}
+
+fn version_of(path: &Path) -> u32 {
+    path.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_database;
+
+    #[test]
+    fn only_the_database_of_a_url_is_replaced() {
+        assert_eq!(with_database("postgres://u@h:1/postgres", "x"), "postgres://u@h:1/x");
+        assert_eq!(with_database("postgres://u@h:1", "x"), "postgres://u@h:1/x");
+        assert_eq!(with_database("postgres://u@h/a?sslmode=disable", "x"), "postgres://u@h/x?sslmode=disable");
+    }
+}

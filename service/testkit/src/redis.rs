@@ -1,0 +1,152 @@
+//! Redis: a private server per test, or the shared one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::ports::free_port;
+use crate::process::{Server, find_program, tail};
+use crate::wait::eventually;
+
+/// Names the shared server by its URL.
+pub const SHARED_ENV: &str = "LATCHGATE_TEST_REDIS";
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const START_TRIES: usize = 5;
+
+/// A private Redis on a loopback port, with a directory that is removed with it.
+pub struct Redis {
+    server: Server,
+    world: World,
+}
+
+impl Redis {
+    /// Starts a server that appends every write to a synced file, so that nothing acknowledged is lost by
+    /// [`kill9`](Self::kill9), and that takes no snapshots.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with more settings, as in redis.conf: `&[("appendonly", "no")]`. They win over the defaults.
+    pub async fn start_with(settings: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("latchgate-redis-").tempdir().expect("a temporary directory");
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let mut world = World { dir, port: 0, settings };
+        for _ in 0..START_TRIES {
+            world.port = free_port();
+            let mut server = world.spawn();
+            if world.becomes_ready(&mut server).await {
+                return Self { server, world };
+            }
+        }
+        panic!("Redis did not start:\n{}", tail(&world.log()));
+    }
+
+    /// `redis://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.world.port)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.world.port
+    }
+
+    /// What the server has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.world.log()).unwrap_or_default()
+    }
+
+    /// Kills it; returns when it is gone.
+    pub fn kill9(&mut self) {
+        self.server.kill9();
+    }
+
+    /// Starts a server that was killed, on the same port and directory; returns when it has loaded its data.
+    pub async fn start_again(&mut self) {
+        assert!(self.server.exited().is_some(), "start_again: Redis still runs");
+        self.server = self.world.spawn();
+        let ready = self.world.becomes_ready(&mut self.server).await;
+        assert!(ready, "Redis did not start again:\n{}", tail(&self.world.log()));
+    }
+
+    /// Stops it (SIGSTOP): connections stay open and nobody answers.
+    pub fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+/// The URL of the server that `make test` has started. All tests of a run share it: choose keys nobody else has.
+///
+/// # Panics
+///
+/// When `LATCHGATE_TEST_REDIS` is not set.
+pub fn shared_url() -> String {
+    std::env::var(SHARED_ENV).unwrap_or_else(|_| {
+        panic!("{SHARED_ENV} is not set: run the tests with `make test`, which starts the servers they need")
+    })
+}
+
+/// What stays when the process comes and goes.
+struct World {
+    dir: TempDir,
+    port: u16,
+    settings: Vec<(String, String)>,
+}
+
+impl World {
+    fn spawn(&self) -> Server {
+        let mut redis = Command::new(find_program("redis-server", &[]));
+        let port = self.port.to_string();
+        let dir = self.dir.path().display().to_string();
+        let defaults = [
+            ("port", port.as_str()),
+            ("bind", "127.0.0.1"),
+            ("dir", &dir),
+            ("save", ""),
+            ("appendonly", "yes"),
+            ("appendfsync", "always"),
+        ];
+        let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.into_iter().chain(extra) {
+            redis.arg(format!("--{name}")).arg(value);
+        }
+        Server::spawn(redis, self.dir.path(), &self.log()).expect("redis-server can be run")
+    }
+
+    /// False when it ended instead, as it does when the port is taken.
+    async fn becomes_ready(&self, server: &mut Server) -> bool {
+        let ready = eventually(READY_WITHIN, || {
+            let ended = server.exited().is_some();
+            async move { ended || pong(self.port).await }
+        })
+        .await;
+        ready && server.exited().is_none()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("redis.log")
+    }
+}
+
+/// Whether it answers a ping; while it loads its data it answers `-LOADING`.
+async fn pong(port: u16) -> bool {
+    let ping = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"PING\r\n").await?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).await?;
+        std::io::Result::Ok(answer == *b"+PONG")
+    };
+    ping.await.unwrap_or(false)
+}
