@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{StoreError, Version};
 
 /// How many records a store looks at for one page of a listing, matching or not.
-pub const EXAMINED_MAX: usize = 5_000;
+pub const EXAMINED_MAX: usize = 2_000;
 
 /// A record as a store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]

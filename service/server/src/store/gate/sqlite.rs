@@ -28,6 +28,8 @@ use crate::store::{StoreError, Version, WAKE_UPS_MAX};
 /// Longest wait for another writer of the file.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
+const EXAMINED: i64 = EXAMINED_MAX as i64;
+
 const CLAIM: &str = "
 insert into operations (app, id, version, operation, state, suspect, goes_at, record)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
@@ -200,7 +202,7 @@ impl GateStore for SqliteGateStore {
             .bind(filter.operation.as_ref().map(OperationName::as_str))
             .bind(filter.state.map(State::as_str))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(EXAMINED_MAX.cast_signed() as i64)
+            .bind(EXAMINED)
             .bind(gone_before(self.clock.now()).as_ms().cast_signed())
             .fetch_all(&mut *connection)
             .await;
@@ -214,7 +216,7 @@ impl GateStore for SqliteGateStore {
             let last = sqlx::query_scalar::<_, Vec<u8>>(LAST_EXAMINED)
                 .bind(app.as_str())
                 .bind(&after)
-                .bind(EXAMINED_MAX.cast_signed() as i64)
+                .bind(EXAMINED)
                 .fetch_optional(&mut *connection)
                 .await
                 .and_then(|id| id.as_deref().map(id_of).transpose())

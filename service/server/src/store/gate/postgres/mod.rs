@@ -20,6 +20,7 @@ use crate::store::connections::{Connections, Loan};
 use crate::store::postgres::{self, PostgresConfig, checks};
 use crate::store::{StoreError, Version};
 
+const EXAMINED: i64 = EXAMINED_MAX as i64;
 /// Connections to the server, for all calls together.
 const CONNECTIONS_MAX: usize = 16;
 
@@ -152,7 +153,7 @@ impl GateStore for PostgresGateStore {
             .bind(filter.operation.as_ref().map(OperationName::as_str))
             .bind(filter.state.map(State::as_str))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(EXAMINED_MAX.cast_signed() as i64)
+            .bind(EXAMINED)
             .bind(CLOCK_BOUND_MS.cast_signed())
             .fetch_all(&mut *connection)
             .await;
@@ -166,7 +167,7 @@ impl GateStore for PostgresGateStore {
             let last = sqlx::query_scalar::<_, Vec<u8>>(statements::LAST_EXAMINED)
                 .bind(app.as_str())
                 .bind(&after)
-                .bind(EXAMINED_MAX.cast_signed() as i64)
+                .bind(EXAMINED)
                 .fetch_optional(&mut *connection)
                 .await
                 .and_then(|id| id.as_deref().map(id_of).transpose())
