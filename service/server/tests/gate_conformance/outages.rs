@@ -10,7 +10,7 @@ use latchgate::store::gate::postgres::PostgresGateStore;
 use latchgate::store::gate::redis::{RedisGateConfig, RedisGateStore};
 use latchgate::store::postgres::PostgresStore;
 use latchgate_core::App;
-use latchgate_core::gate::{Command, Outcome, Report};
+use latchgate_core::gate::{Command, Outcome, Report, Stamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;
@@ -21,7 +21,7 @@ use crate::world::{Operation, open_sqlite, post, postgres_config, redis_config};
 const BOUND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
 
-async fn gate_on(store: impl GateStore) -> Gate {
+fn gate_on(store: impl GateStore) -> Gate {
     Gate::new(Arc::new(store))
 }
 
@@ -36,64 +36,87 @@ async fn pre(gate: &Gate, operation: &Operation) -> Result<Outcome, StoreError> 
     told.map(|told| told.outcome)
 }
 
-/// A store that is there, goes, and comes back with what it had.
-async fn grants_nothing_while_down_and_goes_on_afterwards(gate: &Gate, down: impl FnOnce(), up: impl AsyncFnOnce()) {
-    let kept = operation(0);
-    let Ok(Outcome::Go(go)) = pre(gate, &kept).await else { panic!("no go") };
-    down();
-    for number in 1..20 {
-        let told = pre(gate, &operation(number)).await;
-        assert!(told.is_err(), "{told:?} from a store that is down");
+/// A gate whose store goes and comes back, and an attempt that runs meanwhile.
+struct Outage {
+    gate: Gate,
+    running: Operation,
+    stamp: Stamp,
+}
+
+impl Outage {
+    async fn before(store: impl GateStore) -> Self {
+        let (gate, running) = (gate_on(store), operation(0));
+        let Ok(Outcome::Go(go)) = pre(&gate, &running).await else { panic!("no go") };
+        Self { gate, running, stamp: go.stamp }
     }
-    up().await;
-    let fresh = operation(1_000);
-    let back = eventually(LONG, || async {
-        matches!(pre(gate, &fresh).await, Ok(Outcome::Go(_) | Outcome::InProgress { .. }))
-    });
-    assert!(back.await);
-    let told = pre(gate, &kept).await;
-    assert!(matches!(told, Ok(Outcome::InProgress { .. })), "{told:?}");
-    let done = gate.apply(&kept.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap().outcome;
-    assert!(matches!(done, Outcome::Posted(_)), "{done:?}");
+
+    async fn grants_nothing(&self) {
+        for number in 1..10 {
+            let told = pre(&self.gate, &operation(number)).await;
+            assert!(told.is_err(), "{told:?} from a store that is down");
+        }
+    }
+
+    async fn goes_on(&self) {
+        let fresh = operation(1_000);
+        let answers = || async { pre(&self.gate, &fresh).await.is_ok() };
+        assert!(eventually(LONG, answers).await, "it is not used again");
+        let told = pre(&self.gate, &self.running).await;
+        assert!(matches!(told, Ok(Outcome::InProgress { .. })), "{told:?}");
+        let done = Command::Post(post(self.stamp, Report::Success));
+        let told = self.gate.apply(&self.running.address, &done).await.unwrap().outcome;
+        assert!(matches!(told, Outcome::Posted(_)), "{told:?}");
+    }
+}
+
+async fn on_redis(redis: &Redis) -> RedisGateStore {
+    RedisGateStore::open(&redis_config(redis.url())).await.unwrap()
+}
+
+async fn on_postgres(postgres: &Postgres) -> PostgresGateStore {
+    let config = postgres_config(postgres.create_database().await);
+    PostgresStore::migrate(&config).await.unwrap();
+    PostgresGateStore::open(&config).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_killed_redis_grants_nothing_and_is_used_again_when_it_is_back() {
     let mut redis = Redis::start().await;
-    let gate = gate_on(RedisGateStore::open(&redis_config(redis.url())).await.unwrap()).await;
-    let redis = &mut redis;
-    let cell = std::cell::RefCell::new(redis);
-    let down = || cell.borrow_mut().kill9();
-    grants_nothing_while_down_and_goes_on_afterwards(&gate, down, async || cell.borrow_mut().start_again().await).await;
+    let outage = Outage::before(on_redis(&redis).await).await;
+    redis.kill9();
+    outage.grants_nothing().await;
+    redis.start_again().await;
+    outage.goes_on().await;
 }
 
 #[tokio::test]
 async fn a_redis_that_hangs_keeps_nobody_longer_than_a_second() {
-    let redis = std::cell::RefCell::new(Redis::start().await);
-    let gate = gate_on(RedisGateStore::open(&redis_config(redis.borrow().url())).await.unwrap()).await;
-    let down = || redis.borrow_mut().pause();
-    grants_nothing_while_down_and_goes_on_afterwards(&gate, down, async || redis.borrow_mut().resume()).await;
+    let mut redis = Redis::start().await;
+    let outage = Outage::before(on_redis(&redis).await).await;
+    redis.pause();
+    outage.grants_nothing().await;
+    redis.resume();
+    outage.goes_on().await;
 }
 
 #[tokio::test]
 async fn a_killed_postgres_grants_nothing_and_is_used_again_when_it_is_back() {
-    let postgres = std::cell::RefCell::new(Postgres::start().await);
-    let config = postgres_config(postgres.borrow().create_database().await);
-    PostgresStore::migrate(&config).await.unwrap();
-    let gate = gate_on(PostgresGateStore::open(&config).await.unwrap()).await;
-    let down = || postgres.borrow_mut().kill9();
-    grants_nothing_while_down_and_goes_on_afterwards(&gate, down, async || postgres.borrow_mut().start_again().await)
-        .await;
+    let mut postgres = Postgres::start().await;
+    let outage = Outage::before(on_postgres(&postgres).await).await;
+    postgres.kill9();
+    outage.grants_nothing().await;
+    postgres.start_again().await;
+    outage.goes_on().await;
 }
 
 #[tokio::test]
 async fn a_postgres_that_hangs_keeps_nobody_longer_than_a_second() {
-    let postgres = std::cell::RefCell::new(Postgres::start().await);
-    let config = postgres_config(postgres.borrow().create_database().await);
-    PostgresStore::migrate(&config).await.unwrap();
-    let gate = gate_on(PostgresGateStore::open(&config).await.unwrap()).await;
-    let down = || postgres.borrow_mut().pause();
-    grants_nothing_while_down_and_goes_on_afterwards(&gate, down, async || postgres.borrow_mut().resume()).await;
+    let mut postgres = Postgres::start().await;
+    let outage = Outage::before(on_postgres(&postgres).await).await;
+    postgres.pause();
+    outage.grants_nothing().await;
+    postgres.resume();
+    outage.goes_on().await;
 }
 
 #[tokio::test]
@@ -110,7 +133,7 @@ async fn a_redis_that_evicts_is_refused_unless_allowed() {
 #[tokio::test]
 async fn a_redis_that_lost_its_scripts_is_given_them_again() {
     let redis = Redis::start().await;
-    let gate = gate_on(RedisGateStore::open(&redis_config(redis.url())).await.unwrap()).await;
+    let gate = gate_on(on_redis(&redis).await);
     for number in 0..2 {
         let operation = operation(number);
         let Ok(Outcome::Go(go)) = pre(&gate, &operation).await else { panic!("no go") };
@@ -126,10 +149,10 @@ async fn an_sqlite_file_keeps_its_records_when_it_is_opened_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gate.db");
     let operation = operation(0);
-    let first = gate_on(open_sqlite(&path).await).await;
+    let first = gate_on(open_sqlite(&path).await);
     let Ok(Outcome::Go(go)) = pre(&first, &operation).await else { panic!("no go") };
     drop(first);
-    let second = gate_on(open_sqlite(&path).await).await;
+    let second = gate_on(open_sqlite(&path).await);
     assert!(matches!(pre(&second, &operation).await, Ok(Outcome::InProgress { .. })));
     let done = second.apply(&operation.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap();
     assert!(matches!(done.outcome, Outcome::Posted(_)));

@@ -130,16 +130,21 @@ async fn apps_do_not_see_each_other(world: World) {
         world.put(&operation, &operation.started(now, |_| {})).await;
     }
     for app in &apps {
-        let page = world.store().list(app, &Filter::default(), None, 100).await.unwrap();
-        assert_eq!(page.records.len(), 1, "{app:?}");
+        let (listed, _) = list_all(&world, app, &Filter::default(), 100).await;
+        assert_eq!(listed.len(), 1, "{app:?}");
     }
 }
 
 /// All pages of a listing, and how many there were.
-async fn list_all(world: &World, filter: &Filter, limit: usize) -> (BTreeMap<String, OperationRecord>, usize) {
+async fn list_all(
+    world: &World,
+    app: &App,
+    filter: &Filter,
+    limit: usize,
+) -> (BTreeMap<String, OperationRecord>, usize) {
     let (mut listed, mut cursor, mut pages) = (BTreeMap::new(), None::<String>, 0);
     loop {
-        let page = world.store().list(&App::default(), filter, cursor.as_deref(), limit).await.unwrap();
+        let page = world.store().list(app, filter, cursor.as_deref(), limit).await.unwrap();
         assert!(page.records.len() <= limit);
         pages += 1;
         for (id, record) in page.records {
@@ -172,15 +177,18 @@ async fn every_visible_record_is_listed_once_over_all_pages(world: World) {
         visible.map(|(id, record)| (id.clone(), record.clone())).collect()
     };
     for limit in [1, 7, 1_000] {
-        assert_eq!(list_all(&world, &Filter::default(), limit).await.0, expected(&|_| true));
+        assert_eq!(list_all(&world, &App::default(), &Filter::default(), limit).await.0, expected(&|_| true));
     }
     let mail = OperationName::parse("mail").unwrap();
     let by_name = Filter { operation: Some(mail.clone()), ..Filter::default() };
-    assert_eq!(list_all(&world, &by_name, 4).await.0, expected(&|record| record.operation == mail));
+    assert_eq!(list_all(&world, &App::default(), &by_name, 4).await.0, expected(&|record| record.operation == mail));
     let by_state = Filter { state: Some(State::Unknown), ..Filter::default() };
-    assert_eq!(list_all(&world, &by_state, 4).await.0, expected(&|record| record.state() == State::Unknown));
+    assert_eq!(
+        list_all(&world, &App::default(), &by_state, 4).await.0,
+        expected(&|record| record.state() == State::Unknown)
+    );
     let by_both = Filter { state: Some(State::Unknown), operation: Some(mail), suspect: false };
-    assert_eq!(list_all(&world, &by_both, 4).await.0, BTreeMap::new());
+    assert_eq!(list_all(&world, &App::default(), &by_both, 4).await.0, BTreeMap::new());
 }
 
 async fn a_rare_record_is_found_behind_more_than_one_page_examines(world: World) {
@@ -192,10 +200,10 @@ async fn a_rare_record_is_found_behind_more_than_one_page_examines(world: World)
     let rare = Operation::of(&App::default(), "mail", "rare");
     world.put(&rare, &rare.started(world.now().await, |_| {})).await;
     let filter = Filter { operation: Some(OperationName::parse("mail").unwrap()), ..Filter::default() };
-    let (listed, pages) = list_all(&world, &filter, 10).await;
+    let (listed, pages) = list_all(&world, &App::default(), &filter, 10).await;
     assert_eq!(listed.keys().collect::<Vec<_>>(), [&rare.address.id.to_string()]);
     assert!(pages > 1);
-    assert_eq!(list_all(&world, &Filter::default(), 1_000).await.0.len(), EXAMINED_MAX + 2);
+    assert_eq!(list_all(&world, &App::default(), &Filter::default(), 1_000).await.0.len(), EXAMINED_MAX + 2);
 }
 
 async fn suspects_are_found_among_others(world: World) {
@@ -214,14 +222,14 @@ async fn suspects_are_found_among_others(world: World) {
     }
     let filter = Filter { suspect: true, ..Filter::default() };
     for limit in [1, 2, 5, 100] {
-        let (listed, _) = list_all(&world, &filter, limit).await;
+        let (listed, _) = list_all(&world, &App::default(), &filter, limit).await;
         assert!(listed.keys().eq(suspects.keys()));
         assert!(listed.values().all(OperationRecord::is_suspect));
     }
     // A suspicion ends with its record, and with its being forgotten.
     let (_, operation) = suspects.pop_first().unwrap();
     world.tell(0, &operation, &Command::Forget { force: true }).await;
-    let (listed, _) = list_all(&world, &filter, 3).await;
+    let (listed, _) = list_all(&world, &App::default(), &filter, 3).await;
     assert!(listed.keys().eq(suspects.keys()));
 }
 

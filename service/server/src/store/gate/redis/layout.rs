@@ -60,7 +60,9 @@ pub(super) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
 }
 
 /// The answer to `TIME`: seconds and microseconds.
-pub(super) fn timestamp((seconds, micros): (u64, u64)) -> Timestamp {
+pub(super) type Time = (u64, u64);
+
+pub(super) fn timestamp((seconds, micros): Time) -> Timestamp {
     Timestamp::from_ms(seconds * 1_000 + micros / 1_000)
 }
 

@@ -7,7 +7,7 @@ use latchgate_core::{App, Timestamp};
 use redis::RedisResult;
 use redis::aio::ConnectionManager;
 
-use super::layout::{self, Layout, begins_with};
+use super::layout::{self, Layout, Time, begins_with};
 use super::read_failed;
 use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
 
@@ -105,6 +105,7 @@ pub(super) async fn suspects(
     Ok(page)
 }
 
+type Values = Vec<Option<Vec<u8>>>;
 type Fetched = Vec<(OperationId, Option<(OperationRecord, Timestamp)>)>;
 
 async fn fetch(
@@ -122,7 +123,7 @@ async fn fetch(
         pipeline.arg(format!("{}{id}", layout.records(app)));
     }
     pipeline.cmd("TIME");
-    let found: RedisResult<(Vec<Option<Vec<u8>>>, (u64, u64))> = pipeline.query_async(connection).await;
+    let found: RedisResult<(Values, Time)> = pipeline.query_async(connection).await;
     let (values, time) = found.map_err(|error| read_failed(&error))?;
     let now = layout::timestamp(time);
     let read = |value: Vec<u8>| layout::decode(&value).map(|stored| (stored.record, now));

@@ -16,7 +16,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, RedisError, Script};
 use tokio::sync::mpsc;
 
-use self::layout::Layout;
+use self::layout::{Layout, Time};
 use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
 use crate::store::{StoreError, Version};
 
@@ -123,7 +123,7 @@ impl GateStore for RedisGateStore {
         }
         let mut pipeline = redis::pipe();
         pipeline.add_command(set).cmd("TIME");
-        let (existing, time): (Option<Vec<u8>>, (u64, u64)) =
+        let (existing, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
         let store_now = layout::timestamp(time);
         if let Some(existing) = existing {
@@ -142,7 +142,7 @@ impl GateStore for RedisGateStore {
     async fn load(&self, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("GET").arg(self.layout.record(address)).cmd("TIME");
-        let (found, time): (Option<Vec<u8>>, (u64, u64)) =
+        let (found, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| read_failed(&error))?;
         let stored = found.as_deref().map(layout::decode).transpose()?;
         Ok(At::new(layout::timestamp(time), stored))
