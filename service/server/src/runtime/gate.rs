@@ -12,20 +12,47 @@ use crate::runtime::clock::StoreClock;
 use crate::store::StoreError;
 use crate::store::gate::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored};
 
-/// Longest a call to the store may take.
-const STORE_CALL_MAX: Duration = Duration::from_millis(600);
-/// Longest a command may take, all its calls to the store together.
-const COMMAND_MAX: Duration = Duration::from_millis(900);
 /// How often a command is tried when others are faster. Each time one of them gets its way, so this many contenders of
 /// one id are served.
 const TRIES_MAX: usize = 64;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
 
+/// How long a store may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// For one call.
+    pub call_max: Duration,
+    /// For a command, all its calls together.
+    pub command_max: Duration,
+}
+
+impl Default for Bounds {
+    /// Nobody waits for a second.
+    fn default() -> Self {
+        Self { call_max: Duration::from_millis(600), command_max: Duration::from_millis(900) }
+    }
+}
+
 /// The gate on one store.
 pub struct Gate {
     store: Arc<dyn GateStore>,
     clock: StoreClock,
+    bounds: Bounds,
+}
+
+/// When a command must be answered, and how long one of its calls may take.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    call_max: Duration,
+}
+
+impl Deadline {
+    /// What a call gave, if it came in time.
+    async fn bound<T>(self, call: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.at.min(Instant::now() + self.call_max), call).await.ok()
+    }
 }
 
 /// What a command was told, and the store's clock at that time.
@@ -41,8 +68,8 @@ pub fn fresh_stamp() -> Stamp {
 }
 
 impl Gate {
-    pub fn new(store: Arc<dyn GateStore>) -> Self {
-        Self { store, clock: StoreClock::default() }
+    pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
+        Self { store, clock: StoreClock::default(), bounds }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -52,10 +79,10 @@ impl Gate {
     /// Applies a command to an operation. What it is told is stored, or was read after it arrived.
     ///
     /// # Errors
-    /// When the store does not answer within [`COMMAND_MAX`]; `OutcomeUnknown` if the command may have been stored all
+    /// When the store does not answer within [`Bounds`]; `OutcomeUnknown` if the command may have been stored all
     /// the same: repeated with the same attempt id or stamp it is told so.
     pub async fn apply(&self, address: &OperationAddress, command: &Command) -> Result<Told, StoreError> {
-        let deadline = Instant::now() + COMMAND_MAX;
+        let deadline = self.deadline();
         // A pre is mostly the first of its id: it claims without looking.
         let mut seen = if matches!(command, Command::Pre(_)) { None } else { self.load(address, deadline).await? };
         for _ in 0..TRIES_MAX {
@@ -92,7 +119,7 @@ impl Gate {
     /// # Errors
     /// When the store does not answer.
     pub async fn get(&self, address: &OperationAddress) -> Result<At<Option<OperationRecord>>, StoreError> {
-        let deadline = Instant::now() + COMMAND_MAX;
+        let deadline = self.deadline();
         let stored = self.load(address, deadline).await?;
         let now = self.now(deadline).await?;
         let record = stored.map(|stored| stored.record).filter(|record| record.is_visible() && !record.is_gone(now));
@@ -108,8 +135,8 @@ impl Gate {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page, ListError> {
-        let listed = tokio::time::timeout(STORE_CALL_MAX, self.store.list(app, filter, cursor, limit)).await;
-        listed.unwrap_or_else(|_| Err(timed_out().into()))
+        let listed = self.deadline().bound(self.store.list(app, filter, cursor, limit)).await;
+        listed.unwrap_or_else(|| Err(timed_out().into()))
     }
 
     /// Removes at most `limit` records whose time is over; returns how many went.
@@ -117,22 +144,26 @@ impl Gate {
     /// # Errors
     /// When the store does not answer.
     pub async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
-        let expired = tokio::time::timeout(STORE_CALL_MAX, self.store.expire(limit)).await;
-        expired.unwrap_or_else(|_| Err(timed_out()))
+        let expired = self.deadline().bound(self.store.expire(limit)).await;
+        expired.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline { at: Instant::now() + self.bounds.command_max, call_max: self.bounds.call_max }
     }
 
     /// The store's clock by this node's estimate; asks when there is none yet.
-    async fn now(&self, deadline: Instant) -> Result<Timestamp, StoreError> {
+    async fn now(&self, deadline: Deadline) -> Result<Timestamp, StoreError> {
         if let Some(now) = self.clock.now() {
             return Ok(now);
         }
         let asked = std::time::Instant::now();
-        let now = bounded(deadline, self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
+        let now = deadline.bound(self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
         self.clock.learn(now, asked, std::time::Instant::now());
         Ok(self.clock.now().unwrap_or(now))
     }
 
-    async fn load(&self, address: &OperationAddress, deadline: Instant) -> Result<Option<Stored>, StoreError> {
+    async fn load(&self, address: &OperationAddress, deadline: Deadline) -> Result<Option<Stored>, StoreError> {
         let mut failure = timed_out();
         for _ in 0..READ_TRIES_MAX {
             match self.timed(deadline, self.store.load(address)).await {
@@ -149,7 +180,7 @@ impl Gate {
         now: Timestamp,
         address: &OperationAddress,
         record: &OperationRecord,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Written, StoreError> {
         let claimed = self.timed(deadline, self.store.claim(now, address, record)).await;
         match claimed.unwrap_or_else(|| Err(write_timed_out()))? {
@@ -165,7 +196,7 @@ impl Gate {
         now: Timestamp,
         address: &OperationAddress,
         change: Change<'_>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Written, StoreError> {
         let replaced = self.timed(deadline, self.store.replace(now, address, change)).await;
         match replaced.unwrap_or_else(|| Err(write_timed_out()))? {
@@ -178,11 +209,11 @@ impl Gate {
     /// Awaits an answer within its bounds and learns the store's clock from it; None when it did not come in time.
     async fn timed<T>(
         &self,
-        deadline: Instant,
+        deadline: Deadline,
         call: impl Future<Output = Result<At<T>, StoreError>>,
     ) -> Option<Result<T, StoreError>> {
         let asked = std::time::Instant::now();
-        let answer = bounded(deadline, call).await?;
+        let answer = deadline.bound(call).await?;
         Some(answer.map(|at| {
             self.clock.learn(at.now, asked, std::time::Instant::now());
             at.answer
@@ -195,7 +226,7 @@ impl Gate {
         address: &OperationAddress,
         command: &Command,
         reason: String,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Told, StoreError> {
         let unknown = || StoreError::OutcomeUnknown(reason.clone());
         let seen = self.load(address, deadline).await.map_err(|_| unknown())?;
@@ -223,11 +254,6 @@ enum Written {
     Exists(Box<Stored>),
     Moved,
     ClockOff,
-}
-
-async fn bounded<T>(deadline: Instant, call: impl Future<Output = T>) -> Option<T> {
-    let call_deadline = deadline.min(Instant::now() + STORE_CALL_MAX);
-    timeout_at(call_deadline, call).await.ok()
 }
 
 fn timed_out() -> StoreError {

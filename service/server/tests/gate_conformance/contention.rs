@@ -18,11 +18,7 @@ on_every_store! {
 }
 
 const CALLERS: usize = 64;
-
-/// How many times 64 callers race: `LATCHGATE_TEST_ROUNDS`, or few enough for every day.
-fn rounds() -> usize {
-    std::env::var("LATCHGATE_TEST_ROUNDS").map_or(25, |rounds| rounds.parse().unwrap())
-}
+const ROUNDS: usize = 1_000;
 
 /// The same command from 64 callers at once, every other one on the other node.
 async fn all_at_once(world: &Arc<World>, operation: &Operation, command: impl Fn() -> Command) -> Vec<Outcome> {
@@ -48,7 +44,7 @@ fn exactly_one_goes(outcomes: &[Outcome]) -> Go {
 
 async fn of_64_concurrent_pres_exactly_one_goes(world: World) {
     let world = Arc::new(world);
-    for _ in 0..rounds() {
+    for _ in 0..ROUNDS {
         let operation = world.operation();
         exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
     }

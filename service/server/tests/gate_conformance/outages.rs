@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use latchgate::runtime::gate::Gate;
+use latchgate::runtime::gate::{Bounds, Gate};
 use latchgate::store::StoreError;
 use latchgate::store::gate::GateStore;
 use latchgate::store::gate::postgres::PostgresGateStore;
@@ -19,10 +19,11 @@ use crate::world::{Operation, open_sqlite, post, postgres_config, redis_config};
 
 /// No caller hangs longer.
 const BOUND: Duration = Duration::from_secs(1);
+const CALL_MAX: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(30);
 
 fn gate_on(store: impl GateStore) -> Gate {
-    Gate::new(Arc::new(store))
+    Gate::new(Arc::new(store), Bounds::default())
 }
 
 fn operation(number: u32) -> Operation {
@@ -70,11 +71,11 @@ impl Outage {
 }
 
 async fn on_redis(redis: &Redis) -> RedisGateStore {
-    RedisGateStore::open(&redis_config(redis.url())).await.unwrap()
+    RedisGateStore::open(&redis_config(redis.url(), CALL_MAX)).await.unwrap()
 }
 
 async fn on_postgres(postgres: &Postgres) -> PostgresGateStore {
-    let config = postgres_config(postgres.create_database().await);
+    let config = postgres_config(postgres.create_database().await, CALL_MAX);
     PostgresStore::migrate(&config).await.unwrap();
     PostgresGateStore::open(&config).await.unwrap()
 }
@@ -123,7 +124,7 @@ async fn a_postgres_that_hangs_keeps_nobody_longer_than_a_second() {
 async fn a_redis_that_evicts_is_refused_unless_allowed() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let redis = Redis::start_with(&[("maxmemory-policy", policy)]).await;
-        let config = redis_config(redis.url());
+        let config = redis_config(redis.url(), CALL_MAX);
         let refusal = RedisGateStore::open(&config).await.err().unwrap().to_string();
         assert!(refusal.contains(policy) && refusal.contains("--allow-eviction"), "{refusal}");
         assert!(RedisGateStore::open(&RedisGateConfig { allow_eviction: true, ..config }).await.is_ok());

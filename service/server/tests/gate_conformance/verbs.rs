@@ -31,8 +31,13 @@ async fn load(world: &World, operation: &Operation) -> Option<Stored> {
 }
 
 async fn replace(world: &World, operation: &Operation, seen: &Stored, record: Option<&OperationRecord>) -> Replaced {
-    let change = Change { expected: seen.version, record, wakes: false };
-    world.store().replace(world.now().await, &operation.address, change).await.unwrap().answer
+    loop {
+        let change = Change { expected: seen.version, record, wakes: false };
+        let replaced = world.store().replace(world.now().await, &operation.address, change).await.unwrap();
+        if replaced.answer != Replaced::ClockOff {
+            return replaced.answer;
+        }
+    }
 }
 
 async fn an_id_is_claimed_once_and_a_second_claim_is_shown_the_first(world: World) {

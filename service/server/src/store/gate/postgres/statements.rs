@@ -78,12 +78,13 @@ where app = $1 and id > $2 and suspect
 order by id
 limit $5"#;
 
-/// A batch from the front of the index; rows that somebody is changing can wait for the next one.
+/// A batch from the front of the index; rows that somebody is changing can wait for the next one. The clock is read in
+/// a subquery, once: compared with a volatile function, the index would be walked to its end.
 pub(super) const EXPIRE: &str = r#"
 delete from operations o
 using (
     select app, id from operations
-    where goes_at <= floor(date_part('epoch', clock_timestamp()) * 1000)::bigint - $2
+    where goes_at <= (select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint - $2)
     order by goes_at
     limit $1
     for update skip locked

@@ -20,8 +20,6 @@ use self::layout::{Layout, Time};
 use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
 use crate::store::{StoreError, Version};
 
-/// Longest wait for a connection and for an answer.
-const TIMEOUT: Duration = Duration::from_millis(600);
 /// How many commands may be on their way on the one connection.
 const PIPELINE_MAX: usize = 1_024;
 
@@ -35,12 +33,15 @@ pub struct RedisGateConfig {
     pub url: String,
     /// What its keys begin with; no other program's may.
     pub prefix: String,
+    /// Longest wait for a connection, and for an answer.
+    pub timeout: Duration,
     /// Start on a server that drops records when its memory is full, and so lets operations run twice.
     pub allow_eviction: bool,
 }
 
 pub struct RedisGateStore {
     client: Client,
+    timeout: Duration,
     connection: ConnectionManager,
     layout: Layout,
 }
@@ -54,15 +55,15 @@ impl RedisGateStore {
         // The error does not repeat the URL, which may have a password in it.
         let client = Client::open(config.url.as_str()).map_err(|error| anyhow::anyhow!("not a redis URL: {error}"))?;
         let manager = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(TIMEOUT))
+            .set_connection_timeout(Some(config.timeout))
+            .set_response_timeout(Some(config.timeout))
             // Who asks while Redis is down is told so at once, and makes the next attempt to connect.
             .set_number_of_retries(0)
             .set_pipeline_buffer_size(PIPELINE_MAX);
         let connection = ConnectionManager::new_with_config(client.clone(), manager).await;
         let mut connection = connection.map_err(|error| anyhow::anyhow!("cannot connect to Redis: {error}"))?;
         checks::check(&mut connection, config.allow_eviction).await?;
-        Ok(Self { client, connection, layout: Layout::new(&config.prefix) })
+        Ok(Self { client, timeout: config.timeout, connection, layout: Layout::new(&config.prefix) })
     }
 
     async fn run_replace(
@@ -172,7 +173,8 @@ impl GateStore for RedisGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        wake_ups::listen(self.client.clone(), self.layout.wake_ups()).await.map_err(|error| read_failed(&error))
+        let listening = wake_ups::listen(self.client.clone(), self.layout.wake_ups(), self.timeout).await;
+        listening.map_err(|error| read_failed(&error))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

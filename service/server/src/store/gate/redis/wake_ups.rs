@@ -9,7 +9,6 @@ use redis::aio::PubSubStream;
 use redis::{Client, RedisError};
 use tokio::sync::mpsc;
 
-use super::TIMEOUT;
 use crate::store::WAKE_UPS_MAX;
 use crate::store::gate::WakeUp;
 
@@ -21,15 +20,19 @@ pub(super) fn payload(address: &OperationAddress) -> String {
 
 /// # Errors
 /// When the first connection fails; later ones are tried again and again until the receiver is dropped.
-pub(super) async fn listen(client: Client, channel: String) -> Result<mpsc::Receiver<WakeUp>, RedisError> {
-    let mut messages = Some(connect(&client, &channel).await?);
+pub(super) async fn listen(
+    client: Client,
+    channel: String,
+    timeout: Duration,
+) -> Result<mpsc::Receiver<WakeUp>, RedisError> {
+    let mut messages = Some(connect(&client, &channel, timeout).await?);
     let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
     tokio::spawn(async move {
         while !sender.is_closed() {
             if let Some(messages) = messages.take() {
                 forward(messages, &sender).await;
             }
-            match connect(&client, &channel).await {
+            match connect(&client, &channel, timeout).await {
                 Ok(again) => {
                     messages = Some(again);
                     // Whatever was sent in between is lost.
@@ -48,14 +51,14 @@ pub(super) async fn listen(client: Client, channel: String) -> Result<mpsc::Rece
     Ok(receiver)
 }
 
-async fn connect(client: &Client, channel: &str) -> Result<PubSubStream, RedisError> {
+async fn connect(client: &Client, channel: &str, timeout: Duration) -> Result<PubSubStream, RedisError> {
     let subscribing = async {
         let mut subscription = client.get_async_pubsub().await?;
         subscription.subscribe(channel).await?;
         Ok(subscription.into_on_message())
     };
     let timed_out = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-    tokio::time::timeout(TIMEOUT, subscribing).await.unwrap_or_else(timed_out)
+    tokio::time::timeout(timeout, subscribing).await.unwrap_or_else(timed_out)
 }
 
 /// Passes messages on until the connection or the receiver is gone.
