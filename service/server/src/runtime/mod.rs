@@ -4,6 +4,7 @@ mod batch;
 mod call;
 mod clock;
 mod collector;
+pub mod gate;
 mod health;
 mod queue;
 mod shard;

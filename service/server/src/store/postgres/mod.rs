@@ -1,7 +1,7 @@
 //! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
-mod checks;
+pub(super) mod checks;
 mod statements;
 mod wake_ups;
 
@@ -24,7 +24,7 @@ use super::{
     WakeUp,
 };
 
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
 /// Connections besides those of the shards: listings, the collection, wake-ups, probes.
 const SPARE_CONNECTIONS: usize = 4;
@@ -213,7 +213,7 @@ fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
     Ok(options.application_name("latchgate").disable_statement_logging())
 }
 
-fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
+pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
     let limit_ms = format!("{}ms", statement_timeout.as_millis());
     Ok(parse_url(url)?.options([
         ("statement_timeout", limit_ms.as_str()),
