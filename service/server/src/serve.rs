@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{LocksEngine, MigrateArgs, ServeArgs, StoreArgs};
 use crate::http::{self, Context};
 use crate::runtime::Locks;
+use crate::runtime::operations::Operations;
 use crate::store::LockStore;
 use crate::store::postgres::{PostgresConfig, PostgresStore};
 use crate::store::sqlite::SqliteStore;
@@ -30,7 +31,8 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
-    let router = http::router(Context::new(locks.clone(), args.request_limits()));
+    // MERGE: the started gate goes here.
+    let router = http::router(Context::new(locks.clone(), Operations, args.request_limits()));
     let stop = CancellationToken::new();
     let mut serving = tokio::spawn(http::serve(listener, router, args.server_limits(), stop.clone()));
     tokio::select! {

@@ -76,7 +76,10 @@ pub struct PostAsk {
 /// What a post, a heartbeat or a forget is told: one of their outcomes.
 #[derive(Clone, Debug)]
 pub enum Told {
-    Outcome { outcome: Outcome, now: Timestamp },
+    Outcome {
+        outcome: Outcome,
+        now: Timestamp,
+    },
     /// A permanent success can only be kept by a store that commits to disk: claim with `durability: durable`.
     PermanentNeedsDurable,
 }
