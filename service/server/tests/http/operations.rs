@@ -529,12 +529,11 @@ async fn listed(node: &Node, query: &str) -> Vec<String> {
     let mut ids = Vec::new();
     let mut cursor = String::new();
     for _ in 0..PAGES_MAX {
-        let url = format!("{}/v1/operations?{query}", node.base_url());
-        let mut request = Client::new().get(url);
+        let mut url: reqwest::Url = format!("{}/v1/operations?{query}", node.base_url()).parse().unwrap();
         if !cursor.is_empty() {
-            request = request.query(&[("cursor", &cursor)]);
+            url.query_pairs_mut().append_pair("cursor", &cursor);
         }
-        let page = send(request).await;
+        let page = send(Client::new().get(url)).await;
         assert_eq!(page.status, 200, "{}", page.body);
         for operation in page.body["operations"].as_array().unwrap() {
             assert!(operation.get("result").is_none() && operation.get("stamp").is_none(), "{operation}");
