@@ -8,7 +8,7 @@ use anyhow::{bail, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use latchgate_core::gate::RETENTION_MS_DEFAULT;
 
-use crate::http::{OperationLimits, RequestLimits, ServerLimits};
+use crate::http::{OperationRequestLimits, RequestLimits, ServerLimits};
 use crate::runtime::Limits;
 use crate::store::postgres::PostgresConfig;
 use crate::store::sqlite;
@@ -280,7 +280,7 @@ impl ServeArgs {
             wait_ms_max: self.wait_ms_max,
             body_bytes_max: self.body_bytes_max,
             body_timeout: Duration::from_millis(self.body_timeout_ms),
-            operations: OperationLimits {
+            operations: OperationRequestLimits {
                 lease_ms_default: self.operation_lease_ms_default,
                 lease_ms_min: self.operation_lease_ms_min,
                 lease_ms_max: self.operation_lease_ms_max,

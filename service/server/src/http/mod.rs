@@ -44,12 +44,12 @@ pub struct RequestLimits {
     pub wait_ms_max: u64,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
-    pub operations: OperationLimits,
+    pub operations: OperationRequestLimits,
 }
 
 /// What one request may ask of the gate.
 #[derive(Clone, Debug)]
-pub struct OperationLimits {
+pub struct OperationRequestLimits {
     pub lease_ms_default: u64,
     pub lease_ms_min: u64,
     pub lease_ms_max: u64,

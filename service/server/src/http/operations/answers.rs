@@ -54,6 +54,12 @@ pub struct Granted {
     pub answer: PreAnswer,
 }
 
+impl Granted {
+    fn is_repeated(&self) -> bool {
+        self.status == StatusCode::OK && self.answer.guarded
+    }
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct BatchAnswer {
     /// In the order asked.
@@ -265,7 +271,7 @@ pub fn batch(
         Some(failure) if !is_refused => unanswered(&failure, None),
         _ => {
             let refused = items.iter().filter(|item| matches!(item, RefusedItem::Refused(_))).count();
-            let claimed = if all_or_nothing { "nothing is claimed" } else { "the others are yours" };
+            let claimed = if all_or_nothing { "nothing new is claimed" } else { "the others are yours" };
             let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());
             Problem::new(Code::BatchRefused, detail)
         }
@@ -276,7 +282,8 @@ pub fn batch(
 /// Of a batch that was refused, with `all_or_nothing` no item is claimed.
 fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> RefusedItem {
     match item {
-        Ok(granted) if all_or_nothing => {
+        // A repeated one is an earlier call's, and stays.
+        Ok(granted) if all_or_nothing && !granted.is_repeated() => {
             let detail = "It may have gone, but another of the batch may not: nothing is claimed.";
             RefusedItem::Refused(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id))
         }
