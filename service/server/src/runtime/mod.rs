@@ -6,6 +6,7 @@ mod clock;
 mod collector;
 pub mod gate;
 mod health;
+pub mod operations;
 mod queue;
 mod shard;
 mod verdict;

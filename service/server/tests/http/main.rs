@@ -1,5 +1,7 @@
 //! Latchgate as its users meet it: real nodes, real stores, over HTTP.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod bad_input;
 mod client;
 mod leases;

@@ -32,3 +32,8 @@ limit ?3";
 pub(super) const COLLECT: &str = "
 delete from locks
 where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5";
+
+pub(super) const KEEP_SECRET: &str =
+    "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
+
+pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";

@@ -1,0 +1,119 @@
+//! Stamps as callers hold them: which store to ask, and the proof of the attempt.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use latchgate_core::gate::{OperationId, OperationName, Sha256Digest, Stamp};
+use latchgate_core::{App, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+/// Longest stamp, in bytes.
+pub const STAMP_MAX_BYTES: usize = 1_024;
+
+/// The text of a stamp: `p`, `d` or `f` and 32 hex digits, or an unguarded one, signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StampText(String);
+
+/// Which store holds the attempt's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    Primary,
+    /// Claimed in the second store because it had to be durable.
+    Durable,
+    /// Claimed in the second store because the first was away.
+    Fallback,
+}
+
+/// A stamp that was presented.
+#[derive(Clone, Debug)]
+pub(super) enum Presented {
+    Guarded(Home, Stamp),
+    Unguarded(Unguarded),
+}
+
+/// What an unguarded stamp says of its attempt, for the ledger.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Unguarded {
+    pub app: App,
+    pub id: OperationId,
+    pub sha256: Sha256Digest,
+    pub operation: OperationName,
+    pub stamp: Stamp,
+    pub at: Timestamp,
+    pub lease_ms: u64,
+}
+
+/// Signs the stamps that no store keeps.
+#[derive(Clone)]
+pub(super) struct Signer(Hmac<Sha256>);
+
+impl StampText {
+    pub(super) fn guarded(home: Home, stamp: Stamp) -> Self {
+        let letter = match home {
+            Home::Primary => 'p',
+            Home::Durable => 'd',
+            Home::Fallback => 'f',
+        };
+        Self(format!("{letter}{stamp}"))
+    }
+
+    /// Takes a text for a stamp; whether it is one shows when it is presented.
+    pub fn from_text(text: &str) -> Option<Self> {
+        (!text.is_empty() && text.len() <= STAMP_MAX_BYTES).then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StampText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Signer {
+    pub(super) fn new(secret: &[u8]) -> Self {
+        // HMAC takes a key of any length.
+        Self(Hmac::new_from_slice(secret).expect("a key of any length"))
+    }
+
+    pub(super) fn sign(&self, unguarded: &Unguarded) -> StampText {
+        let payload = serde_json::to_vec(unguarded).unwrap_or_default();
+        let mac = self.mac(&payload).finalize().into_bytes();
+        StampText(format!("o{}.{}", URL_SAFE_NO_PAD.encode(&payload), URL_SAFE_NO_PAD.encode(mac)))
+    }
+
+    /// What a presented stamp says; `None` if it is none that this cluster gave.
+    pub(super) fn read(&self, text: &StampText) -> Option<Presented> {
+        let (letter, rest) = text.0.split_at_checked(1)?;
+        let home = match letter {
+            "p" => Home::Primary,
+            "d" => Home::Durable,
+            "f" => Home::Fallback,
+            "o" => return self.read_unguarded(rest).map(Presented::Unguarded),
+            _ => return None,
+        };
+        rest.parse().ok().map(|stamp| Presented::Guarded(home, stamp))
+    }
+
+    fn read_unguarded(&self, rest: &str) -> Option<Unguarded> {
+        let (payload, mac) = rest.split_once('.')?;
+        let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
+        let mac = URL_SAFE_NO_PAD.decode(mac).ok()?;
+        self.mac(&payload).verify_slice(&mac).ok()?;
+        serde_json::from_slice(&payload).ok()
+    }
+
+    /// The purpose is part of what is signed: other things are signed with the same secret.
+    fn mac(&self, payload: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(b"latchgate unguarded stamp\0");
+        mac.update(payload);
+        mac
+    }
+}
