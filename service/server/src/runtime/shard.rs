@@ -119,7 +119,7 @@ impl Shard {
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !closed => closed = true,
-                wake_up = self.wake_ups.recv() => self.wake(wake_up.flatten(), &mut brought),
+                Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut brought),
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
                     if count == 0 {
                         return;
