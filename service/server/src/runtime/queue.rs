@@ -38,8 +38,8 @@ pub(super) struct WaitQueue {
     waiters: BTreeMap<Rank, Waiter>,
     ranks: HashMap<WaiterId, Rank>,
     deadlines: BTreeSet<(Instant, Rank)>,
-    /// How many have a deadline, that is, wait.
     arrivals: u64,
+    latest: Timestamp,
 }
 
 impl WaitQueue {
@@ -56,8 +56,11 @@ impl WaitQueue {
         self.deadlines.len()
     }
 
-    pub(super) fn insert(&mut self, waiter: Waiter) -> Rank {
+    /// Stands behind all of its priority who came before, even if the clock has gone back since.
+    pub(super) fn insert(&mut self, mut waiter: Waiter) -> Rank {
         self.arrivals += 1;
+        self.latest = self.latest.max(waiter.ask.place.arrival);
+        waiter.ask.place.arrival = self.latest;
         let (priority, arrival) = waiter.ask.place.rank();
         let rank = (priority, arrival, self.arrivals);
         if let Some(deadline) = waiter.deadline {
