@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, Place};
+use latchgate_core::lock::{Acquire, LeaseId, Place};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -37,6 +37,8 @@ impl Waiter {
 pub(super) struct WaitQueue {
     waiters: BTreeMap<Rank, Waiter>,
     ranks: HashMap<WaiterId, Rank>,
+    /// More than one, where a client repeats its acquire while the first still waits.
+    leases: HashMap<LeaseId, BTreeSet<Rank>>,
     deadlines: BTreeSet<(Instant, Rank)>,
     arrivals: u64,
     latest: Timestamp,
@@ -67,6 +69,7 @@ impl WaitQueue {
             self.deadlines.insert((deadline, rank));
         }
         self.ranks.insert(waiter.id, rank);
+        self.leases.entry(waiter.ask.lease_id.clone()).or_default().insert(rank);
         self.waiters.insert(rank, waiter);
         rank
     }
@@ -74,6 +77,12 @@ impl WaitQueue {
     pub(super) fn remove(&mut self, rank: Rank) -> Option<Waiter> {
         let waiter = self.waiters.remove(&rank)?;
         self.ranks.remove(&waiter.id);
+        if let Some(ranks) = self.leases.get_mut(&waiter.ask.lease_id) {
+            ranks.remove(&rank);
+            if ranks.is_empty() {
+                self.leases.remove(&waiter.ask.lease_id);
+            }
+        }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, rank));
         }
@@ -87,6 +96,11 @@ impl WaitQueue {
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {
         self.waiters.get(&rank)
+    }
+
+    /// Those who ask for this lease.
+    pub(super) fn asking_for(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
+        self.leases.get(lease_id).into_iter().flatten().copied()
     }
 
     /// In the order of service.

@@ -1,7 +1,7 @@
 //! What the rules say to all that is asked of one key in one batch: pure, so that a lost race only means doing it
 //! again on a fresher state.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Command, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
@@ -26,8 +26,7 @@ pub(super) struct Verdict {
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
 ///
-/// `arrived` are the waiters that came with this batch: each may turn out to repeat an earlier acquire, wherever it
-/// stands.
+/// `arrived` are the waiters that came with this batch: each may turn out to repeat an acquire whose lease has ended.
 pub(super) fn judge(
     base: &LockState,
     commands: &[Command],
@@ -73,15 +72,19 @@ impl Verdict {
         }
     }
 
+    /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
+    /// its own, here or at another node.
     fn answer_repetitions(&mut self, queue: &WaitQueue, arrived: &[Rank], now: Timestamp) {
+        let holding = self.state.holders().iter().flat_map(|lease| queue.asking_for(&lease.lease_id));
+        let repetitions: BTreeSet<Rank> = arrived.iter().copied().chain(holding).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
-        for rank in arrived.iter().filter(|rank| !settled.contains(rank)) {
-            let Some(waiter) = queue.get(*rank) else { continue };
+        for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
+            let Some(waiter) = queue.get(rank) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;
             match self.step(&Command::Acquire(ask), now) {
                 Outcome::Refused(_) => {}
-                outcome => self.settled.push((*rank, outcome)),
+                outcome => self.settled.push((rank, outcome)),
             }
         }
     }
