@@ -66,6 +66,10 @@ impl LockStore for Faulty {
         self.memory.node_id()
     }
 
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.memory.cluster_secret(fresh).await
+    }
+
     async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let loaded = self.memory.load(addresses).await?;
         Ok(Loaded { now: self.shown(loaded.now), ..loaded })

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use futures::poll;
-use latchgate::store::{Change, CommitResult, StoreError, Stored, Version};
+use latchgate::store::{Change, CommitResult, Stored, Version};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 
 use crate::worlds::{FOREVER, World, at, change, new, state, state_with};
@@ -175,7 +175,7 @@ async fn write_patiently(world: &World, key: &Address, number: u64) -> Result<()
                     return Ok(());
                 }
             }
-            Err(StoreError::Unavailable(why) | StoreError::OutcomeUnknown(why)) => return Err(why),
+            Err(error) => return Err(error.to_string()),
         }
     }
 }
