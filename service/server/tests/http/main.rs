@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod client;
+mod gate_nodes;
 mod leases;
 mod outage;
 mod pages;
