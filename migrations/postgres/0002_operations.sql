@@ -9,6 +9,8 @@ create table operations (
     state     text not null,
     -- A double run is suspected.
     suspect   boolean not null,
+    -- Claimed while the primary store was away; carried back when it returns.
+    fallback  boolean not null,
     -- ms since the Unix epoch; after it the row may go. Null: never by itself. Rounded up to the hour while the
     -- operation runs, so that a heartbeat seldom changes it and can stay a heap-only update in spite of the index.
     goes_at   bigint,
@@ -23,3 +25,4 @@ create table operations (
 -- What is over is found from the front, a batch at a time.
 create index operations_goes_at on operations (goes_at) where goes_at is not null;
 create index operations_suspect on operations (app, id) where suspect;
+create index operations_fallback on operations (app, id) where fallback;

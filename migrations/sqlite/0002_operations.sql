@@ -6,6 +6,7 @@ create table operations (
     operation text not null,
     state     text not null,
     suspect   integer not null,
+    fallback  integer not null,
     goes_at   integer,
     record    text not null,
     primary key (app, id)
@@ -13,3 +14,4 @@ create table operations (
 
 create index operations_goes_at on operations (goes_at) where goes_at is not null;
 create index operations_suspect on operations (app, id) where suspect;
+create index operations_fallback on operations (app, id) where fallback;

@@ -10,6 +10,8 @@ use latchgate_core::gate::RETENTION_MS_DEFAULT;
 
 use crate::http::{OperationRequestLimits, RequestLimits, ServerLimits};
 use crate::runtime::Limits;
+use crate::runtime::operations::OperationLimits;
+use crate::store::gate::redis::RedisGateConfig;
 use crate::store::postgres::PostgresConfig;
 use crate::store::sqlite;
 
@@ -51,6 +53,28 @@ pub struct StoreArgs {
 
     #[arg(long, env = "DATABASE_URL", hide = true, hide_env_values = true)]
     database_url: Option<String>,
+
+    /// Where the gate's records live: `redis://HOST`, `postgres://…` or `sqlite:PATH`. If absent: beside the locks. With
+    /// Redis, durable operations and those of the outage mode `fallback` are kept beside the locks.
+    #[arg(long, value_name = "URL", env = "LATCHGATE_GATE", hide_env_values = true)]
+    pub gate: Option<String>,
+
+    /// Accept a Redis that drops records when its memory is full, and so lets operations run twice.
+    #[arg(long, env = "LATCHGATE_ALLOW_EVICTION")]
+    pub allow_eviction: bool,
+
+    /// What the gate's keys in Redis begin with.
+    #[arg(long, value_name = "TEXT", env = "LATCHGATE_GATE_PREFIX", default_value = "latchgate")]
+    pub gate_prefix: String,
+
+    /// Longest time that a call to the gate waits for one store, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_GATE_TIMEOUT_MS", default_value_t = 450)]
+    pub gate_timeout_ms: u64,
+
+    /// What the nodes sign with, at least 16 bytes; prefer the environment, where `ps` does not show it. If absent: made
+    /// once and kept in the store of the locks.
+    #[arg(long, value_name = "TEXT", env = "LATCHGATE_SECRET", hide_env_values = true)]
+    pub secret: Option<String>,
 
     /// Accept a Postgres with `fsync` or `synchronous_commit` off: a crash of it may forget locks that are held.
     #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
@@ -207,6 +231,15 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
+/// The engine that `--gate` names.
+#[derive(Clone, Debug)]
+pub enum GateEngine {
+    BesideTheLocks,
+    Redis(RedisGateConfig),
+    Postgres(PostgresConfig),
+    Sqlite(PathBuf),
+}
+
 /// The engine that `--locks` names.
 #[derive(Clone, Debug)]
 pub enum LocksEngine {
@@ -221,18 +254,45 @@ impl StoreArgs {
         let from_environment = self.database_url.as_deref().filter(|url| is_postgres(url));
         let url = self.locks.as_deref().or(from_environment).unwrap_or(DEFAULT_LOCKS);
         if is_postgres(url) {
-            return Ok(LocksEngine::Postgres(PostgresConfig {
-                url: url.to_owned(),
-                direct_url: self.locks_direct.clone(),
-                shards: usize::from(self.shards),
-                statement_timeout: Duration::from_millis(self.store_timeout_ms),
-                allow_volatile: self.allow_volatile,
-            }));
+            return Ok(LocksEngine::Postgres(self.postgres(url, self.locks_direct.clone())));
         }
         match sqlite::path_of(url) {
             Some(path) => Ok(LocksEngine::Sqlite(path)),
             // Not echoed: it may hold a password.
             None => bail!("--locks must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
+        }
+    }
+}
+
+impl StoreArgs {
+    /// # Errors
+    /// When the URL is of no engine.
+    pub fn gate_engine(&self) -> anyhow::Result<GateEngine> {
+        let Some(url) = self.gate.as_deref() else { return Ok(GateEngine::BesideTheLocks) };
+        if url.starts_with("redis://") || url.starts_with("rediss://") {
+            return Ok(GateEngine::Redis(RedisGateConfig {
+                url: url.to_owned(),
+                prefix: self.gate_prefix.clone(),
+                timeout: Duration::from_millis(self.gate_timeout_ms),
+                allow_eviction: self.allow_eviction,
+            }));
+        }
+        if is_postgres(url) {
+            return Ok(GateEngine::Postgres(self.postgres(url, None)));
+        }
+        match sqlite::path_of(url) {
+            Some(path) => Ok(GateEngine::Sqlite(path)),
+            None => bail!("--gate must be redis://HOST, postgres://USER:PASSWORD@HOST/DATABASE or sqlite:PATH"),
+        }
+    }
+
+    fn postgres(&self, url: &str, direct_url: Option<String>) -> PostgresConfig {
+        PostgresConfig {
+            url: url.to_owned(),
+            direct_url,
+            shards: usize::from(self.shards),
+            statement_timeout: Duration::from_millis(self.store_timeout_ms),
+            allow_volatile: self.allow_volatile,
         }
     }
 }
@@ -266,6 +326,11 @@ impl ServeArgs {
             "--retention-ms-default must lie between --retention-ms-min and --retention-ms-max"
         );
         ensure!(self.retention_ms_max <= 100 * YEAR_MS, "--retention-ms-max must be at most a hundred years");
+        ensure!(self.store.gate_timeout_ms > 0, "--gate-timeout-ms must be at least 1");
+        ensure!(
+            self.store.secret.as_ref().is_none_or(|secret| secret.len() >= 16),
+            "--secret must be at least 16 bytes long"
+        );
         ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
         ensure!(self.store.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
         ensure!(self.wait_ms_max <= 24 * 3_600_000, "--wait-ms-max must be at most a day");
@@ -298,6 +363,13 @@ impl ServeArgs {
             header_timeout: Duration::from_millis(self.header_timeout_ms),
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             access_log: self.access_log,
+        }
+    }
+
+    pub fn operation_limits(&self) -> OperationLimits {
+        OperationLimits {
+            command_max: Duration::from_millis(self.store.gate_timeout_ms),
+            waiters_max: self.waiters_per_shard,
         }
     }
 

@@ -7,11 +7,15 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{LocksEngine, MigrateArgs, ServeArgs, StoreArgs};
+use crate::config::{GateEngine, LocksEngine, MigrateArgs, ServeArgs, StoreArgs};
 use crate::http::{self, Context};
 use crate::runtime::Locks;
 use crate::runtime::operations::Operations;
 use crate::store::LockStore;
+use crate::store::gate::GateStore;
+use crate::store::gate::postgres::PostgresGateStore;
+use crate::store::gate::redis::RedisGateStore;
+use crate::store::gate::sqlite::SqliteGateStore;
 use crate::store::postgres::{PostgresConfig, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry;
@@ -28,17 +32,18 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     args.check()?;
     let store = open(&args.store, args.migrate).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
+    let operations = open_gate(&args, &store).await?;
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
-    // MERGE: the started gate goes here.
-    let router = http::router(Context::new(locks.clone(), Operations, args.request_limits()));
+    let router = http::router(Context::new(locks.clone(), operations.clone(), args.request_limits()));
     let stop = CancellationToken::new();
     let mut serving = tokio::spawn(http::serve(listener, router, args.server_limits(), stop.clone()));
     tokio::select! {
         told = told_to_stop() => {
             tracing::info!(signal = told?, "shutting down");
             locks.close();
+            operations.close();
             stop.cancel();
         }
         ended = &mut serving => return ended.context("the server ended by itself"),
@@ -56,6 +61,11 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
         LocksEngine::Sqlite(path) => drop(SqliteStore::open(&path, true).await?),
         LocksEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
     }
+    match args.store.gate_engine()? {
+        GateEngine::BesideTheLocks | GateEngine::Redis(_) => {}
+        GateEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
+        GateEngine::Sqlite(path) => drop(SqliteGateStore::open(&path).await?),
+    }
     println!("The schema is up to date.");
     Ok(())
 }
@@ -69,6 +79,39 @@ async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Arc<dyn LockSto
             Ok(Arc::new(store))
         }
     }
+}
+
+/// The gate on its store; with Redis, also on the store of the locks.
+async fn open_gate(args: &ServeArgs, locks: &Arc<dyn LockStore>) -> anyhow::Result<Operations> {
+    let engine = args.store.gate_engine()?;
+    let opening = async {
+        let (primary, second): (Arc<dyn GateStore>, Option<Arc<dyn GateStore>>) = match engine {
+            GateEngine::BesideTheLocks => (beside_the_locks(args).await?, None),
+            GateEngine::Redis(config) => {
+                (Arc::new(RedisGateStore::open(&config).await?), Some(beside_the_locks(args).await?))
+            }
+            GateEngine::Postgres(config) => {
+                if args.migrate {
+                    PostgresStore::migrate(&config).await?;
+                }
+                (Arc::new(PostgresGateStore::open(&config).await?), None)
+            }
+            GateEngine::Sqlite(path) => (Arc::new(SqliteGateStore::open(&path).await?), None),
+        };
+        let secret = match &args.store.secret {
+            Some(secret) => secret.clone().into_bytes(),
+            None => locks.cluster_secret(&rand::random::<[u8; 32]>()).await?,
+        };
+        Operations::start(primary, second, &secret, args.operation_limits()).await
+    };
+    tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
+}
+
+async fn beside_the_locks(args: &ServeArgs) -> anyhow::Result<Arc<dyn GateStore>> {
+    Ok(match args.store.engine()? {
+        LocksEngine::Sqlite(path) => Arc::new(SqliteGateStore::open(&path).await?),
+        LocksEngine::Postgres(config) => Arc::new(PostgresGateStore::open(&config).await?),
+    })
 }
 
 async fn open_postgres(config: &PostgresConfig, migrate: bool) -> anyhow::Result<PostgresStore> {

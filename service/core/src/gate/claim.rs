@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, Durability, OnExpiry, OperationName, Sha256Digest, Shelf, Stamp};
+use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Shelf, Stamp};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,10 @@ pub enum Command {
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
     /// Forget the record; one whose attempt still runs only with `force`.
     Forget { force: bool },
+    /// I went without asking, because the gate was away, and this is how it ended.
+    Enter { claim: Claim, post: Post },
+    /// This record was claimed in the fallback store while the primary was away.
+    CarryBack(Box<OperationRecord>),
 }
 
 /// A pre: the operation's fingerprint and what the attempt wants.

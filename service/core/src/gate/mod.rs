@@ -15,12 +15,14 @@
 //! is told that the outcome is unknown (`block`). `vacant` is what "forgotten" leaves behind for a few minutes, so that
 //! the late and repeated posts of attempts that have ended still get a true answer; it stops nobody.
 
+mod carry_back;
 mod claim;
 mod contents;
 mod digest;
 mod expiry;
 mod forget;
 mod heartbeat;
+mod ledger;
 mod names;
 mod outcome;
 mod post;

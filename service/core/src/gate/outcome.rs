@@ -41,6 +41,9 @@ pub enum Outcome {
     Forgotten { was: State },
     /// Forget: an attempt is running, or its lease passed and nobody knows how it ended; only `force` forgets that.
     StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
+
+    /// Carry-back: done. `suspected`: both stores had a success.
+    Carried { suspected: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The one place where a record moves.
 
-use super::{Command, OperationRecord, Outcome, forget, heartbeat, post, pre};
+use super::{Command, OperationRecord, Outcome, carry_back, forget, heartbeat, ledger, post, pre};
 use crate::time::Timestamp;
 
 /// What a command makes of a record.
@@ -31,6 +31,8 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Post(post) => post::post(record, post, now),
         Command::Heartbeat { stamp, lease_ms } => heartbeat::heartbeat(record, stamp, lease_ms, now),
         Command::Forget { force } => forget::forget(record, force, now),
+        Command::Enter { claim, post } => ledger::enter(record, claim, post, now),
+        Command::CarryBack(carried) => carry_back::carry_back(record, *carried, now),
     };
     let running = step.record.as_ref().is_some_and(|record| matches!(record.phase, super::Phase::Started(_)));
     Step { wakes: awaited && step.changed && !running, ..step }
@@ -40,6 +42,8 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
 fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -> Step {
     match command {
         Command::Pre(claim) => pre::first(claim, now),
+        Command::Enter { claim, post } => ledger::enter_first(claim, post, now),
+        Command::CarryBack(carried) => carry_back::into_absent(*carried),
         Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => {
             Step { record: stale, outcome: Outcome::NotFound, changed: false, wakes: false }
         }

@@ -269,8 +269,8 @@ impl Code {
                 StatusCode::CONFLICT,
                 "Not all of the batch may proceed",
                 "`items` has the answer to each operation, in the order asked: a `status` and, unless it may proceed, \
-                 a `code`. With `all_or_nothing` (the default) nothing is claimed. Without it, the items whose \
-                 `status` is 200 or 201 are yours and have their `stamp`: do them, and post each one's outcome.",
+                 a `code`. With `all_or_nothing` (the default) nothing new is claimed. Items whose `status` is 200 or \
+                 201 are yours and have their `stamp`: do them, and post each one's outcome.",
                 "Read `items`. Those that are duplicates are done; ask again for the others.",
             ),
             Self::Overloaded => (

@@ -299,6 +299,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         match error {
             StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
             StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+            StoreError::Contended(what) => Failure::Overloaded(what),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Gate {
                 Err(error) => return Err(error),
             }
         }
-        Err(StoreError::Unavailable("too many calls contend for the operation".to_owned()))
+        Err(StoreError::Contended("for this operation"))
     }
 
     /// The record of an operation that counts: not one whose time is over, nor one that was forgotten.
@@ -146,6 +146,31 @@ impl Gate {
     pub async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
         let expired = self.deadline().bound(self.store.expire(limit)).await;
         expired.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    /// Removes a record that has not changed since; returns whether it did.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn remove(&self, address: &OperationAddress, stored: &Stored) -> Result<bool, StoreError> {
+        let deadline = self.deadline();
+        let now = self.now(deadline).await?;
+        let change = Change { expected: stored.version, record: None, wakes: false };
+        Ok(matches!(self.replace(now, address, change, deadline).await?, Written::Done))
+    }
+
+    /// The store's clock by this node's estimate; 0 before the store has answered once.
+    pub fn clock_now(&self) -> Timestamp {
+        self.clock.now().unwrap_or_default()
+    }
+
+    /// The store's clock, asked anew.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn now_or_ask(&self) -> Result<Timestamp, StoreError> {
+        let ping = self.deadline().bound(self.store.ping()).await;
+        ping.unwrap_or_else(|| Err(timed_out()))
     }
 
     fn deadline(&self) -> Deadline {

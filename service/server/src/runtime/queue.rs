@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, Place};
+use latchgate_core::lock::{Acquire, LeaseId, Place};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -37,9 +37,11 @@ impl Waiter {
 pub(super) struct WaitQueue {
     waiters: BTreeMap<Rank, Waiter>,
     ranks: HashMap<WaiterId, Rank>,
+    /// More than one, where a client repeats its acquire while the first still waits.
+    leases: HashMap<LeaseId, BTreeSet<Rank>>,
     deadlines: BTreeSet<(Instant, Rank)>,
-    /// How many have a deadline, that is, wait.
     arrivals: u64,
+    latest: Timestamp,
 }
 
 impl WaitQueue {
@@ -56,14 +58,18 @@ impl WaitQueue {
         self.deadlines.len()
     }
 
-    pub(super) fn insert(&mut self, waiter: Waiter) -> Rank {
+    /// Stands behind all of its priority who came before, even if the clock has gone back since.
+    pub(super) fn insert(&mut self, mut waiter: Waiter) -> Rank {
         self.arrivals += 1;
+        self.latest = self.latest.max(waiter.ask.place.arrival);
+        waiter.ask.place.arrival = self.latest;
         let (priority, arrival) = waiter.ask.place.rank();
         let rank = (priority, arrival, self.arrivals);
         if let Some(deadline) = waiter.deadline {
             self.deadlines.insert((deadline, rank));
         }
         self.ranks.insert(waiter.id, rank);
+        self.leases.entry(waiter.ask.lease_id.clone()).or_default().insert(rank);
         self.waiters.insert(rank, waiter);
         rank
     }
@@ -71,6 +77,12 @@ impl WaitQueue {
     pub(super) fn remove(&mut self, rank: Rank) -> Option<Waiter> {
         let waiter = self.waiters.remove(&rank)?;
         self.ranks.remove(&waiter.id);
+        if let Some(ranks) = self.leases.get_mut(&waiter.ask.lease_id) {
+            ranks.remove(&rank);
+            if ranks.is_empty() {
+                self.leases.remove(&waiter.ask.lease_id);
+            }
+        }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, rank));
         }
@@ -84,6 +96,11 @@ impl WaitQueue {
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {
         self.waiters.get(&rank)
+    }
+
+    /// Those who ask for this lease.
+    pub(super) fn asking_for(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
+        self.leases.get(lease_id).into_iter().flatten().copied()
     }
 
     /// In the order of service.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Grant, LockState, Lost, NodeId, Outcome, Place, Release, Renew,
+    Acquire, Command, EndReason, Grant, Lease, LockState, Lost, NodeId, Outcome, Place, Release, Renew,
 };
 use latchgate_core::{Address, Timestamp};
 use lru::LruCache;
@@ -140,7 +140,7 @@ impl Shard {
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !closed => closed = true,
-                wake_up = self.wake_ups.recv() => self.wake(wake_up.flatten(), &mut brought),
+                Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut brought),
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
                     if count == 0 {
                         return;
@@ -493,6 +493,8 @@ fn far() -> tokio::time::Instant {
 
 fn renewed(outcome: Outcome, now: Timestamp) -> Answer<Renewed> {
     match outcome {
+        // As with a grant: whoever is told of it now must not go on.
+        Outcome::Renewed(lease) if lease.expires_at <= now => Ok(Renewed::LeaseLost(run_out(&lease))),
         Outcome::Renewed(lease) => Ok(Renewed::Renewed { lease, now }),
         Outcome::LeaseLost(lost) => Ok(Renewed::LeaseLost(lost)),
         other => Err(unexpected(&other)),
@@ -512,13 +514,16 @@ fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bo
     match outcome {
         // The commit took longer than the lease is long: whoever is told of it now must not go on.
         Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
-            let lost = Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token };
-            (Acquired::LeaseLost(lost), false)
+            (Acquired::LeaseLost(run_out(&lease)), false)
         }
         Outcome::Granted(grant) => (Acquired::Granted(Granted { lease: grant.lease, waited, now }), !grant.repeated),
         Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
         _ => (Acquired::LeaseIdReused, false),
     }
+}
+
+fn run_out(lease: &Lease) -> Lost {
+    Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token }
 }
 
 fn unexpected(outcome: &Outcome) -> Failure {

@@ -1,7 +1,7 @@
 //! What the rules say to all that is asked of one key in one batch: pure, so that a lost race only means doing it
 //! again on a fresher state.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Command, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
@@ -26,8 +26,8 @@ pub(super) struct Verdict {
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
 ///
-/// `maybe_granted` are the waiters that came with this batch, each of which may turn out to repeat an earlier acquire,
-/// wherever it stands, and those of an earlier commit of unknown outcome.
+/// `maybe_granted` are the waiters that came with this batch, each of which may turn out to repeat an earlier acquire, and
+/// those of an earlier commit of unknown outcome.
 pub(super) fn judge<'a>(
     base: &LockState,
     commands: &[Command],
@@ -73,15 +73,24 @@ impl Verdict {
         }
     }
 
-    fn answer_repetitions<'a>(&mut self, queue: &WaitQueue, ranks: impl Iterator<Item = &'a Rank>, now: Timestamp) {
+    /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
+    /// its own, here or at another node.
+    fn answer_repetitions<'a>(
+        &mut self,
+        queue: &WaitQueue,
+        maybe_granted: impl Iterator<Item = &'a Rank>,
+        now: Timestamp,
+    ) {
+        let holding = self.state.holders().iter().flat_map(|lease| queue.asking_for(&lease.lease_id));
+        let repetitions: BTreeSet<Rank> = maybe_granted.copied().chain(holding).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
-        for rank in ranks.filter(|rank| !settled.contains(rank)) {
-            let Some(waiter) = queue.get(*rank) else { continue };
+        for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
+            let Some(waiter) = queue.get(rank) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;
             match self.step(&Command::Acquire(ask), now) {
                 Outcome::Refused(_) => {}
-                outcome => self.settled.push((*rank, outcome)),
+                outcome => self.settled.push((rank, outcome)),
             }
         }
     }

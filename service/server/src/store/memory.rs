@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use latchgate_core::lock::{LockState, NodeId};
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored,
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
     WAKE_UPS_MAX, WakeUp,
 };
 
@@ -27,6 +27,7 @@ struct Shared {
     exclusive: Arc<tokio::sync::Mutex<()>>,
     rows: Mutex<BTreeMap<Address, Row>>,
     listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
+    secret: OnceLock<Vec<u8>>,
 }
 
 struct Row {
@@ -41,6 +42,7 @@ impl Default for MemoryStore {
             exclusive: Arc::default(),
             rows: Mutex::default(),
             listeners: Mutex::default(),
+            secret: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -64,8 +66,8 @@ impl Shared {
             return Committed { now: store_now, result: CommitResult::ClockOff };
         }
         let mut write = |change: &Change| {
-            // A row that has been collected is written anew, as the databases do.
-            if rows.get(&change.address).is_some_and(|row| row.stored.version != change.expected) {
+            let version = rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version);
+            if version != change.expected {
                 return None;
             }
             let version = change.expected.next(now);
@@ -153,6 +155,10 @@ impl LockStore for MemoryStore {
         listeners.retain(|_, listener| !listener.is_closed());
         listeners.insert(node.clone(), sender);
         Ok(receiver)
+    }
+
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        Ok(self.shared.secret.get_or_init(|| fresh.to_vec()).clone())
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

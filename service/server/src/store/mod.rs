@@ -88,13 +88,18 @@ pub enum StoreError {
     /// A commit may or may not have happened.
     #[error("the outcome of a commit is unknown: {0}")]
     OutcomeUnknown(String),
+    /// The store answers, but others were faster every time. Nothing was written.
+    #[error("too many contend: {0}")]
+    Contended(&'static str),
 }
 
 impl StoreError {
     /// The same of a call that only reads: there, nothing is unknown.
     pub(crate) fn of_reading(self) -> Self {
-        let (Self::Unavailable(reason) | Self::OutcomeUnknown(reason)) = self;
-        Self::Unavailable(reason)
+        match self {
+            Self::OutcomeUnknown(reason) => Self::Unavailable(reason),
+            other => other,
+        }
     }
 }
 
@@ -132,8 +137,8 @@ pub trait LockStore: Send + Sync + 'static {
 
     async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError>;
 
-    /// Writes all changes whose version holds, in one commit; that of a row which has been collected since holds too, for
-    /// such a row says nothing. `now` is the caller's estimate of the store's clock; no two changes have the same address.
+    /// Writes all changes whose version holds, in one commit. `now` is the caller's estimate of the store's clock; no two
+    /// changes have the same address.
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 
     /// Loads states and keeps everybody else from changing them until the answer is committed or dropped.
@@ -150,6 +155,9 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// What `node` is told from now on. [`WakeUp::All`] follows every gap.
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
+
+    /// The secret that all nodes of this store share: `fresh` if there is none yet.
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError>;
 
     /// Whether the store answers; gives its clock.
     async fn ping(&self) -> Result<Timestamp, StoreError>;

@@ -1,8 +1,11 @@
 //! Latchgate as its users meet it: real nodes, real stores, over HTTP.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod bad_input;
 mod bad_operations;
 mod client;
+mod gate_nodes;
 mod leases;
 mod operations;
 mod outage;

@@ -112,7 +112,7 @@ async fn an_unknown_end_blocks_until_its_attempt_resolves_it() {
 #[tokio::test]
 async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted() {
     let node = with_short_leases().await;
-    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 50 })).await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
     let second = begun(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     assert_eq!((&second.body["attempt"], &second.body["reentry"]), (&json!(2), &json!(true)));
     let late = report(&node, &first, json!({ "outcome": "success", "result": "first" })).await;
@@ -133,7 +133,7 @@ async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted(
 #[tokio::test]
 async fn a_passed_lease_that_blocks_lets_nobody_go() {
     let node = with_short_leases().await;
-    let ask = json!({ "operation": "charge", "contents": "x", "lease_ms": 50, "on_expiry": "block" });
+    let ask = json!({ "operation": "charge", "contents": "x", "lease_ms": 500, "on_expiry": "block" });
     let first = begun(&node, ask).await;
     let blocked = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     blocked.assert_problem(409, "operation-unknown");
@@ -145,7 +145,7 @@ async fn a_passed_lease_that_blocks_lets_nobody_go() {
 #[tokio::test]
 async fn a_late_post_counts_as_long_as_nobody_has_re_entered() {
     let node = with_short_leases().await;
-    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 50 })).await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
     lease_passes(&node, &go).await;
     let late = report(&node, &go, json!({ "outcome": "success" })).await;
     assert_eq!((late.status.as_u16(), &late.body["late"]), (200, &json!(true)));
@@ -320,7 +320,7 @@ async fn heartbeats_renew_the_lease_until_the_end() {
     ended.assert_problem(409, "operation-ended");
     assert_eq!(ended.body["recorded"], "success");
 
-    let passed = begun(&node, json!({ "operation": "charge", "contents": "y", "lease_ms": 50 })).await;
+    let passed = begun(&node, json!({ "operation": "charge", "contents": "y", "lease_ms": 500 })).await;
     lease_passes(&node, &passed).await;
     let revived = beat(&node, &passed, json!({ "lease_ms": 60_000 })).await;
     assert_eq!((revived.status.as_u16(), &revived.body["late"]), (200, &json!(true)));

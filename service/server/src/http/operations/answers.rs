@@ -9,7 +9,6 @@ use latchgate_core::gate::{
     Posted, Report, Shelf, Succeeded, UnknownCause,
 };
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -512,7 +511,11 @@ fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now: Ti
                 .with("remaining_ms", remaining_ms)
                 .retry_after_ms(retry_after_ms(*remaining_ms))
         }
-        Outcome::Go(_) | Outcome::Posted(_) | Outcome::Beating { .. } | Outcome::Forgotten { .. } => {
+        Outcome::Go(_)
+        | Outcome::Posted(_)
+        | Outcome::Beating { .. }
+        | Outcome::Forgotten { .. }
+        | Outcome::Carried { .. } => {
             tracing::error!(operation.id = %id, ?outcome, "an outcome came as the answer to another question");
             Problem::new(Code::InternalError, "The gate answered another question than was asked.")
         }

@@ -6,7 +6,6 @@ use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
 };
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 

@@ -1,19 +1,76 @@
 //! The gate as a node runs it: waiting, outages, two stores.
+//!
+//! The primary store serves what need not be durable. The second, if there is one, is the SQL store of the locks: it has
+//! the durable records, and takes over from a primary that is away for those who ask for that (`fallback`).
 
 mod ask;
+mod batch;
+mod outage;
 mod stamp;
+mod waits;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use latchgate_core::App;
-use latchgate_core::gate::OperationId;
+use latchgate_core::gate::{
+    Claim, Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report, Shelf, State,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::ask::{BatchTold, OnOutage, PostAsk, PreAsk, PreTold, Shown, ShownPage, Told};
+use self::outage::Outage;
 pub use self::stamp::StampText;
+use self::stamp::{Home, Presented, Signer, Unguarded};
+use self::waits::Waits;
+use crate::runtime::gate::{Bounds, Gate, fresh_stamp};
 use crate::runtime::{Answer, Failure};
-use crate::store::gate::Filter;
+use crate::store::StoreError;
+use crate::store::gate::{Filter, GateStore, ListError};
+
+/// A waiting pre looks again this often even when nothing wakes it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often finished records are removed, and how many at a time.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+const EXPIRE_MAX: usize = 1_000;
+
+/// How much the gate of a node takes on.
+#[derive(Clone, Debug)]
+pub struct OperationLimits {
+    /// Longest time for one command's dealings with a store.
+    pub command_max: Duration,
+    pub waiters_max: usize,
+}
+
+impl Default for OperationLimits {
+    fn default() -> Self {
+        Self { command_max: Duration::from_millis(450), waiters_max: 50_000 }
+    }
+}
 
 /// This node's gate. Clones are handles on the same one.
 #[derive(Clone)]
-pub struct Operations;
+pub struct Operations {
+    inner: Arc<Inner>,
+    /// Ends the gate's own tasks with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+struct Inner {
+    primary: Side,
+    second: Option<Side>,
+    outage: Outage,
+    signer: Signer,
+    limits: OperationLimits,
+    /// Ends all waits.
+    closing: CancellationToken,
+}
+
+/// A store, with who waits for what is in it.
+struct Side {
+    gate: Gate,
+    waits: Arc<Waits>,
+}
 
 /// Why there is no listing.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,17 +82,99 @@ pub enum ListFailure {
 }
 
 impl Operations {
+    /// Starts the gate on its stores. `secret` signs the stamps of unguarded runs.
+    ///
+    /// # Errors
+    /// When a store cannot be reached.
+    pub async fn start(
+        primary: Arc<dyn GateStore>,
+        second: Option<Arc<dyn GateStore>>,
+        secret: &[u8],
+        limits: OperationLimits,
+    ) -> anyhow::Result<Self> {
+        let running = CancellationToken::new();
+        let side = async |store: Arc<dyn GateStore>| -> Result<Side, StoreError> {
+            let bounds = Bounds { call_max: limits.command_max, command_max: limits.command_max };
+            let waits = Waits::new(limits.waiters_max);
+            let mut wake_ups = store.wake_ups().await?;
+            let bells = Arc::clone(&waits);
+            tokio::spawn(running.clone().run_until_cancelled_owned(async move {
+                while let Some(wake_up) = wake_ups.recv().await {
+                    bells.wake(&wake_up);
+                }
+            }));
+            Ok(Side { gate: Gate::new(store, bounds), waits })
+        };
+        let primary = side(primary).await?;
+        let second = match second {
+            Some(store) => Some(side(store).await?),
+            None => None,
+        };
+        let inner = Arc::new(Inner {
+            primary,
+            second,
+            outage: Outage::default(),
+            signer: Signer::new(secret),
+            limits,
+            closing: CancellationToken::new(),
+        });
+        tokio::spawn(running.clone().run_until_cancelled_owned(outage::look_after(Arc::clone(&inner))));
+        tokio::spawn(running.clone().run_until_cancelled_owned(expire(Arc::clone(&inner))));
+        Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
+    }
+
+    /// Ends all waits.
+    pub fn close(&self) {
+        self.inner.closing.cancel();
+    }
+
     /// May I do it?
     ///
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
     pub async fn pre(&self, app: &App, ask: PreAsk) -> Answer<PreTold> {
-        todo!()
-    }
-
-    /// Several pres at once; with `all_or_nothing`, none is claimed unless all may go.
-    pub async fn pre_all(&self, app: &App, asks: Vec<PreAsk>, all_or_nothing: bool) -> BatchTold {
-        todo!()
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id: ask.fingerprint.id };
+        let mut claim = Claim {
+            operation: ask.operation.clone(),
+            sha256: ask.fingerprint.sha256,
+            checked: ask.checked,
+            stamp: fresh_stamp(),
+            attempt_id: ask.attempt_id.clone(),
+            lease_ms: ask.lease_ms,
+            on_expiry: ask.on_expiry,
+            durability: ask.durability,
+            shelf: Shelf::Primary,
+            waits_until: None,
+        };
+        let wait = Wait { asked: Instant::now(), patience: ask.wait };
+        if let (Durability::Durable, Some(second)) = (ask.durability, &inner.second) {
+            if let Some(refused) = inner.refused_in_front(&address, &claim, wait).await {
+                return Ok(refused);
+            }
+            return inner.pre_on(second, Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
+        }
+        let error = if inner.outage.is_up() {
+            match inner.pre_on(&inner.primary, Home::Primary, &address, claim.clone(), wait).await {
+                Ok(told) => return Ok(told),
+                Err(Broken::Failed(failure)) => return Err(failure),
+                // It answers: that is no outage.
+                Err(Broken::Store(error @ StoreError::Contended(_))) => return Err(failure_of(error)),
+                Err(Broken::Store(error)) => error,
+            }
+        } else {
+            StoreError::Unavailable("the gate's store is down".to_owned())
+        };
+        inner.outage.begin(&error);
+        match (ask.on_outage, &inner.second) {
+            (OnOutage::Fallback, Some(second)) => {
+                // The same stamp: should the claim have reached the primary after all, it is the same attempt.
+                claim.shelf = Shelf::Fallback;
+                inner.pre_on(second, Home::Fallback, &address, claim, wait).await.map_err(Broken::failure)
+            }
+            (OnOutage::Open, _) => Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
+            (OnOutage::Closed | OnOutage::Fallback, _) => Err(failure_of(error)),
+        }
     }
 
     /// This is how it ended.
@@ -43,7 +182,42 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn post(&self, app: &App, id: OperationId, stamp: &StampText, ask: PostAsk) -> Answer<Told> {
-        todo!()
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(app, id).await };
+        let is_permanent = ask.permanent && ask.report == Report::Success;
+        let is_durable = matches!(presented, Presented::Guarded(Home::Durable, _));
+        let post = |stamp| Post {
+            stamp,
+            report: ask.report,
+            result: ask.result.clone(),
+            retention_ms: ask.retention_ms,
+            permanent: ask.permanent,
+        };
+        let told = match presented {
+            Presented::Unguarded(unguarded) if unguarded.app != *app || unguarded.id != id => {
+                return self.mismatch(app, id).await;
+            }
+            Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
+                if is_permanent && inner.second.is_some() =>
+            {
+                return Ok(Told::PermanentNeedsDurable);
+            }
+            Presented::Unguarded(unguarded) => {
+                let claim = unguarded.claim();
+                inner.enter(&address, claim, post(unguarded.stamp)).await?
+            }
+            Presented::Guarded(home, stamp) => inner.apply_at(home, &address, &Command::Post(post(stamp))).await?,
+        };
+        if let Told::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &told {
+            tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
+        }
+        let is_success = matches!(&told, Told::Outcome { outcome: Outcome::Posted(posted), .. }
+            if posted.report == Report::Success);
+        if is_durable && is_success && !is_permanent {
+            inner.put_in_front(&address).await;
+        }
+        Ok(told)
     }
 
     /// I am still at it.
@@ -57,7 +231,18 @@ impl Operations {
         stamp: &StampText,
         lease_ms: Option<u64>,
     ) -> Answer<Told> {
-        todo!()
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        match inner.signer.read(stamp) {
+            Some(Presented::Guarded(home, stamp)) => {
+                inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
+            }
+            // There is no lease to renew.
+            Some(Presented::Unguarded(_)) => {
+                Ok(Told::Outcome { outcome: Outcome::NotFound, now: inner.primary.gate.clock_now() })
+            }
+            None => self.mismatch(app, id).await,
+        }
     }
 
     /// The record that counts, if there is one.
@@ -65,10 +250,24 @@ impl Operations {
     /// # Errors
     /// When there is no answer.
     pub async fn get(&self, app: &App, id: OperationId) -> Answer<Option<Shown>> {
-        todo!()
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let in_primary = inner.ask_primary(inner.primary.gate.get(&address)).await;
+        if let Ok(at) = &in_primary
+            && let Some(record) = at.answer.clone()
+        {
+            return Ok(Some(Shown { id, record, now: at.now }));
+        }
+        if let Some(second) = &inner.second {
+            let at = second.gate.get(&address).await.map_err(failure_of)?;
+            if let Some(record) = at.answer {
+                return Ok(Some(Shown { id, record, now: at.now }));
+            }
+        }
+        in_primary.map(|_| None).map_err(failure_of)
     }
 
-    /// A page of records, in an order of the stores' own.
+    /// A page of records, in an order of the stores' own: the primary's first.
     ///
     /// # Errors
     /// When a store does not answer, or the cursor is none of its own.
@@ -79,7 +278,27 @@ impl Operations {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ShownPage, ListFailure> {
-        todo!()
+        let inner = &self.inner;
+        let (side, letter, cursor) = match (cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
+            (None, _) => (&inner.primary, 'p', None),
+            (Some(Some(("p", rest))), _) => (&inner.primary, 'p', Some(rest)),
+            (Some(Some(("s", ""))), Some(second)) => (second, 's', None),
+            (Some(Some(("s", rest))), Some(second)) => (second, 's', Some(rest)),
+            _ => return Err(ListFailure::InvalidCursor),
+        };
+        let page = side.gate.list(app, filter, cursor, limit).await.map_err(|error| match error {
+            ListError::InvalidCursor => ListFailure::InvalidCursor,
+            ListError::Store(error) => ListFailure::Failure(failure_of(error)),
+        })?;
+        let now = side.gate.now_or_ask().await.map_err(failure_of)?;
+        // What stands in front of the second store is shown from there.
+        let is_copy = |record: &OperationRecord| {
+            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable
+        };
+        let records = page.records.into_iter().filter(|(_, record)| !is_copy(record));
+        let records = records.map(|(id, record)| Shown { id, record, now }).collect();
+        let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
+        Ok(ShownPage { records, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
     }
 
     /// Forgets a record; one whose attempt runs, or may have run, only by `force`.
@@ -87,6 +306,234 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<Told> {
-        todo!()
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let forget = Command::Forget { force };
+        // The copy in front goes last: until then it only refuses.
+        let in_second = match &inner.second {
+            Some(second) => Some(second.gate.apply(&address, &forget).await.map_err(failure_of)?),
+            None => None,
+        };
+        if let Some(told) = in_second.as_ref().filter(|told| matches!(told.outcome, Outcome::StillStarted { .. })) {
+            return Ok(Told::Outcome { outcome: told.outcome.clone(), now: told.now });
+        }
+        let in_primary = inner.ask_primary(inner.primary.gate.apply(&address, &forget)).await.map_err(failure_of)?;
+        let found = in_second.filter(|told| matches!(told.outcome, Outcome::Forgotten { was } if was != State::Vacant));
+        let told = match in_primary.outcome {
+            Outcome::NotFound => found.unwrap_or(in_primary),
+            _ => in_primary,
+        };
+        Ok(Told::Outcome { outcome: told.outcome, now: told.now })
     }
+
+    /// What is no stamp of this operation proves nothing, whether or not there is such an operation.
+    async fn mismatch(&self, app: &App, id: OperationId) -> Answer<Told> {
+        let outcome = if self.get(app, id).await?.is_some() { Outcome::StampMismatch } else { Outcome::NotFound };
+        Ok(Told::Outcome { outcome, now: self.inner.primary.gate.clock_now() })
+    }
+
+    pub fn store_name(&self) -> &'static str {
+        self.inner.primary.gate.store().name()
+    }
+}
+
+/// How long a pre waits, and since when.
+#[derive(Clone, Copy)]
+struct Wait {
+    asked: Instant,
+    patience: Duration,
+}
+
+/// Why a pre has no answer.
+enum Broken {
+    Store(StoreError),
+    Failed(Failure),
+}
+
+impl Broken {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Store(error) => failure_of(error),
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
+impl Inner {
+    async fn pre_on(
+        &self,
+        side: &Side,
+        home: Home,
+        address: &OperationAddress,
+        mut claim: Claim,
+        wait: Wait,
+    ) -> Result<PreTold, Broken> {
+        let deadline = wait.asked + wait.patience;
+        let mut place = None;
+        if !wait.patience.is_zero() {
+            place = Some(side.waits.join(address).map_err(Broken::Failed)?);
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
+            if let Some(place) = &mut place {
+                place.listen();
+            }
+            let told = side.gate.apply(address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
+            let remaining_ms = match told.outcome {
+                Outcome::Go(go) => {
+                    return Ok(PreTold::Go {
+                        stamp: StampText::guarded(home, go.stamp),
+                        attempt: go.attempt,
+                        lease_ms: go.remaining_ms,
+                        lease_until: go.lease_until,
+                        reentry: go.reentry,
+                        repeated: go.repeated,
+                        degraded: home == Home::Fallback,
+                    });
+                }
+                Outcome::InProgress { remaining_ms, .. } if !left.is_zero() && !self.closing.is_cancelled() => {
+                    remaining_ms
+                }
+                outcome => return Ok(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: told.now }),
+            };
+            let next_look = left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1));
+            if let Some(place) = &mut place {
+                tokio::select! {
+                    () = place.rung() => {}
+                    () = tokio::time::sleep(next_look) => {}
+                    () = self.closing.cancelled() => {}
+                }
+            }
+        }
+    }
+
+    /// What the primary, in front of the second store, already knows of an operation whose claim must be durable.
+    async fn refused_in_front(&self, address: &OperationAddress, claim: &Claim, wait: Wait) -> Option<PreTold> {
+        let at = self.ask_primary(self.primary.gate.get(address)).await.ok()?;
+        let record = at.answer?;
+        let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
+        match step.outcome {
+            Outcome::Go(_) => None,
+            outcome => Some(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: at.now }),
+        }
+    }
+
+    /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
+    async fn put_in_front(&self, address: &OperationAddress) {
+        let Some(second) = &self.second else { return };
+        let Ok(at) = second.gate.get(address).await else { return };
+        if let Some(record) = at.answer {
+            let copy = Command::CarryBack(Box::new(record));
+            let _ = self.ask_primary(self.primary.gate.apply(address, &copy)).await;
+        }
+    }
+
+    /// Asks the primary unless it is known to be away, and takes note if it is.
+    async fn ask_primary<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        if !self.outage.is_up() {
+            return Err(StoreError::Unavailable("the gate's store is down".to_owned()));
+        }
+        call.await.inspect_err(|error| {
+            if !matches!(error, StoreError::Contended(_)) {
+                self.outage.begin(error);
+            }
+        })
+    }
+
+    async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Told> {
+        let told = match (home, &self.second) {
+            (Home::Durable, Some(second)) => second.gate.apply(address, command).await,
+            (Home::Fallback, Some(second)) => self.apply_at_fallback(second, address, command).await,
+            (Home::Primary, _) | (_, None) => self.ask_primary(self.primary.gate.apply(address, command)).await,
+        };
+        let told = told.map_err(failure_of)?;
+        Ok(Told::Outcome { outcome: told.outcome, now: told.now })
+    }
+
+    /// An attempt that was claimed in the fallback store is still there, or was carried back.
+    async fn apply_at_fallback(
+        &self,
+        second: &Side,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<super::gate::Told, StoreError> {
+        let here = second.gate.apply(address, command).await;
+        let is_elsewhere =
+            |told: &super::gate::Told| matches!(told.outcome, Outcome::NotFound | Outcome::StampMismatch);
+        match here {
+            Ok(told) if !is_elsewhere(&told) => Ok(told),
+            Ok(_) | Err(StoreError::Unavailable(_)) => {
+                self.ask_primary(self.primary.gate.apply(address, command)).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Enters an unguarded run in the ledger: in the primary, or for it in the second store if it is still away.
+    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<Told> {
+        let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
+        let mut told = self.ask_primary(self.primary.gate.apply(address, &entry)).await;
+        if let (Err(StoreError::Unavailable(_)), Some(second)) = (&told, &self.second) {
+            claim.shelf = Shelf::Fallback;
+            told = second.gate.apply(address, &Command::Enter { claim, post }).await;
+        }
+        let told = told.map_err(failure_of)?;
+        Ok(Told::Outcome { outcome: told.outcome, now: told.now })
+    }
+
+    fn sign(&self, address: &OperationAddress, claim: &Claim) -> StampText {
+        self.signer.sign(&Unguarded {
+            app: address.app.clone(),
+            id: address.id,
+            sha256: claim.sha256,
+            operation: claim.operation.clone(),
+            stamp: claim.stamp,
+            at: self.primary.gate.clock_now(),
+            lease_ms: claim.lease_ms,
+        })
+    }
+}
+
+impl Unguarded {
+    fn claim(&self) -> Claim {
+        Claim {
+            operation: self.operation.clone(),
+            sha256: self.sha256,
+            checked: None,
+            stamp: self.stamp,
+            attempt_id: None,
+            lease_ms: self.lease_ms,
+            on_expiry: latchgate_core::gate::OnExpiry::default(),
+            durability: Durability::Fast,
+            shelf: Shelf::Primary,
+            waits_until: None,
+        }
+    }
+}
+
+fn failure_of(error: StoreError) -> Failure {
+    match error {
+        StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason),
+        StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason),
+        StoreError::Contended(what) => Failure::Overloaded(what),
+    }
+}
+
+/// Removes finished records, a bounded number at a time.
+async fn expire(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(EXPIRE_EVERY).await;
+        for side in std::iter::once(&inner.primary).chain(&inner.second) {
+            while let Ok(removed) = side.gate.expire(EXPIRE_MAX).await {
+                if removed < EXPIRE_MAX as u64 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

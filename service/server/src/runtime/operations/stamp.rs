@@ -5,7 +5,7 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use latchgate_core::gate::{Fingerprint, OperationId, OperationName, Sha256Digest, Stamp};
+use latchgate_core::gate::{OperationId, OperationName, Sha256Digest, Stamp};
 use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -115,11 +115,5 @@ impl Signer {
         mac.update(b"latchgate unguarded stamp\0");
         mac.update(payload);
         mac
-    }
-}
-
-impl Unguarded {
-    pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint { id: self.id, sha256: self.sha256 }
     }
 }

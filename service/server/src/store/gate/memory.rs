@@ -158,6 +158,15 @@ impl GateStore for MemoryGateStore {
         Ok(over.len() as u64)
     }
 
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let shelf = self.shelf();
+        let found = shelf
+            .records
+            .iter()
+            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::Shelf::Fallback);
+        Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
+    }
+
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
         let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);

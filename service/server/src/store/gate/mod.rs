@@ -129,6 +129,13 @@ pub trait GateStore: Send + Sync + 'static {
     /// Removes at most `limit` records whose time is over; returns how many. 0 from a store that does so by itself.
     async fn expire(&self, limit: usize) -> Result<u64, StoreError>;
 
+    /// At most `limit` records that were claimed here because the primary store was away. None in a store that is only
+    /// ever the primary.
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let _ = limit;
+        Ok(Vec::new())
+    }
+
     /// What this node is told from now on of operations that end while someone waits. [`WakeUp::All`] follows every gap.
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
 

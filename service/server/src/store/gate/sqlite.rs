@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
 use latchgate_core::{App, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{
@@ -31,16 +31,16 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
 const CLAIM: &str = "
-insert into operations (app, id, version, operation, state, suspect, goes_at, record)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 on conflict (app, id) do nothing";
 
 const LOAD: &str = "select version, record from operations where app = ?1 and id = ?2";
 
 const REPLACE: &str = "
 update operations
-set version = ?3, operation = ?4, state = ?5, suspect = ?6, goes_at = ?7, record = ?8
-where app = ?1 and id = ?2 and version = ?9";
+set version = ?3, operation = ?4, state = ?5, suspect = ?6, fallback = ?7, goes_at = ?8, record = ?9
+where app = ?1 and id = ?2 and version = ?10";
 
 const REMOVE: &str = "delete from operations where app = ?1 and id = ?2 and version = ?3";
 
@@ -74,6 +74,8 @@ const EXPIRE: &str = "
 delete from operations where rowid in (
     select rowid from operations where goes_at <= ?1 order by goes_at limit ?2
 )";
+
+const FALLBACKS: &str = "select app, id, version, record from operations where fallback order by app, id limit ?1";
 
 pub struct SqliteGateStore {
     clock: ProcessClock,
@@ -235,6 +237,16 @@ impl GateStore for SqliteGateStore {
         Ok(self.write(now, query).await?.unwrap_or_default())
     }
 
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = sqlx::query(FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
+        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
+        let found = found.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(found)
+    }
+
     /// There is no other node: what ends here is told here.
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
@@ -259,7 +271,7 @@ fn bind_address<'q>(query: SqliteQuery<'q>, address: &'q OperationAddress) -> Sq
     query.bind(address.app.as_str()).bind(address.id.as_bytes().to_vec())
 }
 
-/// ?1 to ?8.
+/// ?1 to ?9.
 fn bind_record<'q>(
     query: SqliteQuery<'q>,
     address: &'q OperationAddress,
@@ -270,6 +282,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
+        .bind(record.claimed_in == Shelf::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }
@@ -283,6 +296,14 @@ fn read_stored(row: &SqliteRow) -> Result<Stored, sqlx::Error> {
 fn read_listed(row: &SqliteRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
     let Json(record) = row.try_get(1)?;
     Ok((id_of(row.try_get(0)?)?, record))
+}
+
+fn read_fallback(row: &SqliteRow) -> Result<(OperationAddress, Stored), sqlx::Error> {
+    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let version: i64 = row.try_get(2)?;
+    let Json(record) = row.try_get(3)?;
+    let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
+    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
 }
 
 fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {

@@ -184,6 +184,16 @@ impl LockStore for PostgresStore {
         wake_ups::listen(self.direct.clone(), node).await.map_err(|error| self.unavailable(&error))
     }
 
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut connection = self.lend().await?;
+        let kept = sqlx::query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
+        kept.map_err(|error| self.unavailable(&error))?;
+        let secret = sqlx::query_scalar(statements::SECRET).fetch_one(&mut *connection).await;
+        let secret = secret.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(secret)
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend().await?;
         let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;

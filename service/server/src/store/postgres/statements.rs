@@ -95,3 +95,9 @@ with page as (
 select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last)"#;
 
 pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
+
+/// The first node's secret is everybody's.
+pub(super) const KEEP_SECRET: &str =
+    "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do nothing";
+
+pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";

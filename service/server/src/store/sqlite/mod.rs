@@ -179,6 +179,16 @@ impl LockStore for SqliteStore {
         Ok(mpsc::channel(1).1)
     }
 
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let kept = sqlx::query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
+        kept.map_err(|error| unavailable(&error))?;
+        let secret = sqlx::query_scalar(statements::SECRET).fetch_one(&mut *connection).await;
+        let secret = secret.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(secret)
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend_reader().await?;
         sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;

@@ -9,8 +9,9 @@ order by asked.key";
 pub(super) const COMMIT: &str = "
 insert into locks as l (app, key, version, replaces, keep_until, state)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5
-from json_each(?1)
-where true
+from json_each(?1) as c
+-- A changed row must still be there; a new one must not, which the conflict below finds out.
+where value ->> 3 = 0 or exists (select 1 from locks where app = c.value ->> 0 and key = c.value ->> 1)
 on conflict (app, key) do update
     set version = excluded.version, replaces = excluded.replaces,
         keep_until = excluded.keep_until, state = excluded.state
@@ -32,3 +33,8 @@ limit ?3";
 pub(super) const COLLECT: &str = "
 delete from locks
 where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5";
+
+pub(super) const KEEP_SECRET: &str =
+    "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
+
+pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";

@@ -4,7 +4,7 @@ mod statements;
 mod wake_ups;
 
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::query::Query;
@@ -188,6 +188,16 @@ impl GateStore for PostgresGateStore {
         Ok(removed.rows_affected())
     }
 
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let mut connection = self.lend().await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = sqlx::query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
+        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
+        let found = found.map_err(|error| self.read_failed(&error))?;
+        connection.done();
+        Ok(found)
+    }
+
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         wake_ups::listen(self.direct.clone()).await.map_err(|error| self.read_failed(&error))
     }
@@ -222,7 +232,7 @@ fn bind_address<'q>(query: PgQuery<'q>, now: Timestamp, address: &'q OperationAd
         .bind(CLOCK_BOUND_MS.cast_signed())
 }
 
-/// $1 to $10.
+/// $1 to $11.
 fn bind_record<'q>(
     query: PgQuery<'q>,
     now: Timestamp,
@@ -234,6 +244,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
+        .bind(record.claimed_in == Shelf::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }
@@ -252,6 +263,14 @@ fn read_stored(row: &PgRow, index: usize) -> Result<Option<Stored>, sqlx::Error>
 fn read_listed(row: &PgRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
     let Json(record) = row.try_get(1)?;
     Ok((id_of(row.try_get(0)?)?, record))
+}
+
+fn read_fallback(row: &PgRow) -> Result<(OperationAddress, Stored), sqlx::Error> {
+    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let version: i64 = row.try_get(2)?;
+    let Json(record) = row.try_get(3)?;
+    let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
+    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
 }
 
 fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {

@@ -6,8 +6,8 @@ pub(super) const CLAIM: &str = r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), claimed as (
-    insert into operations (app, id, version, operation, state, suspect, goes_at, record)
-    select $1, $2, $5, $6, $7, $8, $9, $10
+    insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
+    select $1, $2, $5, $6, $7, $8, $9, $10, $11
     from clock where abs(clock.now - $3) <= $4
     on conflict (app, id) do nothing
     returning 1
@@ -26,13 +26,13 @@ with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), replaced as (
     update operations o
-    set version = $5, operation = $6, state = $7, suspect = $8, goes_at = $9, record = $10
+    set version = $5, operation = $6, state = $7, suspect = $8, fallback = $9, goes_at = $10, record = $11
     from clock
-    where o.app = $1 and o.id = $2 and o.version = $11 and abs(clock.now - $3) <= $4
+    where o.app = $1 and o.id = $2 and o.version = $12 and abs(clock.now - $3) <= $4
     returning 1
 )
 select clock.now, exists (select 1 from replaced),
-    (select count(pg_notify($12, $13)) from replaced where $13 is not null)
+    (select count(pg_notify($13, $14)) from replaced where $14 is not null)
 from clock"#;
 
 pub(super) const REMOVE: &str = r#"
@@ -92,3 +92,7 @@ using (
 where o.app = over.app and o.id = over.id"#;
 
 pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
+
+/// Records that were claimed while the primary store was away, from the index of those alone.
+pub(super) const FALLBACKS: &str =
+    "select app, id, version, record from operations where fallback order by app, id limit $1";

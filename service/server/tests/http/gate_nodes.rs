@@ -1,0 +1,184 @@
+//! The gate over two nodes, through crashes and outages of its store.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, BIN, get, on_postgres, post};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn pre_at(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
+    post(format!("{}/v1/operations/pre", node.base_url()), body.to_string())
+}
+
+async fn pre(node: &Node, body: Value) -> Answer {
+    pre_at(node, body).await
+}
+
+async fn report(node: &Node, go: &Answer, outcome: &str) -> Answer {
+    let body = json!({ "stamp": go.text("stamp"), "outcome": outcome });
+    post(format!("{}/v1/operations/{}/post", node.base_url(), go.text("id")), body.to_string()).await
+}
+
+async fn on_redis(redis: &Redis, database: &str) -> Node {
+    Node::start(BIN, &["--locks", database, "--gate", &redis.url()]).await
+}
+
+#[tokio::test]
+async fn of_many_pres_of_one_content_over_two_nodes_exactly_one_may_go() {
+    let redis = Redis::start().await;
+    let (first, second) = (shared_database().await, shared_database().await);
+    let on_redis = (on_redis(&redis, &first).await, on_redis(&redis, &first).await);
+    let in_postgres = (on_postgres(&second).await, on_postgres(&second).await);
+    for (one, other) in [on_redis, in_postgres] {
+        for round in 0..20 {
+            let mut pres = JoinSet::new();
+            for number in 0..64 {
+                let node = if number % 2 == 0 { &one } else { &other };
+                pres.spawn(pre_at(node, json!({ "operation": "charge", "contents": { "order": round } })));
+            }
+            let answers = pres.join_all().await;
+            let goes = answers.iter().filter(|answer| answer.status.is_success()).count();
+            assert_eq!(goes, 1, "round {round}");
+            let refused = answers.iter().filter(|answer| answer.code() == "operation-in-progress").count();
+            assert_eq!(refused, 63, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_kill_9_the_same_attempt_gets_its_stamp_from_another_node() {
+    let redis = Redis::start().await;
+    let database = shared_database().await;
+    let (mut one, other) = (on_redis(&redis, &database).await, on_redis(&redis, &database).await);
+    let ask = json!({ "operation": "charge", "contents": "order 7", "attempt_id": "mine" });
+    let go = pre(&one, ask.clone()).await;
+    assert_eq!(go.status, 201, "{}", go.body);
+    one.kill9();
+    let again = pre(&other, ask).await;
+    assert_eq!((again.status.as_u16(), again.text("stamp")), (200, go.text("stamp")));
+    assert_eq!(report(&other, &go, "success").await.status, 200);
+}
+
+#[tokio::test]
+async fn closed_lets_nobody_go_while_redis_is_down() {
+    let mut redis = Redis::start().await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    let go = pre(&node, json!({ "operation": "charge", "contents": 1 })).await;
+    redis.kill9();
+    for contents in 1..5 {
+        let refused = pre(&node, json!({ "operation": "charge", "contents": contents })).await;
+        assert_eq!(refused.status, 503, "{}", refused.body);
+    }
+    pre(&node, json!({ "operation": "charge", "contents": 9 })).await.assert_problem(503, "store-unavailable");
+    assert_eq!(report(&node, &go, "success").await.status, 503);
+    redis.start_again().await;
+    assert!(eventually(LONG, || async { report(&node, &go, "success").await.status == 200 }).await);
+    pre(&node, json!({ "operation": "charge", "contents": 1 })).await.assert_problem(409, "operation-duplicate");
+}
+
+#[tokio::test]
+async fn fallback_grants_each_id_once_marks_it_and_carries_it_back() {
+    let mut redis = Redis::start().await;
+    let database = shared_database().await;
+    let (one, other) = (on_redis(&redis, &database).await, on_redis(&redis, &database).await);
+    redis.kill9();
+    let ask = |order: u32| json!({ "operation": "charge", "contents": order, "on_outage": "fallback" });
+    let mut goes = Vec::new();
+    for order in 0..6 {
+        let go = pre(&one, ask(order)).await;
+        assert_eq!((go.status.as_u16(), &go.body["degraded"]), (201, &json!(true)), "{}", go.body);
+        pre(&other, ask(order)).await.assert_problem(409, "operation-in-progress");
+        goes.push(go);
+    }
+    // Half of them end during the outage, half after it.
+    for go in &goes[..3] {
+        assert_eq!(report(&other, go, "success").await.status, 200);
+    }
+    redis.start_again().await;
+    let is_back = || async {
+        let closed = json!({ "operation": "probe", "contents": 0, "attempt_id": "probe" });
+        pre(&one, closed.clone()).await.status.is_success() && pre(&other, closed).await.status.is_success()
+    };
+    assert!(eventually(LONG, is_back).await);
+    for order in 0..3 {
+        pre(&other, ask(order)).await.assert_problem(409, "operation-duplicate");
+    }
+    for (order, go) in (3..).zip(&goes[3..]) {
+        pre(&one, ask(order)).await.assert_problem(409, "operation-in-progress");
+        assert_eq!(report(&one, go, "success").await.status, 200);
+        pre(&other, ask(order)).await.assert_problem(409, "operation-duplicate");
+    }
+    let suspects = get(&one, "/v1/operations?suspect=true").await.body;
+    assert_eq!(suspects["operations"], json!([]));
+}
+
+#[tokio::test]
+async fn two_successes_for_one_id_are_suspected_of_a_double_run() {
+    let mut redis = Redis::start().await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    let ask = json!({ "operation": "charge", "contents": "twice", "on_outage": "fallback" });
+    let first = pre(&node, ask.clone()).await;
+    assert_eq!(first.status, 201);
+    redis.pause();
+    let second = pre(&node, ask).await;
+    assert_eq!((second.status.as_u16(), &second.body["degraded"]), (201, &json!(true)), "{}", second.body);
+    assert_eq!(report(&node, &second, "success").await.status, 200);
+    redis.resume();
+    let late = || async { report(&node, &first, "success").await.code() == "operation-superseded" };
+    assert!(eventually(LONG, late).await);
+    let suspects = get(&node, "/v1/operations?suspect=true").await.body;
+    assert_eq!(suspects["operations"][0]["id"], first.body["id"], "{suspects}");
+}
+
+#[tokio::test]
+async fn open_goes_unguarded_and_the_run_is_entered_when_its_post_arrives() {
+    let mut redis = Redis::start().await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    redis.kill9();
+    let ask = json!({ "operation": "charge", "contents": "open", "on_outage": "open" });
+    let go = pre(&node, ask.clone()).await;
+    assert_eq!((go.status.as_u16(), &go.body["guarded"]), (200, &json!(false)), "{}", go.body);
+    let second = pre(&node, ask.clone()).await;
+    assert_eq!(second.body["guarded"], false);
+    redis.start_again().await;
+    assert!(eventually(LONG, || async { report(&node, &go, "success").await.status == 200 }).await);
+    pre(&node, ask).await.assert_problem(409, "operation-duplicate");
+    report(&node, &second, "success").await.assert_problem(409, "operation-superseded");
+    let suspects = get(&node, "/v1/operations?suspect=true").await.body;
+    assert_eq!(suspects["operations"].as_array().unwrap().len(), 1, "{suspects}");
+    let mut forged = go.text("stamp");
+    forged.push('x');
+    let body = json!({ "stamp": forged, "outcome": "success" });
+    let url = format!("{}/v1/operations/{}/post", node.base_url(), go.text("id"));
+    post(url, body.to_string()).await.assert_problem(403, "stamp-mismatch");
+}
+
+#[tokio::test]
+async fn a_durable_operation_outlives_a_redis_that_forgets_everything() {
+    let mut redis = Redis::start_with(&[("appendonly", "no")]).await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    let ask = json!({ "operation": "charge", "contents": "durable", "durability": "durable" });
+    let go = pre(&node, ask.clone()).await;
+    assert_eq!(go.status, 201, "{}", go.body);
+    redis.kill9();
+    // Not even an outage stops it.
+    assert_eq!(report(&node, &go, "success").await.status, 200);
+    redis.start_again().await;
+    pre(&node, ask).await.assert_problem(409, "operation-duplicate");
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_is_refused_unless_allowed() {
+    let redis = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
+    let refused = Node::try_start(BIN, &["--gate", &redis.url()], &[]).await;
+    let log = refused.err().expect("refused").log;
+    assert!(log.contains("maxmemory-policy") && log.contains("--allow-eviction"), "{log}");
+    Node::start(BIN, &["--gate", &redis.url(), "--allow-eviction"]).await;
+}

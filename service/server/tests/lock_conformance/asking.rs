@@ -1,0 +1,131 @@
+//! Short ways to ask a node, and to wait for what must come.
+
+use std::time::Duration;
+
+use futures::poll;
+use latchgate::runtime::{Acquired, Answer, Ask, Granted, Inspected, Locks, Refused, Released, Renewed};
+use latchgate_core::lock::{EndReason, LeaseId, Owner};
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::eventually;
+use tokio::task::JoinHandle;
+
+use crate::worlds::PATIENCE;
+
+pub fn key() -> Address {
+    at("key")
+}
+
+pub fn at(key: &str) -> Address {
+    Address { app: App::default(), key: Key::parse(key).unwrap() }
+}
+
+pub fn id(lease: &str) -> LeaseId {
+    LeaseId::parse(lease).unwrap()
+}
+
+pub fn owner(name: &str) -> Option<Owner> {
+    Some(Owner::parse(name).unwrap())
+}
+
+/// Asks for a long lease, and does not wait; the owner is named as the lease.
+pub fn ask(lease: &str) -> Ask {
+    Ask { lease_id: id(lease), owner: owner(lease), ttl_ms: 600_000, priority: 1, metadata: None, wait: Duration::ZERO }
+}
+
+/// The same, and waits as long as it takes.
+pub fn wait(lease: &str) -> Ask {
+    Ask { wait: 2 * PATIENCE, ..ask(lease) }
+}
+
+pub async fn take(node: &Locks, address: &Address, ask: Ask) -> Granted {
+    granted(node.acquire(address, ask).await)
+}
+
+pub async fn hold(node: &Locks, lease: &str) -> Granted {
+    take(node, &key(), ask(lease)).await
+}
+
+pub fn granted(answer: Answer<Acquired>) -> Granted {
+    match answer {
+        Ok(Acquired::Granted(granted)) => granted,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn refused(answer: Answer<Acquired>) -> Refused {
+    match answer {
+        Ok(Acquired::Refused(refused)) => refused,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Why the lease id has no lease.
+pub fn acquire_lost(answer: Answer<Acquired>) -> Option<EndReason> {
+    match answer {
+        Ok(Acquired::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub fn renew_lost(answer: Answer<Renewed>) -> Option<EndReason> {
+    match answer {
+        Ok(Renewed::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub fn release_lost(answer: Answer<Released>) -> Option<EndReason> {
+    match answer {
+        Ok(Released::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub async fn release(node: &Locks, lease: &str) {
+    let released = node.release(&key(), id(lease)).await.unwrap();
+    assert!(matches!(released, Released::Released { still_held: 0, already: false }), "{released:?}");
+}
+
+/// Joins the queue behind all that this task has sent to this node before.
+pub async fn join(node: &Locks, ask: Ask) -> JoinHandle<Answer<Acquired>> {
+    let node = node.clone();
+    let mut acquire = Box::pin(async move { node.acquire(&key(), ask).await });
+    // The first poll sends the call.
+    match poll!(&mut acquire) {
+        std::task::Poll::Pending => tokio::spawn(acquire),
+        std::task::Poll::Ready(answer) => panic!("answered at once: {answer:?}"),
+    }
+}
+
+pub async fn joined(waiting: JoinHandle<Answer<Acquired>>) -> Answer<Acquired> {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in the end").unwrap()
+}
+
+pub async fn inspect(node: &Locks) -> Inspected {
+    node.inspect(&key()).await.unwrap()
+}
+
+pub async fn holder(node: &Locks) -> Option<String> {
+    inspect(node).await.holders.first().map(|lease| lease.owner.as_str().to_owned())
+}
+
+pub async fn until_waiting(node: &Locks, waiters: u64) {
+    let are_waiting = || async { inspect(node).await.waiters == waiters };
+    assert!(eventually(PATIENCE, are_waiting).await, "{:?}", inspect(node).await);
+}
+
+pub async fn until_held_by(node: &Locks, name: &str) {
+    let is_held = || async { holder(node).await.as_deref() == Some(name) };
+    assert!(eventually(PATIENCE, is_held).await, "{:?}", inspect(node).await);
+}
+
+pub async fn until_free(node: &Locks) {
+    let is_free = || async { holder(node).await.is_none() };
+    assert!(eventually(PATIENCE, is_free).await, "{:?}", inspect(node).await);
+}
+
+/// Until the store's clock is past `time`.
+pub async fn until_past(node: &Locks, time: Timestamp) {
+    let is_past = || async { inspect(node).await.now > time };
+    assert!(eventually(PATIENCE, is_past).await);
+}

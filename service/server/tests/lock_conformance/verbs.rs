@@ -1,0 +1,116 @@
+use latchgate::runtime::{Ask, Locks, RefusedBecause, Released, Renewed};
+use latchgate_core::App;
+use latchgate_core::lock::Metadata;
+
+use crate::asking::{
+    acquire_lost, ask, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, take,
+};
+use crate::worlds::World;
+
+pub async fn a_free_lock_is_granted_and_shown(world: &World) {
+    let node = world.node().await;
+    let before = inspect(&node).await;
+    assert_eq!((before.token, before.holders.len(), before.waiters), (0, 0, 0));
+
+    let metadata = Some(Metadata::from_json_text(r#"{"why":"to \"see\" 🔒"}"#));
+    let granted = take(&node, &key(), Ask { metadata: metadata.clone(), ttl_ms: 60_000, ..ask("me") }).await;
+    let lease = &granted.lease;
+    assert_eq!((&lease.lease_id, lease.owner.as_str(), &lease.metadata), (&id("me"), "me", &metadata));
+    assert_eq!(lease.expires_at, lease.granted_at.plus_ms(60_000));
+    assert!(lease.token > before.token);
+
+    let after = inspect(&node).await;
+    assert_eq!((after.token, after.waiters), (lease.token, 0));
+    assert_eq!(after.holders, [granted.lease]);
+}
+
+pub async fn a_held_lock_is_refused_with_its_holder(world: &World) {
+    let node = world.node().await;
+    let granted = hold(&node, "first").await;
+    let refused = refused(node.acquire(&key(), ask("second")).await);
+    assert_eq!(refused.why, RefusedBecause::Held);
+    assert_eq!(refused.holders, [granted.lease]);
+    assert_eq!((refused.waiters, refused.position), (0, 1));
+    assert_eq!(holder(&node).await.as_deref(), Some("first"));
+}
+
+pub async fn a_released_lock_is_free_and_its_tokens_rise(world: &World) {
+    let node = world.node().await;
+    let mut token = 0;
+    for round in 0..5 {
+        let lease = format!("lease-{round}");
+        let granted = hold(&node, &lease).await;
+        assert!(granted.lease.token > token);
+        token = granted.lease.token;
+        release(&node, &lease).await;
+        assert_eq!(holder(&node).await, None);
+    }
+    assert_eq!(inspect(&node).await.token, token);
+}
+
+pub async fn a_second_release_is_already_done(world: &World) {
+    let node = world.node().await;
+    hold(&node, "me").await;
+    release(&node, "me").await;
+    hold(&node, "next").await;
+    let again = node.release(&key(), id("me")).await.unwrap();
+    assert!(matches!(again, Released::Released { still_held: 0, already: true }), "{again:?}");
+    assert_eq!(holder(&node).await.as_deref(), Some("next"));
+}
+
+pub async fn a_renewal_counts_the_lease_anew(world: &World) {
+    let node = world.node().await;
+    let granted = take(&node, &key(), Ask { ttl_ms: 60_000, ..ask("me") }).await.lease;
+    let longer = renewed(&node, Some(90_000)).await;
+    assert!(longer.expires_at >= granted.granted_at.plus_ms(90_000));
+    assert_eq!((longer.token, longer.ttl_ms), (granted.token, 90_000));
+    // Without its own length it has the last one.
+    let again = renewed(&node, None).await;
+    assert!(again.expires_at >= longer.expires_at);
+    let shorter = renewed(&node, Some(30_000)).await;
+    assert!(shorter.expires_at < again.expires_at);
+    assert_eq!(inspect(&node).await.holders, [shorter]);
+}
+
+async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lease {
+    match node.renew(&key(), id("me"), ttl_ms).await {
+        Ok(Renewed::Renewed { lease, .. }) => lease,
+        other => panic!("not renewed: {other:?}"),
+    }
+}
+
+pub async fn an_unknown_lease_id_is_lost_for_no_known_reason(world: &World) {
+    let node = world.node().await;
+    assert_eq!(renew_lost(node.renew(&key(), id("nobody"), None).await), None);
+    assert_eq!(release_lost(node.release(&key(), id("nobody")).await), None);
+    hold(&node, "me").await;
+    assert_eq!(renew_lost(node.renew(&key(), id("nobody"), None).await), None);
+    assert_eq!(release_lost(node.release(&key(), id("nobody")).await), None);
+    assert_eq!(holder(&node).await.as_deref(), Some("me"));
+}
+
+pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {
+    let node = world.node().await;
+    let here = hold(&node, "me").await;
+    assert_eq!(renew_lost(node.renew(&at("other"), id("me"), None).await), None);
+    assert_eq!(release_lost(node.release(&at("other"), id("me")).await), None);
+    // There it may be granted as well.
+    take(&node, &at("other"), ask("me")).await;
+    assert!(matches!(node.release(&at("other"), id("me")).await, Ok(Released::Released { .. })));
+    assert!(acquire_lost(node.acquire(&at("other"), ask("me")).await).is_some());
+    assert_eq!(inspect(&node).await.holders, [here.lease]);
+}
+
+pub async fn locks_are_listed_by_prefix(world: &World) {
+    let node = world.node().await;
+    for name in ["orders/2", "orders/1", "users/1"] {
+        take(&node, &at(name), ask(&name.replace('/', "-"))).await;
+    }
+    let (page, now) = node.list(&App::default(), "orders/", None, 10).await.unwrap();
+    let listed: Vec<(&str, &str)> =
+        page.iter().map(|(key, state)| (key.as_str(), state.holders()[0].owner.as_str())).collect();
+    assert_eq!(listed, [("orders/1", "orders-1"), ("orders/2", "orders-2")]);
+    assert!(page.iter().all(|(_, state)| state.holders()[0].expires_at > now));
+    let (page, _) = node.list(&App::default(), "orders/", Some(&page[0].0), 10).await.unwrap();
+    assert_eq!(page.len(), 1);
+}

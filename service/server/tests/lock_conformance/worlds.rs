@@ -1,0 +1,86 @@
+//! Nodes on a fresh store of each kind.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::runtime::{Limits, Locks};
+use latchgate::store::LockStore;
+use latchgate::store::memory::MemoryStore;
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::sqlite::SqliteStore;
+use latchgate_testkit::postgres::shared_database;
+use tempfile::TempDir;
+
+/// Long enough for a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where nodes find their states. The clones share them.
+#[derive(Clone)]
+pub struct World {
+    backing: Backing,
+    _dir: Option<Arc<TempDir>>,
+}
+
+#[derive(Clone)]
+enum Backing {
+    Memory(MemoryStore),
+    Sqlite(PathBuf),
+    Postgres(PostgresConfig),
+}
+
+impl World {
+    pub async fn memory() -> Self {
+        Self { backing: Backing::Memory(MemoryStore::default()), _dir: None }
+    }
+
+    pub async fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks.db");
+        Self { backing: Backing::Sqlite(path), _dir: Some(Arc::new(dir)) }
+    }
+
+    pub async fn postgres() -> Self {
+        let config = PostgresConfig {
+            url: shared_database().await,
+            direct_url: None,
+            shards: 2,
+            statement_timeout: PATIENCE,
+            allow_volatile: false,
+        };
+        PostgresStore::migrate(&config).await.unwrap();
+        Self { backing: Backing::Postgres(config), _dir: None }
+    }
+
+    pub async fn store(&self) -> Arc<dyn LockStore> {
+        self.open().await.unwrap()
+    }
+
+    /// # Errors
+    /// When somebody else has the store.
+    pub async fn open(&self) -> anyhow::Result<Arc<dyn LockStore>> {
+        Ok(match &self.backing {
+            Backing::Memory(store) => Arc::new(store.clone()),
+            Backing::Sqlite(path) => Arc::new(SqliteStore::open(path, true).await?),
+            Backing::Postgres(config) => Arc::new(PostgresStore::open(config).await?),
+        })
+    }
+
+    /// A node of its own; a file has no room for a second one.
+    pub async fn node(&self) -> Locks {
+        start(self.store().await).await
+    }
+}
+
+pub async fn start(store: Arc<dyn LockStore>) -> Locks {
+    start_with(store, patient()).await
+}
+
+pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
+    Locks::start(store, limits).await.unwrap()
+}
+
+/// A busy machine's disk may take its time.
+pub fn patient() -> Limits {
+    Limits { store_timeout: PATIENCE, ..Limits::default() }
+}
