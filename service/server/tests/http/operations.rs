@@ -472,6 +472,20 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 }
 
 #[tokio::test]
+async fn what_was_claimed_before_a_refused_batch_stays_its_owners() {
+    let node = embedded().await;
+    let mine = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
+    let go = begun(&node, mine.clone()).await;
+    begun(&node, charge(&json!(2))).await;
+    let refused = batch(&node, json!({ "operations": [mine, charge(&json!(2)), charge(&json!(3))] })).await;
+    refused.assert_problem(409, "batch-refused");
+    let items = &refused.body["items"];
+    assert_eq!((&items[0]["status"], &items[0]["stamp"]), (&json!(200), &go.body["stamp"]));
+    assert_eq!(items[2]["code"], "operation-not-claimed");
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_preview_tells_the_id_and_stores_nothing() {
     let node = embedded().await;
     let url = format!("{}/v1/operations/preview", node.base_url());
