@@ -1,24 +1,19 @@
 //! Answers about operations: what each outcome is to a client.
 
-use std::time::Duration;
-
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
-    AttemptId, Canonical, Duplicate, Durability, Fingerprint, OnExpiry, OperationId, OperationRecord, Outcome, Phase,
-    Posted, Report, Shelf, Succeeded, UnknownCause,
+    Canonical, Durability, Fingerprint, OnExpiry, OperationId, OperationRecord, Outcome, Phase, Posted, Report, Shelf,
+    Succeeded,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::http::format::{ms, rfc3339};
-use crate::http::problem::{Code, Problem};
-use crate::runtime::Failure;
-use crate::runtime::operations::{BatchTold, PreTold, Shown};
-
-/// Longest advice to wait: an attempt may end long before its lease.
-const RETRY_AFTER_MAX_MS: u64 = 1_000;
+use super::refusals::refusal;
+use crate::http::format::rfc3339;
+use crate::http::problem::Problem;
+use crate::runtime::operations::{PreTold, Shown};
 
 /// You may do it.
 #[derive(Serialize, ToSchema)]
@@ -47,6 +42,12 @@ pub struct PreAnswer {
     reentry: bool,
 }
 
+impl PreAnswer {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
 /// A go, and whether it is new.
 pub struct Granted {
     pub status: StatusCode,
@@ -54,33 +55,10 @@ pub struct Granted {
 }
 
 impl Granted {
-    fn is_repeated(&self) -> bool {
+    /// The same attempt asked before, and has it already.
+    pub fn is_repeated(&self) -> bool {
         self.status == StatusCode::OK && self.answer.guarded
     }
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct BatchAnswer {
-    /// In the order asked.
-    pub items: Vec<BatchItem>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct BatchItem {
-    /// What a pre of this operation alone would have been answered with: 201, or 200 if it was repeated or is not
-    /// guarded.
-    #[schema(example = 201)]
-    status: u16,
-    #[serde(flatten)]
-    answer: PreAnswer,
-}
-
-/// One answer of a batch that was refused.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum RefusedItem {
-    Granted(BatchItem),
-    Refused(Problem),
 }
 
 #[derive(Serialize, ToSchema)]
@@ -241,70 +219,6 @@ pub fn pre(id: OperationId, told: PreTold) -> Result<Granted, Problem> {
     }
 }
 
-/// A batch of which all may go: 201 if one of them is new.
-///
-/// # Errors
-/// When one of them may not.
-pub fn batch(
-    asked: &[(OperationId, Option<AttemptId>)],
-    told: BatchTold,
-    all_or_nothing: bool,
-) -> Result<(StatusCode, BatchAnswer), Problem> {
-    let worst =
-        told.items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|failure| severity(failure)).cloned();
-    let items = asked.iter().zip(told.items).map(|((id, attempt_id), item)| match item {
-        Ok(told) => pre(*id, told),
-        Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
-    });
-    let items: Vec<_> = items.collect();
-    if told.all_may_go && items.iter().all(Result::is_ok) {
-        let granted: Vec<_> = items.into_iter().flatten().collect();
-        let is_new = granted.iter().any(|granted| granted.status == StatusCode::CREATED);
-        let answer = BatchAnswer { items: granted.into_iter().map(BatchItem::from).collect() };
-        return Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, answer));
-    }
-    let is_refused = items.iter().any(|item| item.as_ref().is_err_and(|problem| !problem.is_transient()));
-    let items: Vec<_> = items.into_iter().map(|item| refused_item(item, all_or_nothing)).collect();
-    let problem = match worst {
-        // Nothing speaks against the operations themselves: the same batch may pass later.
-        Some(failure) if !is_refused => unanswered(&failure, None),
-        _ => {
-            let refused = items.iter().filter(|item| matches!(item, RefusedItem::Refused(_))).count();
-            let claimed = if all_or_nothing { "nothing new is claimed" } else { "the others are yours" };
-            let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());
-            Problem::new(Code::BatchRefused, detail)
-        }
-    };
-    Err(problem.with("items", items))
-}
-
-/// Of a batch that was refused, with `all_or_nothing` no item is claimed.
-fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> RefusedItem {
-    match item {
-        // A repeated one is an earlier call's, and stays.
-        Ok(granted) if all_or_nothing && !granted.is_repeated() => {
-            let detail = "It may have gone, but another of the batch may not: nothing is claimed.";
-            RefusedItem::Refused(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id))
-        }
-        Ok(granted) => RefusedItem::Granted(granted.into()),
-        Err(problem) => RefusedItem::Refused(problem),
-    }
-}
-
-fn severity(failure: &Failure) -> u8 {
-    match failure {
-        Failure::Overloaded(_) | Failure::ShuttingDown => 0,
-        Failure::StoreUnavailable(_) => 1,
-        Failure::OutcomeUnknown(_) => 2,
-    }
-}
-
-impl From<Granted> for BatchItem {
-    fn from(granted: Granted) -> Self {
-        Self { status: granted.status.as_u16(), answer: granted.answer }
-    }
-}
-
 pub fn preview(fingerprint: Fingerprint, canonical: &Canonical) -> PreviewAnswer {
     PreviewAnswer {
         id: fingerprint.id.to_string(),
@@ -424,116 +338,6 @@ fn unended(id: OperationId, record: &OperationRecord) -> OperationAnswer {
     }
 }
 
-/// What there is to say to an id that names nothing.
-pub fn not_found() -> Problem {
-    Problem::new(Code::OperationNotFound, "No operation has this id, or its time is over.")
-}
-
-/// What a failure of the runtime is to a client. A claim can be asked for again by its attempt id.
-pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem {
-    let Failure::OutcomeUnknown(_) = failure else { return Problem::of_failure(failure) };
-    let problem = |detail| Problem::new(Code::OutcomeUnknown, detail).retry_after_ms(RETRY_AFTER_MAX_MS);
-    match attempt_id {
-        Some(attempt_id) => {
-            problem("The store did not say whether it committed: repeat the request with this attempt_id.")
-                .with("attempt_id", attempt_id.as_str())
-        }
-        None => problem("The store did not say whether it committed: repeat the request."),
-    }
-}
-
-/// What an outcome is to a client that may not go on.
-fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now: Timestamp) -> Problem {
-    let problem = |code, detail: String| Problem::new(code, detail).with("id", id.to_string());
-    match outcome {
-        Outcome::InProgress { attempt, started_at, lease_until, remaining_ms } => {
-            let detail = format!("Attempt {attempt} is doing it, until {} at the latest.", rfc3339(*lease_until));
-            let problem = problem(Code::OperationInProgress, detail)
-                .with("attempt", attempt)
-                .with("started_at", rfc3339(*started_at))
-                .with("lease_until", rfc3339(*lease_until))
-                .with("remaining_ms", remaining_ms)
-                .retry_after_ms(retry_after_ms(*remaining_ms));
-            match waited {
-                Some(waited) => problem.with("waited_ms", ms(waited)),
-                None => problem,
-            }
-        }
-        Outcome::Duplicate(duplicate) => {
-            let detail = format!("It succeeded at {}, in attempt {}.", rfc3339(duplicate.at), duplicate.attempt);
-            with_result(problem(Code::OperationDuplicate, detail), duplicate, now)
-        }
-        Outcome::Unknown { attempt, cause } => {
-            let (why, at, detail) = match cause {
-                UnknownCause::LeasePassed { at } => ("lease_passed", at, "let its lease pass without a post"),
-                UnknownCause::Reported { at } => ("reported", at, "reported that it does not know how it ended"),
-            };
-            problem(Code::OperationUnknown, format!("Attempt {attempt} {detail}."))
-                .with("attempt", attempt)
-                .with("why", why)
-                .with("at", rfc3339(*at))
-        }
-        Outcome::IdCollision => {
-            problem(Code::IdCollision, "The operation of this id has other contents: their SHA-256 differ.".to_owned())
-        }
-        Outcome::ContentsMismatch => {
-            let detail = "The operation is known with another checked, or with none.";
-            problem(Code::ContentsMismatch, detail.to_owned()).with("field", "checked")
-        }
-        Outcome::OutcomeConflict { recorded } => {
-            let recorded = report_name(*recorded);
-            problem(Code::OutcomeConflict, format!("This attempt has reported {recorded} before; that stands."))
-                .with("recorded", recorded)
-        }
-        Outcome::Superseded { attempt, double_runs, counted } => {
-            let detail = if *counted {
-                "Another attempt has taken over: the work may have been done twice."
-            } else {
-                "Another attempt has taken over, or the operation was forgotten."
-            };
-            problem(Code::OperationSuperseded, detail.to_owned())
-                .with("attempt", attempt)
-                .with("suspected_double_runs", double_runs)
-        }
-        Outcome::StampMismatch => {
-            problem(Code::StampMismatch, "No attempt of this operation has this stamp.".to_owned())
-        }
-        Outcome::NotFound => not_found().with("id", id.to_string()),
-        Outcome::Ended { recorded } => {
-            let recorded = report_name(*recorded);
-            problem(Code::OperationEnded, format!("This attempt has reported {recorded}.")).with("recorded", recorded)
-        }
-        Outcome::StillStarted { attempt, lease_until, remaining_ms } => {
-            let detail = format!("Attempt {attempt} may still be at it: only force=true forgets it.");
-            problem(Code::OperationInProgress, detail)
-                .with("attempt", attempt)
-                .with("lease_until", rfc3339(*lease_until))
-                .with("remaining_ms", remaining_ms)
-                .retry_after_ms(retry_after_ms(*remaining_ms))
-        }
-        Outcome::Go(_)
-        | Outcome::Posted(_)
-        | Outcome::Beating { .. }
-        | Outcome::Forgotten { .. }
-        | Outcome::Carried { .. } => {
-            tracing::error!(operation.id = %id, ?outcome, "an outcome came as the answer to another question");
-            Problem::new(Code::InternalError, "The gate answered another question than was asked.")
-        }
-    }
-}
-
-fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Problem {
-    let problem = problem
-        .with("attempt", duplicate.attempt)
-        .with("at", rfc3339(duplicate.at))
-        .with("result", raw(duplicate.result.as_deref()));
-    let problem = if duplicate.result_omitted { problem.with("result_omitted", true) } else { problem };
-    match duplicate.keep_until {
-        Some(until) => problem.with("expires_at", rfc3339(until)).with("retention_ms", until.ms_since(now)),
-        None => problem.with("permanent", true),
-    }
-}
-
 fn kept(keep_until: Option<Timestamp>, now: Timestamp) -> Kept {
     Kept {
         expires_at: keep_until.map(rfc3339),
@@ -542,16 +346,12 @@ fn kept(keep_until: Option<Timestamp>, now: Timestamp) -> Kept {
     }
 }
 
-fn retry_after_ms(remaining_ms: u64) -> u64 {
-    remaining_ms.clamp(1, RETRY_AFTER_MAX_MS)
-}
-
 /// A result is shown as the JSON that was posted.
-fn raw(json: Option<&str>) -> Option<Box<RawValue>> {
+pub fn raw(json: Option<&str>) -> Option<Box<RawValue>> {
     json.and_then(|json| RawValue::from_string(json.to_owned()).ok())
 }
 
-const fn report_name(report: Report) -> &'static str {
+pub const fn report_name(report: Report) -> &'static str {
     match report {
         Report::Success => "success",
         Report::Failure => "failure",

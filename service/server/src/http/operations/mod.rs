@@ -1,7 +1,9 @@
 //! The endpoints of the gate.
 
 mod answers;
+mod batch;
 mod idempotency_key;
+mod refusals;
 mod requests;
 
 use axum::body::Body;
@@ -15,8 +17,9 @@ use latchgate_core::gate::{Fingerprint, OperationId};
 use serde::Serialize;
 
 use self::answers::{
-    BatchAnswer, ForgetAnswer, HeartbeatAnswer, OperationAnswer, OperationsAnswer, PostAnswer, PreAnswer, PreviewAnswer,
+    ForgetAnswer, HeartbeatAnswer, OperationAnswer, OperationsAnswer, PostAnswer, PreAnswer, PreviewAnswer,
 };
+use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
@@ -34,7 +37,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     /// What cannot be an id is the id of nothing.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
-        id.ok().and_then(|Path(id)| id.parse().ok()).map(Self).ok_or_else(answers::not_found)
+        id.ok().and_then(|Path(id)| id.parse().ok()).map(Self).ok_or_else(refusals::not_found)
     }
 }
 
@@ -63,7 +66,7 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
     let ask = request.into_ask(&context, stand_in.as_deref())?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
     let told = context.operations.pre(&context.app, ask).await;
-    let told = told.map_err(|failure| answers::unanswered(&failure, attempt_id.as_ref()))?;
+    let told = told.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(id, told)?;
     Ok(json(granted.status, &granted.answer))
 }
@@ -93,7 +96,7 @@ pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Resp
     let (asks, all_or_nothing) = request.into_asks(&context)?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
     let told = context.operations.pre_all(&context.app, asks, all_or_nothing).await;
-    let (status, answer) = answers::batch(&ids, told, all_or_nothing)?;
+    let (status, answer) = batch::batch(&ids, told, all_or_nothing)?;
     Ok(json(status, &answer))
 }
 
@@ -140,7 +143,7 @@ pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Resu
     let request: PostRequest<'_> = body::parse(&body)?;
     let (stamp, ask) = request.into_ask(&context)?;
     let told = context.operations.post(&context.app, id, &stamp, ask).await;
-    match told.map_err(|failure| answers::unanswered(&failure, None))? {
+    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
         Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::post(id, &outcome, now)?)),
         Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
@@ -167,7 +170,7 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
     let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
     let told = context.operations.heartbeat(&context.app, id, &stamp, lease_ms).await;
-    match told.map_err(|failure| answers::unanswered(&failure, None))? {
+    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
         Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::heartbeat(id, &outcome, now)?)),
         Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
@@ -185,15 +188,15 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
 )]
 pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Response, Problem> {
     let shown = context.operations.get(&context.app, id).await;
-    match shown.map_err(|failure| answers::unanswered(&failure, None))? {
+    match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
         Some(shown) => Ok(json(StatusCode::OK, &answers::operation(&shown))),
-        None => Err(answers::not_found()),
+        None => Err(refusals::not_found()),
     }
 }
 
 /// Forget an operation.
 ///
-/// The next pre may go. One whose attempt runs, or may have run, is forgotten only with `force=true`.
+/// The next pre may go. One that is started, whether or not its lease has passed, is forgotten only with `force=true`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forget_operation",
     params(
@@ -211,7 +214,7 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
 pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
     let told = context.operations.forget(&context.app, id, force).await;
-    match told.map_err(|failure| answers::unanswered(&failure, None))? {
+    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
         Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::forget(id, &outcome, now)?)),
         Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
@@ -234,7 +237,7 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     let page = context.operations.list(&context.app, &filter, query.cursor.as_deref(), limit).await;
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
-        ListFailure::Failure(failure) => answers::unanswered(&failure, None),
+        ListFailure::Failure(failure) => refusals::unanswered(&failure, None),
     })?;
     let operations = page.records.iter().map(answers::listed).collect();
     Ok(json(StatusCode::OK, &OperationsAnswer { operations, next_cursor: page.next }))

@@ -154,7 +154,7 @@ pub struct HeartbeatRequest {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ForgetQuery {
-    /// Forget it even while an attempt runs, or may have run.
+    /// Forget it even while an attempt runs, or when its lease has passed and nobody knows how it ended.
     pub force: bool,
 }
 
