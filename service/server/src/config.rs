@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use latchgate_core::gate::RETENTION_MS_DEFAULT;
 
-use crate::http::{RequestLimits, ServerLimits};
+use crate::http::{OperationLimits, RequestLimits, ServerLimits};
 use crate::runtime::Limits;
-use crate::runtime::operations::OperationLimits;
+use crate::runtime::operations::GateLimits;
 use crate::store::gate::redis::RedisGateConfig;
 use crate::store::postgres::PostgresConfig;
 use crate::store::sqlite;
 
 const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
+const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 /// Distributed locks over HTTP/JSON.
 ///
@@ -149,6 +151,34 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
     pub body_bytes_max: usize,
 
+    /// Length of an operation's lease whose pre does not say, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_DEFAULT", default_value_t = 60_000)]
+    pub operation_lease_ms_default: u64,
+
+    /// Shortest lease of an operation, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_MIN", default_value_t = 1_000)]
+    pub operation_lease_ms_min: u64,
+
+    /// Longest lease of an operation, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_MAX", default_value_t = 24 * 3_600_000)]
+    pub operation_lease_ms_max: u64,
+
+    /// How long a success is kept whose post does not say, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_RETENTION_MS_DEFAULT", default_value_t = RETENTION_MS_DEFAULT)]
+    pub retention_ms_default: u64,
+
+    /// Shortest time that a success is kept, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_RETENTION_MS_MIN", default_value_t = 1_000)]
+    pub retention_ms_min: u64,
+
+    /// Longest time that a success is kept unless it is permanent, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_RETENTION_MS_MAX", default_value_t = YEAR_MS)]
+    pub retention_ms_max: u64,
+
+    /// Longest body of a request about operations, in bytes.
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_OPERATION_BODY_BYTES_MAX", default_value_t = 131_072)]
+    pub operation_body_bytes_max: usize,
+
     /// Longest time for a body to arrive, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_BODY_TIMEOUT_MS", default_value_t = 10_000)]
     pub body_timeout_ms: u64,
@@ -282,7 +312,20 @@ impl ServeArgs {
             self.ttl_ms_min <= self.ttl_ms_default && self.ttl_ms_default <= self.ttl_ms_max,
             "--ttl-ms-default must lie between --ttl-ms-min and --ttl-ms-max"
         );
-        ensure!(self.ttl_ms_max <= 365 * 24 * 3_600_000, "--ttl-ms-max must be at most a year");
+        ensure!(self.ttl_ms_max <= YEAR_MS, "--ttl-ms-max must be at most a year");
+        ensure!(self.operation_lease_ms_min > 0, "--operation-lease-ms-min must be at least 1");
+        ensure!(
+            self.operation_lease_ms_min <= self.operation_lease_ms_default
+                && self.operation_lease_ms_default <= self.operation_lease_ms_max,
+            "--operation-lease-ms-default must lie between --operation-lease-ms-min and --operation-lease-ms-max"
+        );
+        ensure!(self.operation_lease_ms_max <= YEAR_MS, "--operation-lease-ms-max must be at most a year");
+        ensure!(self.retention_ms_min > 0, "--retention-ms-min must be at least 1");
+        ensure!(
+            self.retention_ms_min <= self.retention_ms_default && self.retention_ms_default <= self.retention_ms_max,
+            "--retention-ms-default must lie between --retention-ms-min and --retention-ms-max"
+        );
+        ensure!(self.retention_ms_max <= 100 * YEAR_MS, "--retention-ms-max must be at most a hundred years");
         ensure!(self.store.gate_timeout_ms > 0, "--gate-timeout-ms must be at least 1");
         ensure!(
             self.store.secret.as_ref().is_none_or(|secret| secret.len() >= 16),
@@ -302,6 +345,15 @@ impl ServeArgs {
             wait_ms_max: self.wait_ms_max,
             body_bytes_max: self.body_bytes_max,
             body_timeout: Duration::from_millis(self.body_timeout_ms),
+            operations: OperationLimits {
+                lease_ms_default: self.operation_lease_ms_default,
+                lease_ms_min: self.operation_lease_ms_min,
+                lease_ms_max: self.operation_lease_ms_max,
+                retention_ms_default: self.retention_ms_default,
+                retention_ms_min: self.retention_ms_min,
+                retention_ms_max: self.retention_ms_max,
+                body_bytes_max: self.operation_body_bytes_max,
+            },
         }
     }
 
@@ -314,8 +366,8 @@ impl ServeArgs {
         }
     }
 
-    pub fn operation_limits(&self) -> OperationLimits {
-        OperationLimits {
+    pub fn gate_limits(&self) -> GateLimits {
+        GateLimits {
             command_max: Duration::from_millis(self.store.gate_timeout_ms),
             waiters_max: self.waiters_per_shard,
         }

@@ -36,7 +36,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
-    let router = http::router(Context::new(locks.clone(), args.request_limits()));
+    let router = http::router(Context::new(locks.clone(), operations.clone(), args.request_limits()));
     let stop = CancellationToken::new();
     let mut serving = tokio::spawn(http::serve(listener, router, args.server_limits(), stop.clone()));
     tokio::select! {
@@ -102,7 +102,7 @@ async fn open_gate(args: &ServeArgs, locks: &Arc<dyn LockStore>) -> anyhow::Resu
             Some(secret) => secret.clone().into_bytes(),
             None => locks.cluster_secret(&rand::random::<[u8; 32]>()).await?,
         };
-        Operations::start(primary, second, &secret, args.operation_limits()).await
+        Operations::start(primary, second, &secret, args.gate_limits()).await
     };
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
 }

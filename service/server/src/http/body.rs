@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 
 use super::problem::{Code, Problem};
 
@@ -37,8 +37,8 @@ pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<By
 ///
 /// # Errors
 /// `invalid-request` naming the field.
-pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let body: &'a [u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     // A list would be taken for the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::new(Code::InvalidRequest, "The body must be a JSON object."));

@@ -1,5 +1,7 @@
 //! How times are written.
 
+use std::time::Duration;
+
 use latchgate_core::Timestamp;
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -10,6 +12,11 @@ pub fn rfc3339(at: Timestamp) -> String {
     let nanoseconds = i128::from(at.as_ms()) * 1_000_000;
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     at.format(format).unwrap_or_default()
+}
+
+/// Whole ms.
+pub fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

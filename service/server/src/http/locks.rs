@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use latchgate_core::lock::{Lease, LeaseId, LockState, Lost, Metadata, Owner, PRIORITY_MAX, PRIORITY_MIN};
@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::format::rfc3339;
+use super::format::{ms, rfc3339};
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem, ProblemBody};
-use super::{Context, Shared};
+use super::{Context, Shared, query};
 use crate::runtime::{Acquired, Ask, Failure, Granted, Refused, RefusedBecause, Released, Renewed};
 
 /// Longest `metadata`, in bytes of compact JSON.
@@ -337,7 +337,7 @@ pub(super) async fn inspect(context: &Context, key: &str) -> Result<Response, Pr
     )
 )]
 pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
-    let Query(query) = Query::<ListQuery>::try_from_uri(&uri).map_err(|error| bad_query(&error.body_text()))?;
+    let query: ListQuery = query::parse(&uri)?;
     let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
     if limit == 0 || limit > LIST_LIMIT_MAX {
         return Err(Problem::field("limit", format!("must be 1 to {LIST_LIMIT_MAX}")));
@@ -380,18 +380,6 @@ fn listed(key: &Key, mut state: LockState, now: Timestamp, query: &ListQuery) ->
         holders: holders(state.holders(), now),
         waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
     })
-}
-
-/// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.
-fn bad_query(text: &str) -> Problem {
-    let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    let problem = Problem::new(Code::InvalidRequest, format!("The query is not right: {reason}."));
-    let unknown = reason.split("unknown field `").nth(1).and_then(|rest| rest.split('`').next());
-    let named = reason.split_once(": ").map(|(field, _)| field);
-    match unknown.or(named) {
-        Some(field) => problem.with("field", field),
-        None => problem,
-    }
 }
 
 impl AcquireRequest {
@@ -518,10 +506,6 @@ fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {
         Failure::OutcomeUnknown(_) => problem.with("lease_id", lease_id.as_str()),
         _ => problem,
     }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn json(answer: &impl Serialize) -> Response {

@@ -4,9 +4,11 @@ mod body;
 mod format;
 mod locks;
 mod openapi;
+mod operations;
 mod pages;
 mod path;
 mod problem;
+mod query;
 mod server;
 mod status;
 
@@ -21,12 +23,14 @@ pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, bind, serve};
 use crate::runtime::Locks;
+use crate::runtime::operations::Operations;
 
 /// What every handler needs; shared, so that a request costs one count.
 pub type Shared = Arc<Context>;
 
 pub struct Context {
     pub locks: Locks,
+    pub operations: Operations,
     pub app: App,
     pub limits: RequestLimits,
 }
@@ -40,11 +44,24 @@ pub struct RequestLimits {
     pub wait_ms_max: u64,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
+    pub operations: OperationLimits,
+}
+
+/// What one request may ask of the gate.
+#[derive(Clone, Debug)]
+pub struct OperationLimits {
+    pub lease_ms_default: u64,
+    pub lease_ms_min: u64,
+    pub lease_ms_max: u64,
+    pub retention_ms_default: u64,
+    pub retention_ms_min: u64,
+    pub retention_ms_max: u64,
+    pub body_bytes_max: usize,
 }
 
 impl Context {
-    pub fn new(locks: Locks, limits: RequestLimits) -> Self {
-        Self { locks, app: locks::default_app(), limits }
+    pub fn new(locks: Locks, operations: Operations, limits: RequestLimits) -> Self {
+        Self { locks, operations, app: locks::default_app(), limits }
     }
 }
 
@@ -54,6 +71,13 @@ pub fn router(context: Context) -> Router {
         .route("/v1/locks", routing::get(locks::list))
         .route("/v1/locks/", routing::get(locks::get).post(locks::post))
         .route("/v1/locks/{*rest}", routing::get(locks::get).post(locks::post))
+        .route("/v1/operations", routing::get(operations::list))
+        .route("/v1/operations/pre", routing::post(operations::pre))
+        .route("/v1/operations/pre/batch", routing::post(operations::pre_batch))
+        .route("/v1/operations/preview", routing::post(operations::preview))
+        .route("/v1/operations/{id}", routing::get(operations::inspect).delete(operations::forget))
+        .route("/v1/operations/{id}/post", routing::post(operations::post))
+        .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
         .route("/", routing::get(pages::index))

@@ -6,19 +6,21 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{locks, status};
+use super::{locks, operations, status};
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Latchgate",
-        description = "Distributed locks over HTTP/JSON.\n\nA 2xx answer to an acquire means: you may proceed. Nothing \
-                       else does. Everything else is a problem (RFC 9457) with a stable `code`, explained at its \
+        description = "Distributed locks and an idempotency gate over HTTP/JSON.\n\nA 2xx answer to an acquire or a \
+                       pre means: you may proceed. Nothing else does. Everything else is a problem (RFC 9457) with a stable `code`, explained at its \
                        `type`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
         (name = "locks", description = "Leases of named locks"),
+        (name = "operations", description = "The gate: a call before an operation, a call after it, and never a \
+                                             silent second run"),
         (name = "probes", description = "For whoever runs the process"),
     ),
     paths(
@@ -27,6 +29,14 @@ use super::{locks, status};
         locks::release,
         locks::inspect,
         locks::list,
+        operations::pre,
+        operations::pre_batch,
+        operations::preview,
+        operations::post,
+        operations::heartbeat,
+        operations::inspect,
+        operations::forget,
+        operations::list,
         status::healthz,
         status::readyz,
     )

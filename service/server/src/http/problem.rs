@@ -22,6 +22,18 @@ pub enum Code {
     WaitTimeout,
     LeaseIdReused,
     LeaseLost,
+    OperationInProgress,
+    OperationDuplicate,
+    OperationUnknown,
+    IdCollision,
+    ContentsMismatch,
+    OutcomeConflict,
+    OperationSuperseded,
+    OperationEnded,
+    StampMismatch,
+    OperationNotFound,
+    OperationNotClaimed,
+    BatchRefused,
     Overloaded,
     StoreUnavailable,
     OutcomeUnknown,
@@ -40,7 +52,7 @@ pub struct CodeInfo {
 }
 
 impl Code {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 28] = [
         Self::InvalidRequest,
         Self::InvalidKey,
         Self::BodyTooLarge,
@@ -52,6 +64,18 @@ impl Code {
         Self::WaitTimeout,
         Self::LeaseIdReused,
         Self::LeaseLost,
+        Self::OperationInProgress,
+        Self::OperationDuplicate,
+        Self::OperationUnknown,
+        Self::IdCollision,
+        Self::ContentsMismatch,
+        Self::OutcomeConflict,
+        Self::OperationSuperseded,
+        Self::OperationEnded,
+        Self::StampMismatch,
+        Self::OperationNotFound,
+        Self::OperationNotClaimed,
+        Self::BatchRefused,
         Self::Overloaded,
         Self::StoreUnavailable,
         Self::OutcomeUnknown,
@@ -82,7 +106,8 @@ impl Code {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "The body is too large",
                 "The request's body is longer than this server takes. Nothing was done.",
-                "Send less: a request needs a few hundred bytes.",
+                "Send less: a request needs a few hundred bytes. A post whose `result` is too long may be sent again without \
+                 it.",
             ),
             Self::BodyTimeout => (
                 "body-timeout",
@@ -143,6 +168,111 @@ impl Code {
                 "Stop what the lock protects: somebody else may hold it by now, and your work may have overlapped \
                  theirs. To go on, acquire again with a fresh `lease_id`.",
             ),
+            Self::OperationInProgress => (
+                "operation-in-progress",
+                StatusCode::CONFLICT,
+                "Another attempt is doing it",
+                "Another attempt has claimed this operation and its lease runs for `remaining_ms` more. You may not do \
+                 it. Nothing was done; to a forget, that the record is still there.",
+                "Ask again after `retry_after_ms`, or send `wait_ms` with the pre to wait for its end. To forget an \
+                 attempt that runs, send `force=true`: if it lives, the work may then be done twice.",
+            ),
+            Self::OperationDuplicate => (
+                "operation-duplicate",
+                StatusCode::CONFLICT,
+                "It has been done",
+                "This operation has succeeded: at `at`, in attempt `attempt`. `result` is what its post left, null if \
+                 it left none, or one too large to keep (`result_omitted`). It is remembered until `expires_at`, or \
+                 for ever (`permanent`).",
+                "Do not do it again. Use `result` as if the work had been yours.",
+            ),
+            Self::OperationUnknown => (
+                "operation-unknown",
+                StatusCode::CONFLICT,
+                "It may have been done",
+                "An attempt began this operation and nobody knows how it ended: `why` is `lease_passed` (it asked to \
+                 block when its lease passes, and it has) or `reported` (its post said unknown). `at` is when. You may \
+                 not do it.",
+                "Find out whether the work was done. Then whoever has the attempt's stamp posts the outcome, or DELETE \
+                 with `force=true` forgets the operation so that the next pre may go.",
+            ),
+            Self::IdCollision => (
+                "id-collision",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Other contents have this id",
+                "The id is an MD5, and a record of other contents has the same one: their SHA-256 differ. By chance \
+                 that does not happen; somebody has made two texts that collide. Nothing was done.",
+                "Treat the contents as hostile. To go on, change them: put a field of your own making into them.",
+            ),
+            Self::ContentsMismatch => (
+                "contents-mismatch",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "The same operation with another `checked`",
+                "The operation is known, but with another `checked`, or with none, so that yours cannot be compared. \
+                 Nothing was done.",
+                "One of the two callers is wrong about what this operation is, an amount say. Find out which before \
+                 anybody goes on.",
+            ),
+            Self::OutcomeConflict => (
+                "outcome-conflict",
+                StatusCode::CONFLICT,
+                "This attempt has ended otherwise",
+                "This stamp has already reported another outcome, which is in `recorded`, and it stands. Nothing was \
+                 changed.",
+                "A client has reported two ends of one attempt: look for the defect there. Repeating the same outcome \
+                 is always safe.",
+            ),
+            Self::OperationSuperseded => (
+                "operation-superseded",
+                StatusCode::CONFLICT,
+                "The attempt has lost the operation",
+                "The lease of this attempt passed, or the operation was forgotten by force, before its end was \
+                 reported: it is another's now, or nobody's. Nothing was changed, except that a success was counted \
+                 once in `suspected_double_runs`: the work may have been done twice.",
+                "Stop. If the work was done, compare with the attempt that came after: GET /v1/operations?suspect=true \
+                 lists such operations. A longer `lease_ms`, or heartbeats, keep an attempt from being superseded.",
+            ),
+            Self::OperationEnded => (
+                "operation-ended",
+                StatusCode::CONFLICT,
+                "This attempt has ended",
+                "A heartbeat came after the attempt had reported its end, which is in `recorded`. Nothing was changed.",
+                "Stop the heartbeats once the outcome is posted.",
+            ),
+            Self::StampMismatch => (
+                "stamp-mismatch",
+                StatusCode::FORBIDDEN,
+                "The stamp is of no attempt of this operation",
+                "Only an attempt may report its end or renew its lease, and the stamp proves it. This one is not of \
+                 this operation, or of an attempt so old that it is no longer remembered. Nothing was changed.",
+                "Send the `stamp` that the pre gave you, to the `id` that came with it.",
+            ),
+            Self::OperationNotFound => (
+                "operation-not-found",
+                StatusCode::NOT_FOUND,
+                "There is no such operation",
+                "No record has this id: it was never claimed, its time is over, or it was forgotten. An id is 32 \
+                 lower-case hexadecimal digits. Nothing was done.",
+                "To a post: the outcome is not recorded; if the work was done, the next pre may do it again. Claim it \
+                 anew if that must not be.",
+            ),
+            Self::OperationNotClaimed => (
+                "operation-not-claimed",
+                StatusCode::CONFLICT,
+                "Free, but not claimed",
+                "This operation of a batch may have gone, but another of the same batch may not, and `all_or_nothing` \
+                 claims none unless all may go. It appears only inside the `items` of a refused batch.",
+                "Ask for it without the others, or with `all_or_nothing` false.",
+            ),
+            Self::BatchRefused => (
+                "batch-refused",
+                StatusCode::CONFLICT,
+                "Not all of the batch may proceed",
+                "`items` has the answer to each operation, in the order asked: a `status` and, unless it may proceed, \
+                 a `code`. With `all_or_nothing` (the default) nothing is claimed. Without it, the items whose \
+                 `status` is 200 or 201 are yours and have their `stamp`: do them, and post each one's outcome.",
+                "Read `items`. Those that are duplicates are done; ask again for the others.",
+            ),
             Self::Overloaded => (
                 "overloaded",
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -162,9 +292,10 @@ impl Code {
                 "outcome-unknown",
                 StatusCode::SERVICE_UNAVAILABLE,
                 "It may have been done, or not",
-                "The store did not tell whether it committed. You may hold the lock, but you may not go on as if you \
-                 did.",
-                "Repeat the same request with the `lease_id` in this answer: you get the same grant if there was one.",
+                "The store did not tell whether it committed. You may hold the lock, or the operation may be yours, but you \
+                 may not go on as if it were so.",
+                "Repeat the same request, with the `lease_id` or the `attempt_id` in this answer if there is one: you get \
+                 the same grant if there was one. A post, a heartbeat or a release may simply be repeated.",
             ),
             Self::ShuttingDown => (
                 "shutting-down",
@@ -178,7 +309,7 @@ impl Code {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "An internal error",
                 "A defect in Latchgate. Whether something was done is not known; the log has more under the request id.",
-                "Repeat the request with the same `lease_id`, and report the defect.",
+                "Repeat the request with the same `lease_id` or `attempt_id`, and report the defect.",
             ),
         };
         CodeInfo { name, status, title, meaning, advice }
@@ -224,6 +355,11 @@ impl Problem {
     pub fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
         self
+    }
+
+    /// Whether the same request may pass later, for no reason of its own.
+    pub fn is_transient(&self) -> bool {
+        self.code.info().status == StatusCode::SERVICE_UNAVAILABLE
     }
 
     /// What a failure of the runtime is to a client.

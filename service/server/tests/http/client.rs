@@ -88,3 +88,34 @@ pub async fn release(node: &Node, key: &str, lease_id: &str) -> Answer {
 pub async fn look(node: &Node, key: &str) -> Value {
     get(node, &format!("/v1/locks/{key}")).await.body
 }
+
+pub async fn pre(node: &Node, body: Value) -> Answer {
+    post(format!("{}/v1/operations/pre", node.base_url()), body.to_string()).await
+}
+
+/// Fails unless the operation may go, as a new attempt.
+pub async fn begun(node: &Node, body: Value) -> Answer {
+    let answer = pre(node, body).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer
+}
+
+/// Posts the end of the attempt that `go` began: `body` without the stamp.
+pub async fn report(node: &Node, go: &Answer, mut body: Value) -> Answer {
+    body["stamp"] = go.body["stamp"].clone();
+    post(format!("{}/v1/operations/{}/post", node.base_url(), go.text("id")), body.to_string()).await
+}
+
+/// Renews the lease of the attempt that `go` began: `body` without the stamp.
+pub async fn beat(node: &Node, go: &Answer, mut body: Value) -> Answer {
+    body["stamp"] = go.body["stamp"].clone();
+    post(format!("{}/v1/operations/{}/heartbeat", node.base_url(), go.text("id")), body.to_string()).await
+}
+
+pub async fn look_at(node: &Node, id: &str) -> Answer {
+    get(node, &format!("/v1/operations/{id}")).await
+}
+
+pub async fn forget(node: &Node, id: &str, query: &str) -> Answer {
+    send(Client::new().delete(format!("{}/v1/operations/{id}{query}", node.base_url()))).await
+}

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bad_input;
+mod bad_operations;
 mod client;
 mod gate_nodes;
 mod leases;
+mod operations;
 mod outage;
 mod pages;
 mod restart;

@@ -1,0 +1,27 @@
+//! Queries: parameters by name, unknown ones refused.
+
+use axum::extract::Query;
+use axum::http::Uri;
+use serde::de::DeserializeOwned;
+
+use super::problem::{Code, Problem};
+
+/// Parses a query.
+///
+/// # Errors
+/// `invalid-request` naming the parameter.
+pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+    Query::try_from_uri(uri).map(|Query(query)| query).map_err(|error| bad_query(&error.body_text()))
+}
+
+/// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.
+fn bad_query(text: &str) -> Problem {
+    let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    let problem = Problem::new(Code::InvalidRequest, format!("The query is not right: {reason}."));
+    let unknown = reason.split("unknown field `").nth(1).and_then(|rest| rest.split('`').next());
+    let named = reason.split_once(": ").map(|(field, _)| field);
+    match unknown.or(named) {
+        Some(field) => problem.with("field", field),
+        None => problem,
+    }
+}

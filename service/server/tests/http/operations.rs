@@ -1,0 +1,561 @@
+//! The gate, as its callers meet it: every row of the table.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, BIN, beat, begun, embedded, forget, get, look_at, post, pre, report, send};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A node that allows leases short enough to see them pass.
+async fn with_short_leases() -> Node {
+    Node::start(BIN, &["--operation-lease-ms-min", "1", "--retention-ms-min", "1"]).await
+}
+
+fn charge(contents: &Value) -> Value {
+    json!({ "operation": "charge", "contents": contents })
+}
+
+/// Returns once the lease of the attempt that holds the operation has passed.
+async fn lease_passes(node: &Node, go: &Answer) {
+    let id = go.text("id");
+    assert!(eventually(LONG, || async { look_at(node, &id).await.body["lease_ms"] == 0 }).await);
+}
+
+async fn batch(node: &Node, body: Value) -> Answer {
+    post(format!("{}/v1/operations/pre/batch", node.base_url()), body.to_string()).await
+}
+
+async fn with_header(node: &Node, header: &str, body: &str) -> Answer {
+    let url = format!("{}/v1/operations/pre", node.base_url());
+    send(Client::new().post(url).header("Idempotency-Key", header).body(body.to_owned())).await
+}
+
+#[tokio::test]
+async fn the_first_goes_the_second_is_told_to_wait_and_the_third_gets_the_result() {
+    let node = embedded().await;
+    let ask = charge(&json!({ "order": 42, "amount": "19.90" }));
+    let go = begun(&node, ask.clone()).await;
+    // What `GET /openapi.json` shows as an example.
+    assert_eq!(go.text("id"), "7d88c00ddeafbae02d6198a43e38f30a");
+    assert_eq!((&go.body["attempt"], &go.body["guarded"]), (&json!(1), &json!(true)));
+    assert!((59_000..=60_000).contains(&go.body["lease_ms"].as_u64().unwrap()), "{}", go.body);
+    assert!(go.text("lease_until").ends_with('Z'));
+    for absent in ["degraded", "reentry"] {
+        assert!(go.body.get(absent).is_none(), "{}", go.body);
+    }
+
+    let busy = pre(&node, ask.clone()).await;
+    busy.assert_problem(409, "operation-in-progress");
+    assert_eq!((&busy.body["id"], &busy.body["attempt"]), (&go.body["id"], &json!(1)));
+    assert!(busy.text("started_at") < busy.text("lease_until"));
+    assert!(busy.body["remaining_ms"].as_u64().unwrap() > 30_000 && busy.body["waited_ms"].is_u64(), "{}", busy.body);
+    assert_eq!((&busy.body["retry_after_ms"], &busy.headers["retry-after"]), (&json!(1_000), &"1".parse().unwrap()));
+    assert!(!busy.body.to_string().contains(&go.text("stamp")));
+
+    let result = json!({ "receipt": [7, null, "<b>"] });
+    let done = report(&node, &go, json!({ "outcome": "success", "result": result })).await;
+    assert_eq!((done.status.as_u16(), &done.body["outcome"]), (200, &json!("success")));
+    assert!(done.body["retention_ms"].as_u64().unwrap() > 86_000_000 && done.body["expires_at"].is_string());
+
+    let duplicate = pre(&node, ask).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_eq!((&duplicate.body["result"], &duplicate.body["attempt"]), (&result, &json!(1)));
+    assert_eq!(duplicate.body["expires_at"], done.body["expires_at"]);
+    assert!(duplicate.body["at"].is_string() && duplicate.body.get("permanent").is_none());
+    assert!(!duplicate.body.to_string().contains(&go.text("stamp")));
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_with_the_attempt_id() {
+    let node = embedded().await;
+    let ask = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
+    let go = begun(&node, ask.clone()).await;
+    let again = pre(&node, ask).await;
+    assert_eq!((again.status.as_u16(), &again.body["stamp"]), (200, &go.body["stamp"]));
+    let other = pre(&node, json!({ "operation": "charge", "contents": 1, "attempt_id": "another" })).await;
+    other.assert_problem(409, "operation-in-progress");
+}
+
+#[tokio::test]
+async fn a_failure_lets_the_next_one_go_at_once() {
+    let node = embedded().await;
+    let first = begun(&node, charge(&json!("x"))).await;
+    let failed = report(&node, &first, json!({ "outcome": "failure" })).await;
+    assert_eq!((failed.status.as_u16(), &failed.body["outcome"]), (200, &json!("failure")));
+    assert!(failed.body.get("expires_at").is_none() && failed.body.get("permanent").is_none(), "{}", failed.body);
+    let second = begun(&node, charge(&json!("x"))).await;
+    assert_ne!(first.text("stamp"), second.text("stamp"));
+    // The first one's repeated report is still answered as before.
+    let again = report(&node, &first, json!({ "outcome": "failure" })).await;
+    assert_eq!((again.status.as_u16(), &again.body["replayed"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn an_unknown_end_blocks_until_its_attempt_resolves_it() {
+    let node = embedded().await;
+    let go = begun(&node, charge(&json!("x"))).await;
+    assert_eq!(report(&node, &go, json!({ "outcome": "unknown" })).await.status, 200);
+    let blocked = pre(&node, charge(&json!("x"))).await;
+    blocked.assert_problem(409, "operation-unknown");
+    assert_eq!((&blocked.body["why"], &blocked.body["attempt"]), (&json!("reported"), &json!(1)));
+    assert!(blocked.body["at"].is_string());
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+    pre(&node, charge(&json!("x"))).await.assert_problem(409, "operation-duplicate");
+}
+
+#[tokio::test]
+async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted() {
+    let node = with_short_leases().await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 50 })).await;
+    let second = begun(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
+    assert_eq!((&second.body["attempt"], &second.body["reentry"]), (&json!(2), &json!(true)));
+    let late = report(&node, &first, json!({ "outcome": "success", "result": "first" })).await;
+    late.assert_problem(409, "operation-superseded");
+    assert_eq!((&late.body["suspected_double_runs"], &late.body["attempt"]), (&json!(1), &json!(2)));
+    // Counted once, however often it is said.
+    let again = report(&node, &first, json!({ "outcome": "success" })).await;
+    again.assert_problem(409, "operation-superseded");
+    beat(&node, &first, json!({})).await.assert_problem(409, "operation-superseded");
+    let done = report(&node, &second, json!({ "outcome": "success", "result": "second" })).await;
+    assert_eq!((done.status.as_u16(), &done.body["suspected_double_runs"]), (200, &json!(1)));
+    assert_eq!(pre(&node, charge(&json!("x"))).await.body["result"], "second");
+    let suspects = get(&node, "/v1/operations?suspect=true").await.body;
+    assert_eq!(suspects["operations"][0]["id"], first.body["id"], "{suspects}");
+    assert_eq!(suspects["operations"][0]["suspected_double_runs"], 1);
+}
+
+#[tokio::test]
+async fn a_passed_lease_that_blocks_lets_nobody_go() {
+    let node = with_short_leases().await;
+    let ask = json!({ "operation": "charge", "contents": "x", "lease_ms": 50, "on_expiry": "block" });
+    let first = begun(&node, ask).await;
+    let blocked = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
+    blocked.assert_problem(409, "operation-unknown");
+    assert_eq!((&blocked.body["why"], &blocked.body["at"]), (&json!("lease_passed"), &first.body["lease_until"]));
+    let late = report(&node, &first, json!({ "outcome": "success" })).await;
+    assert_eq!((late.status.as_u16(), &late.body["late"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_late_post_counts_as_long_as_nobody_has_re_entered() {
+    let node = with_short_leases().await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 50 })).await;
+    lease_passes(&node, &go).await;
+    let late = report(&node, &go, json!({ "outcome": "success" })).await;
+    assert_eq!((late.status.as_u16(), &late.body["late"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_report_may_be_repeated_but_not_changed() {
+    let node = embedded().await;
+    let go = begun(&node, charge(&json!("x"))).await;
+    let first = report(&node, &go, json!({ "outcome": "success", "result": 1 })).await;
+    let again = report(&node, &go, json!({ "outcome": "success", "result": 2 })).await;
+    assert_eq!((again.status.as_u16(), &again.body["replayed"]), (200, &json!(true)));
+    assert_eq!(first.body["expires_at"], again.body["expires_at"]);
+    assert_eq!(pre(&node, charge(&json!("x"))).await.body["result"], 1);
+    for outcome in ["failure", "unknown"] {
+        let conflict = report(&node, &go, json!({ "outcome": outcome })).await;
+        conflict.assert_problem(409, "outcome-conflict");
+        assert_eq!(conflict.body["recorded"], "success");
+    }
+}
+
+#[tokio::test]
+async fn a_stamp_of_another_operation_proves_nothing() {
+    let node = embedded().await;
+    let (one, other) = (begun(&node, charge(&json!(1))).await, begun(&node, charge(&json!(2))).await);
+    for stamp in [other.text("stamp"), "nonsense".to_owned(), "p".to_owned() + &"0".repeat(32)] {
+        for verb in ["post", "heartbeat"] {
+            let url = format!("{}/v1/operations/{}/{verb}", node.base_url(), one.text("id"));
+            let mut body = json!({ "stamp": stamp });
+            if verb == "post" {
+                body["outcome"] = json!("success");
+            }
+            post(url, body.to_string()).await.assert_problem(403, "stamp-mismatch");
+        }
+    }
+    assert_eq!(look_at(&node, &one.text("id")).await.body["state"], "started");
+}
+
+#[tokio::test]
+async fn an_operation_that_nobody_began_is_404() {
+    let node = embedded().await;
+    let go = begun(&node, charge(&json!("x"))).await;
+    for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%FF".to_owned()] {
+        let stamp = go.text("stamp");
+        let base = format!("{}/v1/operations/{id}", node.base_url());
+        let body = json!({ "stamp": stamp, "outcome": "success" }).to_string();
+        post(format!("{base}/post"), body).await.assert_problem(404, "operation-not-found");
+        post(format!("{base}/heartbeat"), json!({ "stamp": stamp }).to_string())
+            .await
+            .assert_problem(404, "operation-not-found");
+        look_at(&node, &id).await.assert_problem(404, "operation-not-found");
+        forget(&node, &id, "").await.assert_problem(404, "operation-not-found");
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_keys_and_spacing_do_not_make_another_operation() {
+    let node = embedded().await;
+    let url = format!("{}/v1/operations/pre", node.base_url());
+    let first = post(url.clone(), r#"{"operation":"o","contents":{"a":1,"b":[1.0,"é"]}}"#).await;
+    assert_eq!(first.status, 201);
+    let second = post(url.clone(), "{\"contents\" : {\"b\":[ 1,\"\\u00e9\"],\n\"a\":1e0 },\"operation\":\"o\"}").await;
+    second.assert_problem(409, "operation-in-progress");
+    assert_eq!(first.body["id"], second.body["id"]);
+    for other in [
+        json!({ "operation": "o", "contents": { "a": 1, "b": [1, "e"] } }),
+        json!({ "operation": "oo", "contents": { "a": 1, "b": [1, "é"] } }),
+        json!({ "operation": "o", "contents": r#"{"a":1,"b":[1,"é"]}"# }),
+        json!({ "operation": "o", "contents": "1" }),
+        json!({ "operation": "o", "contents": 1 }),
+        json!({ "operation": "o", "contents": [] }),
+        json!({ "operation": "o", "contents": false }),
+        json!({ "operation": "o", "contents": "" }),
+    ] {
+        begun(&node, other).await;
+    }
+}
+
+#[tokio::test]
+async fn the_idempotency_key_header_stands_in_for_contents() {
+    let node = embedded().await;
+    let go = with_header(&node, "\"8e03-978e\"", r#"{"operation":"pay"}"#).await;
+    assert_eq!(go.status, 201, "{}", go.body);
+    with_header(&node, "8e03-978e", r#"{"operation":"pay"}"#).await.assert_problem(409, "operation-in-progress");
+    let as_text = pre(&node, json!({ "operation": "pay", "contents": "8e03-978e" })).await;
+    as_text.assert_problem(409, "operation-in-progress");
+    // With both, the contents count, and nobody looks at the header.
+    let both = with_header(&node, "\"8e03", r#"{"operation":"pay","contents":"other"}"#).await;
+    assert_eq!(both.status, 201, "{}", both.body);
+    for header in ["", "\"\"", "\"open", "\"a\"b"] {
+        let refused = with_header(&node, header, r#"{"operation":"pay"}"#).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], "Idempotency-Key", "{header:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_checked_must_be_equal() {
+    let node = embedded().await;
+    let ask = |checked: Value| json!({ "operation": "pay", "contents": 1, "checked": checked });
+    let go = begun(&node, ask(json!({ "amount": 5, "to": "a" }))).await;
+    pre(&node, ask(json!({ "to": "a", "amount": 5 }))).await.assert_problem(409, "operation-in-progress");
+    pre(&node, ask(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
+    report(&node, &go, json!({ "outcome": "success" })).await;
+    pre(&node, ask(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
+    pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(409, "operation-duplicate");
+}
+
+#[tokio::test]
+async fn a_result_too_large_to_keep_is_dropped_and_said_to_be() {
+    let node = embedded().await;
+    // A string's quotes are two of the bytes.
+    for (length, is_omitted) in [(65_534, false), (65_535, true), (100_000, true)] {
+        let go = begun(&node, charge(&json!(length))).await;
+        let result = "r".repeat(length);
+        let done = report(&node, &go, json!({ "outcome": "success", "result": result })).await;
+        assert_eq!((done.status.as_u16(), done.body["result_omitted"] == true), (200, is_omitted), "{length}");
+        let duplicate = pre(&node, charge(&json!(length))).await;
+        duplicate.assert_problem(409, "operation-duplicate");
+        assert_eq!(duplicate.body["result_omitted"] == true, is_omitted);
+        assert_eq!(duplicate.body["result"], if is_omitted { Value::Null } else { json!(result) });
+    }
+    let go = begun(&node, charge(&json!("too much"))).await;
+    let refused = report(&node, &go, json!({ "outcome": "success", "result": "r".repeat(200_000) })).await;
+    refused.assert_problem(413, "body-too-large");
+}
+
+#[tokio::test]
+async fn a_result_is_shown_as_it_was_posted() {
+    let node = embedded().await;
+    for (index, result) in ["1e400", "18446744073709551617", "{\"b\":1,\"a\":2}", "false"].iter().enumerate() {
+        let go = begun(&node, charge(&json!(index))).await;
+        let url = format!("{}/v1/operations/{}/post", node.base_url(), go.text("id"));
+        let body = format!(r#"{{"stamp":"{}","outcome":"success","result":{result}}}"#, go.text("stamp"));
+        assert_eq!(post(url, body).await.status, 200, "{result}");
+        let url = format!("{}/v1/operations/{}", node.base_url(), go.text("id"));
+        let text = Client::new().get(url).send().await.unwrap().text().await.unwrap();
+        assert!(text.contains(&format!("\"result\":{result}")), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_success_is_kept_for_its_retention_or_for_ever() {
+    let node = with_short_leases().await;
+    let brief = begun(&node, charge(&json!("brief"))).await;
+    assert_eq!(report(&node, &brief, json!({ "outcome": "success", "retention_ms": 50 })).await.status, 200);
+    assert!(eventually(LONG, || async { pre(&node, charge(&json!("brief"))).await.status == 201 }).await);
+
+    let ask = json!({ "operation": "charge", "contents": "for ever", "durability": "durable" });
+    let lasting = begun(&node, ask.clone()).await;
+    let done = report(&node, &lasting, json!({ "outcome": "success", "permanent": true })).await;
+    assert_eq!((done.status.as_u16(), &done.body["permanent"]), (200, &json!(true)));
+    assert!(done.body.get("expires_at").is_none());
+    let duplicate = pre(&node, ask).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_eq!(duplicate.body["permanent"], true);
+    assert!(duplicate.body.get("expires_at").is_none() && duplicate.body["result"].is_null());
+}
+
+#[tokio::test]
+async fn heartbeats_renew_the_lease_until_the_end() {
+    let node = with_short_leases().await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 2_000 })).await;
+    let longer = beat(&node, &go, json!({ "lease_ms": 60_000 })).await;
+    assert_eq!((longer.status.as_u16(), &longer.body["attempt"]), (200, &json!(1)));
+    assert!(longer.body["lease_ms"].as_u64().unwrap() > 50_000 && longer.text("lease_until") > go.text("lease_until"));
+    // Never shortened.
+    let shorter = beat(&node, &go, json!({})).await;
+    assert_eq!(shorter.text("lease_until"), longer.text("lease_until"));
+    report(&node, &go, json!({ "outcome": "success" })).await;
+    let ended = beat(&node, &go, json!({})).await;
+    ended.assert_problem(409, "operation-ended");
+    assert_eq!(ended.body["recorded"], "success");
+
+    let passed = begun(&node, json!({ "operation": "charge", "contents": "y", "lease_ms": 50 })).await;
+    lease_passes(&node, &passed).await;
+    let revived = beat(&node, &passed, json!({ "lease_ms": 60_000 })).await;
+    assert_eq!((revived.status.as_u16(), &revived.body["late"]), (200, &json!(true)));
+    pre(&node, charge(&json!("y"))).await.assert_problem(409, "operation-in-progress");
+}
+
+#[tokio::test]
+async fn a_record_is_shown_without_what_proves_the_attempt() {
+    let node = embedded().await;
+    let ask = json!({ "operation": "charge", "contents": "x", "attempt_id": "secret-name", "on_expiry": "block" });
+    let go = begun(&node, ask).await;
+    let shown = look_at(&node, &go.text("id")).await.body;
+    for (field, value) in [
+        ("id", &go.body["id"]),
+        ("operation", &json!("charge")),
+        ("state", &json!("started")),
+        ("attempt", &json!(1)),
+        ("lease_until", &go.body["lease_until"]),
+        ("on_expiry", &json!("block")),
+        ("durability", &json!("fast")),
+        ("claimed_in", &json!("primary")),
+        ("suspected_double_runs", &json!(0)),
+    ] {
+        assert_eq!(&shown[field], value, "{field} in {shown}");
+    }
+    assert!(shown["created_at"].is_string() && shown["lease_ms"].as_u64().unwrap() > 30_000, "{shown}");
+    let text = shown.to_string();
+    assert!(!text.contains("secret-name") && !text.contains(&go.text("stamp")[1..]), "{text}");
+    report(&node, &go, json!({ "outcome": "success", "result": [1] })).await;
+    let shown = look_at(&node, &go.text("id")).await.body;
+    assert_eq!((&shown["state"], &shown["result"]), (&json!("succeeded"), &json!([1])));
+    assert!(shown["ended_at"].is_string() && shown["expires_at"].is_string() && shown.get("lease_ms").is_none());
+}
+
+#[tokio::test]
+async fn only_force_forgets_what_may_have_been_done() {
+    let node = embedded().await;
+    let running = begun(&node, charge(&json!("x"))).await;
+    let refused = forget(&node, &running.text("id"), "").await;
+    refused.assert_problem(409, "operation-in-progress");
+    assert!(refused.body["remaining_ms"].as_u64().unwrap() > 30_000);
+    let forgotten = forget(&node, &running.text("id"), "?force=true").await;
+    assert_eq!((forgotten.status.as_u16(), &forgotten.body["forgotten"]), (200, &json!(true)));
+    assert_eq!(forgotten.body["was"], "started");
+    look_at(&node, &running.text("id")).await.assert_problem(404, "operation-not-found");
+    let second = begun(&node, charge(&json!("x"))).await;
+    report(&node, &running, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
+    report(&node, &second, json!({ "outcome": "success" })).await;
+    assert_eq!(forget(&node, &second.text("id"), "").await.body["was"], "succeeded");
+    forget(&node, &second.text("id"), "").await.assert_problem(404, "operation-not-found");
+    begun(&node, charge(&json!("x"))).await;
+}
+
+#[tokio::test]
+async fn a_wait_for_an_attempt_that_goes_on_ends_with_its_time() {
+    let node = embedded().await;
+    begun(&node, charge(&json!("x"))).await;
+    let answer = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 150 })).await;
+    answer.assert_problem(409, "operation-in-progress");
+    assert!(answer.body["waited_ms"].as_u64().unwrap() >= 150, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn of_those_who_wait_one_goes_after_a_failure_and_all_learn_of_a_success() {
+    const WAITERS: usize = 8;
+    let node = embedded().await;
+    let first = begun(&node, charge(&json!("x"))).await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..WAITERS {
+        let url = format!("{}/v1/operations/pre", node.base_url());
+        let ask = json!({ "operation": "charge", "contents": "x", "wait_ms": 30_000 }).to_string();
+        waiting.spawn(post(url, ask));
+    }
+    report(&node, &first, json!({ "outcome": "failure" })).await;
+    // Whether they wait already or come now: the others go on waiting, for this one.
+    let second = waiting.join_next().await.unwrap().unwrap();
+    assert_eq!(second.status, 201, "{}", second.body);
+    assert_eq!(look_at(&node, &second.text("id")).await.body["state"], "started");
+    report(&node, &second, json!({ "outcome": "success", "result": "once" })).await;
+    let mut duplicates = 0;
+    while let Some(answer) = waiting.join_next().await {
+        let answer = answer.unwrap();
+        answer.assert_problem(409, "operation-duplicate");
+        assert_eq!(answer.body["result"], "once");
+        duplicates += 1;
+    }
+    assert_eq!(duplicates, WAITERS - 1);
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_goes() {
+    let node = embedded().await;
+    let url = format!("{}/v1/operations/pre", node.base_url());
+    let mut asking = JoinSet::new();
+    for _ in 0..64 {
+        asking.spawn(post(url.clone(), charge(&json!("x")).to_string()));
+    }
+    let answers = asking.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
+    assert_eq!(answers.iter().filter(|answer| answer.code() == "operation-in-progress").count(), 63);
+}
+
+#[tokio::test]
+async fn a_batch_goes_whole_or_not_at_all() {
+    let node = embedded().await;
+    let items = |numbers: &[u32]| numbers.iter().map(|number| charge(&json!(number))).collect::<Vec<_>>();
+    let went = batch(&node, json!({ "operations": items(&[1, 2]) })).await;
+    assert_eq!(went.status, 201, "{}", went.body);
+    for item in went.body["items"].as_array().unwrap() {
+        assert!(item["stamp"].is_string() && item["guarded"] == true && item["status"] == 201, "{item}");
+    }
+    let refused = batch(&node, json!({ "operations": items(&[3, 2, 4]) })).await;
+    refused.assert_problem(409, "batch-refused");
+    let codes: Vec<_> = refused.body["items"].as_array().unwrap().iter().map(|item| &item["code"]).collect();
+    assert_eq!(codes, ["operation-not-claimed", "operation-in-progress", "operation-not-claimed"]);
+    assert!(!refused.body.to_string().contains("\"stamp\""), "{}", refused.body);
+    // Nothing was claimed.
+    assert_eq!(batch(&node, json!({ "operations": items(&[3, 4]) })).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_batch_that_may_go_in_part_names_its_grants() {
+    let node = embedded().await;
+    let done = begun(&node, charge(&json!("done"))).await;
+    report(&node, &done, json!({ "outcome": "success", "result": 7 })).await;
+    let ask = json!({ "operations": [charge(&json!("done")), charge(&json!("new"))], "all_or_nothing": false });
+    let refused = batch(&node, ask).await;
+    refused.assert_problem(409, "batch-refused");
+    let items = &refused.body["items"];
+    assert_eq!((&items[0]["code"], &items[0]["result"]), (&json!("operation-duplicate"), &json!(7)));
+    assert_eq!((&items[1]["status"], items[1].get("code")), (&json!(201), None));
+    let url = format!("{}/v1/operations/{}/post", node.base_url(), items[1]["id"].as_str().unwrap());
+    let body = json!({ "stamp": items[1]["stamp"], "outcome": "success" });
+    assert_eq!(post(url, body.to_string()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_repeated_batch_gets_its_stamps_again() {
+    let node = embedded().await;
+    let ask = json!({ "operations": [
+        { "operation": "charge", "contents": 1, "attempt_id": "mine" },
+        { "operation": "charge", "contents": 2, "attempt_id": "mine" },
+    ] });
+    let (first, again) = (batch(&node, ask.clone()).await, batch(&node, ask).await);
+    assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200), "{}", again.body);
+    for index in 0..2 {
+        assert_eq!(first.body["items"][index]["stamp"], again.body["items"][index]["stamp"]);
+    }
+}
+
+#[tokio::test]
+async fn a_preview_tells_the_id_and_stores_nothing() {
+    let node = embedded().await;
+    let url = format!("{}/v1/operations/preview", node.base_url());
+    let body = r#"{"operation":"charge","contents":{"order":42,"amount":"19.90"}}"#;
+    let preview = post(url, body).await;
+    assert_eq!(
+        preview.body,
+        json!({
+            "id": "7d88c00ddeafbae02d6198a43e38f30a",
+            "sha256": "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169",
+            "canonical": r#"{"amount":"19.90","order":42}"#,
+        })
+    );
+    look_at(&node, &preview.text("id")).await.assert_problem(404, "operation-not-found");
+    let go = begun(&node, charge(&json!({ "order": 42, "amount": "19.90" }))).await;
+    assert_eq!(go.body["id"], preview.body["id"]);
+}
+
+#[tokio::test]
+async fn a_listing_filters_and_pages() {
+    let node = embedded().await;
+    let mut ids = Vec::new();
+    for (operation, outcome) in [("a", None), ("a", Some("success")), ("a", Some("unknown")), ("b", Some("success"))] {
+        let go = begun(&node, json!({ "operation": operation, "contents": ids.len() })).await;
+        if let Some(outcome) = outcome {
+            report(&node, &go, json!({ "outcome": outcome, "result": "r" })).await;
+        }
+        ids.push(go.text("id"));
+    }
+    let gone = begun(&node, charge(&json!("failed"))).await;
+    report(&node, &gone, json!({ "outcome": "failure" })).await;
+    for (query, expected) in [
+        ("", &[0, 1, 2, 3][..]),
+        ("operation=a", &[0, 1, 2]),
+        ("state=started", &[0]),
+        ("state=succeeded", &[1, 3]),
+        ("state=succeeded&operation=b", &[3]),
+        ("state=unknown", &[2]),
+        ("state=vacant", &[]),
+        ("suspect=true", &[]),
+        ("suspect=false&limit=1", &[0, 1, 2, 3]),
+        ("limit=2", &[0, 1, 2, 3]),
+    ] {
+        let mut listed = listed(&node, query).await;
+        let mut expected: Vec<_> = expected.iter().map(|index: &usize| ids[*index].clone()).collect();
+        listed.sort();
+        expected.sort();
+        assert_eq!(listed, expected, "{query}");
+    }
+}
+
+/// The ids on all pages. Results are not shown in a listing.
+async fn listed(node: &Node, query: &str) -> Vec<String> {
+    const PAGES_MAX: usize = 100;
+    let mut ids = Vec::new();
+    let mut cursor = String::new();
+    for _ in 0..PAGES_MAX {
+        let mut url: reqwest::Url = format!("{}/v1/operations?{query}", node.base_url()).parse().unwrap();
+        if !cursor.is_empty() {
+            url.query_pairs_mut().append_pair("cursor", &cursor);
+        }
+        let page = send(Client::new().get(url)).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        for operation in page.body["operations"].as_array().unwrap() {
+            assert!(operation.get("result").is_none() && operation.get("stamp").is_none(), "{operation}");
+            ids.push(operation["id"].as_str().unwrap().to_owned());
+        }
+        match page.body["next_cursor"].as_str() {
+            Some(next) => cursor = next.to_owned(),
+            None => return ids,
+        }
+    }
+    panic!("{query}: more than {PAGES_MAX} pages");
+}
+
+#[tokio::test]
+async fn a_claim_survives_kill_9_and_its_attempt_gets_the_same_stamp() {
+    let mut node = embedded().await;
+    let ask = json!({ "operation": "charge", "contents": "x", "attempt_id": "mine" });
+    let go = begun(&node, ask.clone()).await;
+    node.kill9();
+    node.start_again().await;
+    let again = pre(&node, ask).await;
+    assert_eq!((again.status.as_u16(), &again.body["stamp"]), (200, &go.body["stamp"]));
+    pre(&node, charge(&json!("x"))).await.assert_problem(409, "operation-in-progress");
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+}
