@@ -52,7 +52,8 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
         Ok(_) => return Err(Problem::new(Code::InvalidRequest, "The body has something after its JSON value.")),
         Err(error) => error,
     };
-    if !error.inner().is_data() {
+    // A null where an enum is expected counts as bad syntax to serde_json, though the body is JSON.
+    if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err() {
         return Err(Problem::new(Code::InvalidRequest, format!("The body is not JSON: {}.", error.inner())));
     }
     let reason = error.inner().to_string();
