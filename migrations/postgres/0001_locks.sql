@@ -3,7 +3,7 @@
 create table locks (
     app        text collate "C" not null,
     key        text collate "C" not null,
-    -- Strictly rises with every commit, also across a collection of the row: see store/postgres/statements.rs.
+    -- Never repeats for a key, not even when its row is collected and made anew: see Version in store/mod.rs.
     version    bigint not null,
     -- The version that this one replaced; 0 for a new row.
     replaces   bigint not null,

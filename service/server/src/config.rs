@@ -222,10 +222,7 @@ impl ServeArgs {
             self.ttl_ms_min <= self.ttl_ms_default && self.ttl_ms_default <= self.ttl_ms_max,
             "--ttl-ms-default must lie between --ttl-ms-min and --ttl-ms-max"
         );
-        ensure!(
-            self.ttl_ms_max <= 365 * 24 * 3_600_000,
-            "--ttl-ms-max must be at most a year"
-        );
+        ensure!(self.ttl_ms_max <= 365 * 24 * 3_600_000, "--ttl-ms-max must be at most a year");
         ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
         ensure!(self.store.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
         ensure!(self.wait_ms_max <= 24 * 3_600_000, "--wait-ms-max must be at most a day");

@@ -39,6 +39,10 @@ pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<By
 /// `invalid-request` naming the field.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    // A list would be taken for the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::new(Code::InvalidRequest, "The body must be a JSON object."));
+    }
     if let Ok(parsed) = serde_json::from_slice(body) {
         return Ok(parsed);
     }

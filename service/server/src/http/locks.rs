@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Context, Shared};
 use super::body;
 use super::format::rfc3339;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem, ProblemBody};
+use super::{Context, Shared};
 use crate::runtime::{Acquired, Ask, Failure, Granted, Refused, RefusedBecause, Released, Renewed};
 
 /// Longest `metadata`, in bytes of compact JSON.
@@ -509,10 +509,7 @@ fn lease_lost(lost: &Lost) -> Problem {
         Some(why) => format!("This lease has ended: {why}."),
         None => "This key has no such lease, or does not remember it.".to_owned(),
     };
-    Problem::new(Code::LeaseLost, detail)
-        .with("why", why)
-        .with("at", lost.at.map(rfc3339))
-        .with("token", lost.token)
+    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339)).with("token", lost.token)
 }
 
 fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {

@@ -18,8 +18,8 @@ use axum::routing;
 use latchgate_core::App;
 
 pub use self::openapi::openapi_json;
-pub use self::server::{ServerLimits, bind, serve};
 use self::problem::{Code, Problem};
+pub use self::server::{ServerLimits, bind, serve};
 use crate::runtime::Locks;
 
 /// What every handler needs; shared, so that a request costs one count.

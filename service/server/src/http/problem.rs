@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::ser::SerializeMap;
-use serde_json::{Value, json};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::runtime::Failure;
 
@@ -190,7 +190,7 @@ impl Code {
 pub struct Problem {
     code: Code,
     detail: String,
-    more: Vec<(&'static str, Value)>,
+    more: Vec<(&'static str, Box<RawValue>)>,
     retry_after_ms: Option<u64>,
     allow: Option<&'static str>,
 }
@@ -207,7 +207,10 @@ impl Problem {
 
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
-        self.more.push((name, json!(value)));
+        // As raw text, the fields keep their order.
+        if let Ok(value) = to_raw_value(&value) {
+            self.more.push((name, value));
+        }
         self
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Work {
     pub commands: Vec<Command>,
     /// The waiters that came with this batch.
     pub arrived: Vec<Rank>,
+    /// Waiters that may have been granted the lock by an earlier commit.
+    pub uncertain: Vec<Rank>,
     /// A state that was current not long ago. Good enough for a change, whose commit checks it, but not for an answer
     /// without one.
     pub base: Option<Stored>,
@@ -88,8 +90,7 @@ pub(super) async fn run<'a>(
         deadline: tokio::time::Instant::now() + node.limits.store_timeout,
         done: Vec::with_capacity(works.len()),
     };
-    let mut open: Vec<Entry> =
-        works.into_iter().map(|work| Entry { work, losses: 0, is_fresh: false }).collect();
+    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry { work, losses: 0, is_fresh: false }).collect();
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
@@ -168,7 +169,8 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         let base = entry.work.base.as_ref().unwrap_or(&nothing);
         let work = &entry.work;
         let queue = (self.queue_of)(&work.address);
-        judge(&base.state, &work.commands, queue, &work.arrived, &self.node.id, now)
+        let maybe_granted = work.arrived.iter().chain(&work.uncertain);
+        judge(&base.state, &work.commands, queue, maybe_granted, &self.node.id, now)
     }
 
     /// The verdict's state goes into the change, and from there, once committed, into the cache.
@@ -207,8 +209,10 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                     return Vec::new();
                 }
             };
-        let with_state = |(entry, stored): (Entry, Stored)| {
-            Entry { work: Work { base: Some(stored), ..entry.work }, is_fresh: true, ..entry }
+        let with_state = |(entry, stored): (Entry, Stored)| Entry {
+            work: Work { base: Some(stored), ..entry.work },
+            is_fresh: true,
+            ..entry
         };
         let judged = self.judge_all(contended.into_iter().zip(states).map(with_state).collect());
         let (judged, unchanged): (Vec<_>, Vec<_>) = judged.into_iter().partition(|(_, verdict, _)| verdict.changed);

@@ -110,10 +110,24 @@ pub(super) type WaiterId = u64;
 pub(super) type AcquireReply = oneshot::Sender<Delivery>;
 
 pub(super) enum Call {
-    Acquire { id: WaiterId, ask: Ask, asked: Instant, reply: AcquireReply },
-    Renew { lease_id: LeaseId, ttl_ms: Option<u64>, reply: oneshot::Sender<Answer<Renewed>> },
-    Release { lease_id: LeaseId, reply: oneshot::Sender<Answer<Released>> },
-    Inspect { reply: oneshot::Sender<Answer<Inspected>> },
+    Acquire {
+        id: WaiterId,
+        ask: Ask,
+        asked: Instant,
+        reply: AcquireReply,
+    },
+    Renew {
+        lease_id: LeaseId,
+        ttl_ms: Option<u64>,
+        reply: oneshot::Sender<Answer<Renewed>>,
+    },
+    Release {
+        lease_id: LeaseId,
+        reply: oneshot::Sender<Answer<Released>>,
+    },
+    Inspect {
+        reply: oneshot::Sender<Answer<Inspected>>,
+    },
     GiveBack(GiveBack),
     /// A waiter's client has gone.
     Leave(WaiterId),

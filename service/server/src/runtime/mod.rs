@@ -4,6 +4,7 @@ mod batch;
 mod call;
 mod clock;
 mod collector;
+pub mod gate;
 mod health;
 mod queue;
 mod shard;
@@ -20,9 +21,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use self::call::{
-    Acquired, Answer, Ask, Failure, Granted, Inspected, Refused, RefusedBecause, Released, Renewed,
-};
+pub use self::call::{Acquired, Answer, Ask, Failure, Granted, Inspected, Refused, RefusedBecause, Released, Renewed};
 use self::call::{Call, Envelope, WaiterId};
 use self::clock::StoreClock;
 use self::health::Health;
@@ -114,12 +113,7 @@ impl Locks {
         tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
         tokio::spawn(running.clone().run_until_cancelled_owned(collector::run(Arc::clone(&node))));
-        Ok(Self {
-            shards: shards.into(),
-            node,
-            next_waiter: Arc::default(),
-            _running: Arc::new(running.drop_guard()),
-        })
+        Ok(Self { shards: shards.into(), node, next_waiter: Arc::default(), _running: Arc::new(running.drop_guard()) })
     }
 
     /// # Errors
@@ -171,13 +165,7 @@ impl Locks {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn list(
-        &self,
-        app: &App,
-        prefix: &str,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Answer<(Page, Timestamp)> {
+    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
         let list = self.node.store.list(app, prefix, after, limit);
         let page = tokio::time::timeout(self.node.limits.store_timeout, list).await;
         let page = page.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;

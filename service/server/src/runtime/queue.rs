@@ -110,7 +110,8 @@ impl WaitQueue {
 
     /// The first that waits, from the front, leaving out those that `skip` names.
     pub(super) fn best_waiting(&self, skip: impl Fn(Rank) -> bool) -> Option<Place> {
-        let mut waiting = self.iter().filter(|(rank, waiter)| waiter.deadline.is_some() && !waiter.is_gone() && !skip(*rank));
+        let mut waiting =
+            self.iter().filter(|(rank, waiter)| waiter.deadline.is_some() && !waiter.is_gone() && !skip(*rank));
         waiting.next().map(|(_, waiter)| waiter.ask.place)
     }
 
@@ -119,24 +120,24 @@ impl WaitQueue {
     }
 
     /// Takes out whoever's time is up, with how many stood before each.
-    pub(super) fn take_overdue(&mut self, now: Instant) -> Vec<(usize, Waiter)> {
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Vec<(usize, Rank, Waiter)> {
         let mut overdue = Vec::new();
         while let Some(&(deadline, rank)) = self.deadlines.first() {
             if deadline > now {
                 break;
             }
             let before = self.before(rank);
-            overdue.extend(self.remove(rank).map(|waiter| (before, waiter)));
+            overdue.extend(self.remove(rank).map(|waiter| (before, rank, waiter)));
         }
         overdue
     }
 
     /// Takes out everybody who waits.
-    pub(super) fn take_waiting(&mut self) -> Vec<(usize, Waiter)> {
+    pub(super) fn take_waiting(&mut self) -> Vec<(usize, Rank, Waiter)> {
         let ranks: Vec<Rank> = self.deadlines.iter().map(|(_, rank)| *rank).collect();
         let place = |rank| (self.before(rank), rank);
         let places: Vec<(usize, Rank)> = ranks.into_iter().map(place).collect();
-        places.into_iter().filter_map(|(before, rank)| Some((before, self.remove(rank)?))).collect()
+        places.into_iter().filter_map(|(before, rank)| Some((before, rank, self.remove(rank)?))).collect()
     }
 
     /// Drops those whose client has gone unnoticed. Returns how many.

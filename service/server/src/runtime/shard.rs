@@ -61,7 +61,20 @@ pub(super) struct Shard {
 #[derive(Default)]
 struct Room {
     queue: WaitQueue,
+    /// Waiters that a commit of unknown outcome may have granted the lock: they ask again, as their clients would.
+    uncertain: Vec<Rank>,
     next_look: Option<Instant>,
+}
+
+impl Room {
+    fn overdue(&self, taken: Vec<(usize, Rank, Waiter)>) -> impl Iterator<Item = Overdue> {
+        let is_uncertain = |rank: &Rank| self.uncertain.contains(rank);
+        taken.into_iter().map(move |(before, rank, waiter)| Overdue {
+            waiter,
+            before,
+            is_uncertain: is_uncertain(&rank),
+        })
+    }
 }
 
 struct Cached {
@@ -75,10 +88,18 @@ struct Brought {
     commands: Vec<Command>,
     replies: Vec<Reply>,
     arrived: Vec<Rank>,
-    /// Out of patience, with how many stood before each.
-    overdue: Vec<(usize, Waiter)>,
+    overdue: Vec<Overdue>,
     /// The cached state will not do.
     must_load: bool,
+}
+
+/// A waiter whose time is up.
+struct Overdue {
+    waiter: Waiter,
+    /// How many stood before it.
+    before: usize,
+    /// A commit of unknown outcome may have granted it the lock.
+    is_uncertain: bool,
 }
 
 enum Reply {
@@ -233,7 +254,7 @@ impl Shard {
             let ended = room.queue.take_waiting();
             self.waiters -= ended.len();
             if !ended.is_empty() {
-                brought.entry(address.clone()).or_default().overdue.extend(ended);
+                brought.entry(address.clone()).or_default().overdue.extend(room.overdue(ended));
             }
         }
     }
@@ -253,7 +274,7 @@ impl Shard {
             self.waiters -= overdue.len() + room.queue.drop_gone();
             // If it was not patience that ran out, it is the store that has news.
             brought.must_load |= overdue.is_empty();
-            brought.overdue.extend(overdue);
+            brought.overdue.extend(room.overdue(overdue));
         }
     }
 
@@ -278,10 +299,12 @@ impl Shard {
                 continue;
             }
             let cached = if brought.must_load { None } else { self.cached(address) };
+            let uncertain = self.rooms.get(address).map(|room| room.uncertain.clone()).unwrap_or_default();
             works.push(Work {
                 address: address.clone(),
                 commands: std::mem::take(&mut brought.commands),
                 arrived: std::mem::take(&mut brought.arrived),
+                uncertain,
                 base: cached,
             });
         }
@@ -316,8 +339,7 @@ impl Shard {
         };
         let state = &cached.stored.state;
         let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
-        let is_known =
-            |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
+        let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
         brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank))
             && state.admissible_turn().is_none()
             && state.holders().iter().all(|lease| !lease.has_expired(now))
@@ -354,14 +376,14 @@ impl Shard {
                 Reply::Renew(reply) => drop(reply.send(renewed(outcome, now))),
                 Reply::Release(reply) => drop(reply.send(released(outcome))),
                 Reply::Inspect(reply) => {
-                    let inspected =
-                        Inspected { token: state.token(), holders: state.holders().to_vec(), waiters, now };
+                    let inspected = Inspected { token: state.token(), holders: state.holders().to_vec(), waiters, now };
                     let _ = reply.send(Ok(inspected));
                 }
                 Reply::Nobody => {}
             }
         }
         let Some(room) = self.rooms.get_mut(&address) else { return };
+        room.uncertain.clear();
         let answered = Instant::now();
         for (rank, outcome) in decided.settled {
             let Some(waiter) = room.queue.remove(rank) else { continue };
@@ -387,7 +409,7 @@ impl Shard {
         }
     }
 
-    /// Whoever was asked something that may or may not have been done is told so; those who wait go on waiting.
+    /// Whoever has just come is told; those who wait go on waiting, for the store may come back in their time.
     fn answer_failure(&mut self, address: &Address, brought: &mut Brought, failed: &batch::Failed) {
         for reply in brought.replies.drain(..) {
             let failure = failed.failure.clone();
@@ -399,15 +421,20 @@ impl Shard {
             }
         }
         let Some(room) = self.rooms.get_mut(address) else { return };
-        for rank in failed.settled.iter().chain(&failed.arrived) {
+        for rank in &failed.arrived {
             if let Some(waiter) = room.queue.remove(*rank) {
                 self.waiters -= 1;
                 let _ = waiter.reply.send(Delivery::new(Err(failed.failure.clone())));
             }
         }
+        if matches!(failed.failure, Failure::OutcomeUnknown(_)) {
+            room.uncertain.extend(failed.settled.iter().filter(|rank| room.queue.get(**rank).is_some()));
+            room.uncertain.sort_unstable();
+            room.uncertain.dedup();
+        }
     }
 
-    fn answer_overdue(&mut self, address: &Address, overdue: Vec<(usize, Waiter)>) {
+    fn answer_overdue(&self, address: &Address, overdue: Vec<Overdue>) {
         if overdue.is_empty() {
             return;
         }
@@ -416,7 +443,12 @@ impl Shard {
         let state = self.cache.peek(address).map_or(&nothing_known, |cached| &cached.stored.state);
         let waiting_here = self.rooms.get(address).map_or(0, |room| room.queue.waiting());
         let waiters = state.waiting_elsewhere(&self.node.id) + waiting_here as u64;
-        for (before, waiter) in overdue {
+        for Overdue { waiter, before, is_uncertain } in overdue {
+            if is_uncertain {
+                let failure = Failure::OutcomeUnknown("the store did not come back in time".to_owned());
+                let _ = waiter.reply.send(Delivery::new(Err(failure)));
+                continue;
+            }
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
             let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
         }
@@ -484,9 +516,7 @@ fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bo
         Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
             (Acquired::LeaseLost(run_out(&lease)), false)
         }
-        Outcome::Granted(grant) => {
-            (Acquired::Granted(Granted { lease: grant.lease, waited, now }), !grant.repeated)
-        }
+        Outcome::Granted(grant) => (Acquired::Granted(Granted { lease: grant.lease, waited, now }), !grant.repeated),
         Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
         _ => (Acquired::LeaseIdReused, false),
     }

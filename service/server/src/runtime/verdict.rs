@@ -26,12 +26,13 @@ pub(super) struct Verdict {
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
 ///
-/// `arrived` are the waiters that came with this batch: each may turn out to repeat an acquire whose lease has ended.
-pub(super) fn judge(
+/// `maybe_granted` are the waiters that came with this batch, each of which may turn out to repeat an earlier acquire,
+/// wherever it stands, and those of an earlier commit of unknown outcome.
+pub(super) fn judge<'a>(
     base: &LockState,
     commands: &[Command],
     queue: &WaitQueue,
-    arrived: &[Rank],
+    maybe_granted: impl Iterator<Item = &'a Rank>,
     node: &NodeId,
     now: Timestamp,
 ) -> Verdict {
@@ -47,7 +48,7 @@ pub(super) fn judge(
         verdict.outcomes.push(outcome);
     }
     verdict.admit(queue, now);
-    verdict.answer_repetitions(queue, arrived, now);
+    verdict.answer_repetitions(queue, maybe_granted, now);
     verdict.state_turn(queue, node, now);
     verdict
 }
@@ -72,11 +73,11 @@ impl Verdict {
         }
     }
 
-    /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
+    /// Whoever holds the lock is told so wherever it stands, too: its lease may have been granted to an earlier request of
     /// its own, here or at another node.
-    fn answer_repetitions(&mut self, queue: &WaitQueue, arrived: &[Rank], now: Timestamp) {
+    fn answer_repetitions<'a>(&mut self, queue: &WaitQueue, ranks: impl Iterator<Item = &'a Rank>, now: Timestamp) {
         let holding = self.state.holders().iter().flat_map(|lease| queue.asking_for(&lease.lease_id));
-        let repetitions: BTreeSet<Rank> = arrived.iter().copied().chain(holding).collect();
+        let repetitions: BTreeSet<Rank> = ranks.copied().chain(holding).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
         for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
             let Some(waiter) = queue.get(rank) else { continue };

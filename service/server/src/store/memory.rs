@@ -109,11 +109,14 @@ impl LockStore for MemoryStore {
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let rows = self.shared.rows();
-        let listed = |(address, row): (&Address, &Row)| -> (Key, LockState) {
-            (address.key.clone(), row.stored.state.clone())
-        };
+        let listed =
+            |(address, row): (&Address, &Row)| -> (Key, LockState) { (address.key.clone(), row.stored.state.clone()) };
         let of_app = rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
-        Ok(of_app.filter(|(address, _)| after.is_none_or(|after| address.key > *after)).map(listed).take(limit).collect())
+        Ok(of_app
+            .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
+            .map(listed)
+            .take(limit)
+            .collect())
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {

@@ -3,6 +3,7 @@
 
 mod clock;
 mod connections;
+pub mod gate;
 pub mod memory;
 pub mod postgres;
 pub mod sqlite;

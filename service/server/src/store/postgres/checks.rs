@@ -4,18 +4,18 @@ use anyhow::{anyhow, bail, ensure};
 use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, Migrator};
 
-pub(super) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
+pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
     anyhow!("cannot connect to Postgres: {error}")
 }
 
-pub(super) async fn refuse_standby(connection: &mut PgConnection) -> anyhow::Result<()> {
+pub(in crate::store) async fn refuse_standby(connection: &mut PgConnection) -> anyhow::Result<()> {
     let in_recovery: bool = sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(connection).await?;
     ensure!(!in_recovery, "this Postgres is a standby: locks can only be written on the primary");
     Ok(())
 }
 
 /// An acknowledged grant must survive a crash.
-pub(super) async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
+pub(in crate::store) async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
     for setting in ["fsync", "synchronous_commit"] {
         let value: String =
             sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(&mut *connection).await?;
@@ -29,7 +29,10 @@ pub(super) async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Re
     Ok(())
 }
 
-pub(super) async fn refuse_old_schema(connection: &mut PgConnection, migrations: &Migrator) -> anyhow::Result<()> {
+pub(in crate::store) async fn refuse_old_schema(
+    connection: &mut PgConnection,
+    migrations: &Migrator,
+) -> anyhow::Result<()> {
     let advice = "run `latchgate migrate`, or start without --migrate=false";
     let applied = connection.list_applied_migrations(&migrations.table_name).await;
     let applied = applied.map_err(|_| anyhow!("this database has no Latchgate schema: {advice}"))?;

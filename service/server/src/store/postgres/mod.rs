@@ -1,7 +1,7 @@
 //! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
-mod checks;
+pub(super) mod checks;
 mod statements;
 mod wake_ups;
 
@@ -24,7 +24,7 @@ use super::{
     WakeUp,
 };
 
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
 /// Connections besides those of the shards: listings, the collection, wake-ups, probes.
 const SPARE_CONNECTIONS: usize = 4;
@@ -74,8 +74,7 @@ impl PostgresStore {
     pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
         // No statement time-out: a later migration may take its time.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let mut connection =
-            parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        let mut connection = parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
         MIGRATIONS.run(&mut connection).await?;
         connection.close().await?;
         Ok(())
@@ -214,14 +213,20 @@ fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
     Ok(options.application_name("latchgate").disable_statement_logging())
 }
 
-fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
+pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
     let limit_ms = format!("{}ms", statement_timeout.as_millis());
     Ok(parse_url(url)?.options([
         ("statement_timeout", limit_ms.as_str()),
         ("lock_timeout", limit_ms.as_str()),
         ("idle_in_transaction_session_timeout", "2s"),
-        // A batch is planned once and for all: its cost does not depend on what it holds.
+        // A statement is planned once and for all, as probes of the primary key. What the planner guesses of the table's
+        // size, which changes by the second, must not turn a commit into a scan.
         ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
     ]))
 }
 
@@ -250,7 +255,8 @@ async fn write(connection: &mut PgConnection, now: Timestamp, changes: &[Change]
     let column = |value: fn(&Change, Timestamp) -> u64| -> Vec<i64> {
         sorted().map(|change| value(change, now).cast_signed()).collect()
     };
-    let row = sqlx::query(statements::COMMIT)
+    let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
+    let row = sqlx::query(if has_new { statements::COMMIT_WITH_NEW } else { statements::COMMIT_CHANGED })
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
         .bind(column(|change, now| change.expected.next(now).number()))

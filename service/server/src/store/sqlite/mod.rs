@@ -24,7 +24,7 @@ use super::{
     WakeUp,
 };
 
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
 
 /// Longest wait for another program that has the file locked, at the start and later.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,0 +1,62 @@
+//! What may be asked of a record.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AttemptId, Durability, OnExpiry, OperationName, Sha256Digest, Shelf, Stamp};
+use crate::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// May I do it?
+    Pre(Claim),
+    /// This is how it ended.
+    Post(Post),
+    /// I am still at it: the lease is renewed by `lease_ms`, or by its own length.
+    Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
+    /// Forget the record; one whose attempt still runs only with `force`.
+    Forget { force: bool },
+}
+
+/// A pre: the operation's fingerprint and what the attempt wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub operation: OperationName,
+    pub sha256: Sha256Digest,
+    pub checked: Option<Sha256Digest>,
+    /// Drawn at random by the caller, for this claim alone; used only if the answer is a go. A claim that is already
+    /// the record's holder by its stamp is told so again.
+    pub stamp: Stamp,
+    pub attempt_id: Option<AttemptId>,
+    pub lease_ms: u64,
+    pub on_expiry: OnExpiry,
+    pub durability: Durability,
+    pub shelf: Shelf,
+    /// Until when the caller will wait if another attempt is running. None: not at all.
+    pub waits_until: Option<Timestamp>,
+}
+
+/// A post: the proof of the attempt and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Post {
+    pub stamp: Stamp,
+    pub report: Report,
+    /// JSON text; kept for a success only.
+    pub result: Option<Arc<str>>,
+    /// How long a success is kept, in ms.
+    pub retention_ms: u64,
+    /// A success is kept for ever.
+    pub permanent: bool,
+}
+
+/// How an attempt says that it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Success,
+    /// It did not happen: the next pre may go.
+    Failure,
+    /// It may have happened: nobody may go until that is known.
+    Unknown,
+}

@@ -1,0 +1,310 @@
+//! Contents in one form: whatever the order of keys and the spacing, equal contents are equal bytes.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// From this magnitude on a number is refused: a double no longer tells it from its neighbour, so two orders would
+/// share one id. 2^53.
+pub const NUMBER_BOUND: u64 = 1 << 53;
+/// Deepest nesting of arrays and objects.
+const DEPTH_MAX: usize = 64;
+/// Longest contents, in bytes of JSON; a guard for callers without one of their own.
+const BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A JSON text in RFC 8785's canonical form.
+///
+/// Numbers are doubles, as everywhere in RFC 8785: `1`, `1.0` and `1e0` are one number and so are `0` and `-0`; a
+/// fraction with more digits than a double carries is rounded to the nearest one. Sums of money belong in integers of
+/// the smallest unit or in strings.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Canonical(Vec<u8>);
+
+/// Why a JSON text has no canonical form. `path` begins with the field's name: `contents.items[2].amount`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentsError {
+    #[error("{path}: not JSON: {reason}")]
+    NotJson { path: String, reason: String },
+    #[error("{path}: the key appears twice in one object")]
+    DuplicateKey { path: String },
+    #[error(
+        "{path}: a number of magnitude 2^53 or more loses digits in canonical JSON, so that two operations could \
+         share one id: send it as a string"
+    )]
+    NumberTooLarge { path: String },
+    #[error("{path}: nested deeper than {max} levels")]
+    TooDeep { path: String, max: usize },
+    #[error("{path}: longer than {max_bytes} bytes")]
+    TooLong { path: String, max_bytes: usize },
+}
+
+impl Canonical {
+    /// Reads JSON text. `field` names it in errors.
+    ///
+    /// # Errors
+    /// The text is not JSON, or has no canonical form that is its own: duplicate keys, numbers of magnitude 2^53 or
+    /// more, nesting without end.
+    pub fn parse(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
+        if json.len() > BYTES_MAX {
+            return Err(ContentsError::TooLong { path: field.to_owned(), max_bytes: BYTES_MAX });
+        }
+        let walk = Walk { path: RefCell::new(field.to_owned()), fault: RefCell::new(None) };
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let value = Node { walk: &walk, depth: 0 }
+            .deserialize(&mut deserializer)
+            .and_then(|value| deserializer.end().map(|()| value))
+            .and_then(|value| serde_json_canonicalizer::to_vec(&value));
+        value.map(Self).map_err(|error| {
+            let path = walk.path.take();
+            match walk.fault.take() {
+                Some(fault) => fault,
+                // Beyond what a double can hold, 1e400 say.
+                None if error.to_string().starts_with("number out of range") => ContentsError::NumberTooLarge { path },
+                None => ContentsError::NotJson { path, reason: error.to_string() },
+            }
+        })
+    }
+
+    /// A text that stands in for contents: the same as a JSON string of it.
+    pub fn of_text(text: &str) -> Self {
+        // Serialising a string cannot fail.
+        Self(serde_json_canonicalizer::to_vec(&text).unwrap_or_default())
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// Where the reader is, and what it stumbled over: serde's errors carry neither.
+struct Walk {
+    path: RefCell<String>,
+    fault: RefCell<Option<ContentsError>>,
+}
+
+impl Walk {
+    fn fail<E: serde::de::Error>(&self, fault: impl FnOnce(String) -> ContentsError) -> E {
+        *self.fault.borrow_mut() = Some(fault(self.path.borrow().clone()));
+        E::custom("refused")
+    }
+
+    /// Appends a step to the path and returns where to cut it off again.
+    fn enter(&self, step: PathStep<'_>) -> usize {
+        let mut path = self.path.borrow_mut();
+        let length = path.len();
+        let written = match step {
+            PathStep::Index(index) => write!(path, "[{index}]"),
+            PathStep::Key(key) if is_plain(key) => write!(path, ".{key}"),
+            PathStep::Key(key) => write!(path, "[{}]", Value::from(key)),
+        };
+        debug_assert!(written.is_ok(), "a String takes any text");
+        length
+    }
+
+    fn leave(&self, length: usize) {
+        self.path.borrow_mut().truncate(length);
+    }
+}
+
+enum PathStep<'a> {
+    Index(usize),
+    Key(&'a str),
+}
+
+fn is_plain(key: &str) -> bool {
+    !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
+}
+
+/// One value at `depth`, read with every check.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    walk: &'a Walk,
+    depth: usize,
+}
+
+impl Node<'_> {
+    fn child<E: serde::de::Error>(self) -> Result<Self, E> {
+        if self.depth == DEPTH_MAX {
+            return Err(self.walk.fail(|path| ContentsError::TooDeep { path, max: DEPTH_MAX }));
+        }
+        Ok(Self { depth: self.depth + 1, ..self })
+    }
+
+    fn too_large<E: serde::de::Error>(self) -> E {
+        self.walk.fail(|path| ContentsError::NumberTooLarge { path })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        if value < NUMBER_BOUND { Ok(value.into()) } else { Err(self.too_large()) }
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        if value.unsigned_abs() < NUMBER_BOUND { Ok(value.into()) } else { Err(self.too_large()) }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "2^53 is a double exactly")]
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        if value.abs() < NUMBER_BOUND as f64 { Ok(value.into()) } else { Err(self.too_large()) }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let node = self.child()?;
+        let mut values = Vec::new();
+        loop {
+            let outside = self.walk.enter(PathStep::Index(values.len()));
+            let Some(value) = items.next_element_seed(node)? else {
+                self.walk.leave(outside);
+                return Ok(Value::Array(values));
+            };
+            self.walk.leave(outside);
+            values.push(value);
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let node = self.child()?;
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let outside = self.walk.enter(PathStep::Key(&key));
+            if object.contains_key(&key) {
+                return Err(self.walk.fail(|path| ContentsError::DuplicateKey { path }));
+            }
+            let value = entries.next_value_seed(node)?;
+            self.walk.leave(outside);
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(json: &str) -> String {
+        format!("{:?}", Canonical::parse("contents", json.as_bytes()).unwrap())
+    }
+
+    fn refusal(json: &str) -> ContentsError {
+        Canonical::parse("contents", json.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn the_order_of_keys_and_spacing_do_not_matter() {
+        assert_eq!(canonical(r#"{"a":1,"b":2}"#), r#"{"a":1,"b":2}"#);
+        assert_eq!(canonical(" { \"b\" : 2,\n\"a\" : 1 } "), r#"{"a":1,"b":2}"#);
+    }
+
+    #[test]
+    fn rfc_8785_examples_come_out_as_printed() {
+        // Section 3.2.2, without the number that is beyond 2^53.
+        let input = r#"{"numbers":[333333333.33333329,4.50,2e-3,0.000000000000000000000000001],
+            "string":"\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/","literals":[null,true,false]}"#;
+        let expected = r#"{"literals":[null,true,false],"numbers":[333333333.3333333,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}"#;
+        assert_eq!(canonical(input), expected);
+        // Section 3.2.3: keys in the order of their UTF-16 code units.
+        let input = r#"{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh","1":"One",
+            "\ud83d\ude00":"Emoji: Grinning Face","\u0080":"Control","\u00f6":"Latin Small Letter O With Diaeresis"}"#;
+        let output = canonical(input);
+        let places = ["Carriage", "One", "Control", "Latin", "Euro", "Emoji", "Hebrew"].map(|word| output.find(word));
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{output}");
+    }
+
+    #[test]
+    fn one_number_has_one_form() {
+        for text in ["1", "1.0", "1e0", "10e-1"] {
+            assert_eq!(canonical(text), "1");
+        }
+        assert_eq!(canonical("-0"), "0");
+        assert_eq!(canonical("-0.0"), "0");
+        assert_eq!(canonical("9007199254740991"), "9007199254740991");
+        assert_eq!(canonical("-9007199254740991"), "-9007199254740991");
+    }
+
+    #[test]
+    fn a_string_is_not_the_number_it_spells() {
+        assert_eq!(canonical("\"1\""), "\"1\"");
+        assert_eq!(Canonical::of_text("or\"der"), Canonical::parse("contents", br#""or\"der""#).unwrap());
+    }
+
+    #[test]
+    fn numbers_of_2_to_the_53_and_more_are_refused_by_path() {
+        for number in
+            ["9007199254740992", "-9007199254740992", "9007199254740993", "18446744073709551616", "1e300", "-1e400"]
+        {
+            let path = "contents.items[2].amount".to_owned();
+            let json = format!(r#"{{"id":1,"items":[1,{{}},{{"amount":{number}}}]}}"#);
+            assert_eq!(refusal(&json), ContentsError::NumberTooLarge { path });
+        }
+    }
+
+    #[test]
+    fn duplicate_keys_are_refused_by_path_however_they_are_written() {
+        let path = |path: &str| ContentsError::DuplicateKey { path: path.to_owned() };
+        assert_eq!(refusal(r#"{"a":1,"a":1}"#), path("contents.a"));
+        assert_eq!(refusal(r#"[{"x y":{"\u0061":1,"b":[2],"a":3}}]"#), path(r#"contents[0]["x y"].a"#));
+        assert_eq!(canonical(r#"[{"a":1},{"a":1}]"#), r#"[{"a":1},{"a":1}]"#);
+    }
+
+    #[test]
+    fn nesting_has_a_floor() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(canonical(&nested(DEPTH_MAX)), nested(DEPTH_MAX));
+        assert!(matches!(refusal(&nested(DEPTH_MAX + 1)), ContentsError::TooDeep { max: DEPTH_MAX, .. }));
+        assert!(matches!(refusal(&"[".repeat(100_000)), ContentsError::TooDeep { .. }));
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_where_it_ends() {
+        for (json, place) in [
+            ("", "contents"),
+            ("{} {}", "contents"),
+            ("nul", "contents"),
+            ("[1,]", "contents"),
+            ("\"\\ud800\"", "contents"),
+        ] {
+            let ContentsError::NotJson { path, .. } = refusal(json) else { panic!("{json} was refused otherwise") };
+            assert!(path.starts_with(place), "{path}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Forget it: an operator's word against the record's.
+
+use super::{Ending, OperationRecord, Outcome, Phase, Step};
+use crate::time::Timestamp;
+
+/// Forgets the record. An attempt that may still be running is forgotten only by `force`, and its stamp is remembered
+/// all the same: should it report a success later, that is told and counted.
+pub(super) fn forget(mut record: OperationRecord, force: bool, now: Timestamp) -> Step {
+    let was = record.state();
+    match &record.phase {
+        Phase::Started(started) if !force => {
+            let outcome = Outcome::StillStarted {
+                attempt: record.attempt,
+                lease_until: started.lease_until,
+                remaining_ms: started.passes_in_ms(now),
+            };
+            Step::unchanged(record, outcome)
+        }
+        Phase::Started(started) => {
+            let (stamp, passes_in_ms) = (started.stamp, started.passes_in_ms(now));
+            record.remember(stamp, Ending::Superseded);
+            record.double_runs = 0;
+            record.vacate(now.plus_ms(passes_in_ms));
+            Step::changed(record, Outcome::Forgotten { was })
+        }
+        Phase::Vacant { .. } if !record.is_visible() => Step::unchanged(record, Outcome::NotFound),
+        Phase::Succeeded(_) | Phase::Unknown { .. } | Phase::Vacant { .. } => Step::removed(Outcome::Forgotten { was }),
+    }
+}

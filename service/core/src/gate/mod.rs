@@ -1,0 +1,43 @@
+//! The rules of the idempotency gate: a call before an operation, a call after it, and never a silent second run.
+//!
+//! One [`OperationRecord`] per operation id moves through four phases. [`step`] is the only thing that moves it.
+//!
+//! ```text
+//!              pre                      post success
+//!   (absent) ───────► started ────────────────────────► succeeded ──retention──► (absent)
+//!       ▲              │  ▲ │                               ▲
+//!       │              │  │ └──post unknown──► unknown ─────┤ post success
+//!       │      failure │  │ pre                             │ (the same stamp resolves it)
+//!       └──────────── vacant ◄──────────────── post failure ┘
+//! ```
+//!
+//! A passed lease is not a phase but a reading of `started`: the next pre either re-enters it (`on_expiry: retry`) or
+//! is told that the outcome is unknown (`block`). `vacant` is what "forgotten" leaves behind for a few minutes, so that
+//! the late and repeated posts of attempts that have ended still get a true answer; it stops nobody.
+
+mod claim;
+mod contents;
+mod digest;
+mod expiry;
+mod forget;
+mod heartbeat;
+mod names;
+mod outcome;
+mod post;
+mod pre;
+mod record;
+mod step;
+
+pub use claim::{Claim, Command, Post, Report};
+pub use contents::{Canonical, ContentsError, NUMBER_BOUND};
+pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
+pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
+pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
+pub use record::{
+    Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
+    Shelf, Started, State, Succeeded,
+};
+pub use step::{Step, step};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! What a command is told. Contention is an outcome like any other; what HTTP makes of it is decided elsewhere.
+
+use std::sync::Arc;
+
+use super::{Report, Stamp, State};
+use crate::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Pre: the caller may do it.
+    Go(Go),
+    /// Pre: another attempt is doing it. `remaining_ms`: after that its lease has surely passed.
+    InProgress { attempt: u32, started_at: Timestamp, lease_until: Timestamp, remaining_ms: u64 },
+    /// Pre: it has been done.
+    Duplicate(Duplicate),
+    /// Pre: it may have been done, and nobody may go until that is known.
+    Unknown { attempt: u32, cause: UnknownCause },
+    /// Pre: the id belongs to other contents: two texts with one MD5.
+    IdCollision,
+    /// Pre: the id is the same but `checked` is not.
+    ContentsMismatch,
+
+    /// Post: the end is recorded, now or by an earlier call.
+    Posted(Posted),
+    /// Post: this attempt has already reported another end.
+    OutcomeConflict { recorded: Report },
+    /// Post, heartbeat: the lease passed and the record is no longer this attempt's. Nothing was changed, except that
+    /// a success was counted in `double_runs` the first time (`counted`).
+    Superseded { attempt: u32, double_runs: u32, counted: bool },
+    /// Post, heartbeat: no attempt of this operation has that stamp.
+    StampMismatch,
+    /// Post, heartbeat, forget: there is no such operation.
+    NotFound,
+
+    /// Heartbeat: the lease now lasts until `lease_until`. `late`: it had passed, but nobody had re-entered.
+    Beating { attempt: u32, lease_until: Timestamp, remaining_ms: u64, late: bool },
+    /// Heartbeat: this attempt has reported its end.
+    Ended { recorded: Report },
+
+    /// Forget: done.
+    Forgotten { was: State },
+    /// Forget: an attempt is running, or its lease passed and nobody knows how it ended; only `force` forgets that.
+    StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Go {
+    pub stamp: Stamp,
+    pub attempt: u32,
+    pub lease_until: Timestamp,
+    /// How much of the lease is left.
+    pub remaining_ms: u64,
+    /// An earlier attempt's lease passed: it may have done part of the work.
+    pub reentry: bool,
+    /// The same attempt asked before, in another claim, and has this stamp already.
+    pub repeated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    pub attempt: u32,
+    pub at: Timestamp,
+    /// JSON text, as posted.
+    pub result: Option<Arc<str>>,
+    pub result_omitted: bool,
+    /// None: permanent.
+    pub keep_until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    pub report: Report,
+    pub attempt: u32,
+    /// The same end had been recorded by an earlier call.
+    pub replayed: bool,
+    /// The lease had passed, but nobody had re-entered.
+    pub late: bool,
+    pub result_omitted: bool,
+    /// For a success: until when it is kept. None: permanent, or not a success.
+    pub keep_until: Option<Timestamp>,
+    /// How many superseded attempts have reported a success too.
+    pub double_runs: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownCause {
+    /// The attempt asked to block when its lease passes, and it has.
+    LeasePassed { at: Timestamp },
+    /// The attempt reported that it does not know.
+    Reported { at: Timestamp },
+}

@@ -1,0 +1,146 @@
+//! May I do it?
+
+use super::{
+    Claim, Duplicate, Ending, Go, OnExpiry, OperationRecord, Outcome, Phase, Started, State, Step, Succeeded,
+    UnknownCause,
+};
+use crate::time::Timestamp;
+
+/// How much longer than asked a record is marked as awaited, in ms: the next waiter then finds the mark made.
+const AWAITED_MARGIN_MS: u64 = 60_000;
+
+/// The first claim of an id.
+pub(super) fn first(claim: Claim, now: Timestamp) -> Step {
+    let record = OperationRecord {
+        operation: claim.operation.clone(),
+        sha256: claim.sha256,
+        checked: claim.checked,
+        created_at: now,
+        attempt: 1,
+        double_runs: 0,
+        on_expiry: claim.on_expiry,
+        durability: claim.durability,
+        claimed_in: claim.shelf,
+        awaited_until: None,
+        earlier: Vec::new(),
+        phase: Phase::Vacant { until: now },
+    };
+    go(record, claim, now, false)
+}
+
+pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step {
+    let vacant = record.state() == State::Vacant;
+    if !vacant && record.sha256 != claim.sha256 {
+        return Step::unchanged(record, Outcome::IdCollision);
+    }
+    // A caller that gives `checked` wants its equality proven: a record without it cannot.
+    if !vacant && claim.checked.is_some() && claim.checked != record.checked {
+        return Step::unchanged(record, Outcome::ContentsMismatch);
+    }
+    match &record.phase {
+        Phase::Started(running) => {
+            let running = running.clone();
+            on_started(record, &running, claim, now)
+        }
+        Phase::Succeeded(done) => {
+            let duplicate = duplicate(&record, done);
+            Step::unchanged(record, Outcome::Duplicate(duplicate))
+        }
+        Phase::Unknown { at, .. } => {
+            let outcome = Outcome::Unknown { attempt: record.attempt, cause: UnknownCause::Reported { at: *at } };
+            Step::unchanged(record, outcome)
+        }
+        Phase::Vacant { .. } => claim_vacant(record, claim, now),
+    }
+}
+
+fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Timestamp) -> Step {
+    if running.has_passed(now) {
+        return match record.on_expiry {
+            OnExpiry::Retry => reenter(record, running, claim, now),
+            OnExpiry::Block => {
+                let cause = UnknownCause::LeasePassed { at: running.lease_until };
+                let attempt = record.attempt;
+                Step::unchanged(record, Outcome::Unknown { attempt, cause })
+            }
+        };
+    }
+    // The very claim, when it is asked again because its answer from the store was lost.
+    let same_claim = claim.stamp == running.stamp;
+    let same_attempt = claim.attempt_id.is_some() && claim.attempt_id == running.attempt_id;
+    if (same_claim || same_attempt) && running.is_held(now) {
+        let outcome = Outcome::Go(Go {
+            stamp: running.stamp,
+            attempt: record.attempt,
+            lease_until: running.lease_until,
+            remaining_ms: running.lease_until.ms_since(now),
+            reentry: record.attempt > 1,
+            repeated: !same_claim,
+        });
+        return Step::unchanged(record, outcome);
+    }
+    let outcome = Outcome::InProgress {
+        attempt: record.attempt,
+        started_at: running.at,
+        lease_until: running.lease_until,
+        remaining_ms: running.passes_in_ms(now),
+    };
+    match claim.waits_until {
+        Some(until) if record.awaited_until.is_none_or(|marked| marked < until) => {
+            let awaited_until = Some(until.plus_ms(AWAITED_MARGIN_MS));
+            Step::changed(OperationRecord { awaited_until, ..record }, outcome)
+        }
+        _ => Step::unchanged(record, outcome),
+    }
+}
+
+/// The lease has passed: a further attempt at the same run. What the first was checked by stays, so that a re-entry
+/// without `checked` does not remove the check.
+fn reenter(mut record: OperationRecord, passed: &Started, claim: Claim, now: Timestamp) -> Step {
+    record.remember(passed.stamp, Ending::Superseded);
+    record.attempt = record.attempt.saturating_add(1);
+    record.on_expiry = claim.on_expiry;
+    record.durability = claim.durability;
+    record.claimed_in = claim.shelf;
+    go(record, claim, now, true)
+}
+
+/// The record was forgotten: a first attempt again, that still knows its forerunners' stamps and suspicions.
+fn claim_vacant(vacant: OperationRecord, claim: Claim, now: Timestamp) -> Step {
+    let mut step = first(claim, now);
+    if let Some(record) = &mut step.record {
+        record.double_runs = vacant.double_runs;
+        record.earlier = vacant.earlier;
+    }
+    step
+}
+
+fn go(record: OperationRecord, claim: Claim, now: Timestamp, reentry: bool) -> Step {
+    let lease_until = now.plus_ms(claim.lease_ms);
+    let outcome = Outcome::Go(Go {
+        stamp: claim.stamp,
+        attempt: record.attempt,
+        lease_until,
+        remaining_ms: claim.lease_ms,
+        reentry,
+        repeated: false,
+    });
+    let phase = Phase::Started(Started {
+        stamp: claim.stamp,
+        attempt_id: claim.attempt_id,
+        at: now,
+        lease_ms: claim.lease_ms,
+        lease_until,
+    });
+    Step::changed(OperationRecord { phase, ..record }, outcome)
+}
+
+fn duplicate(record: &OperationRecord, done: &Succeeded) -> Duplicate {
+    Duplicate {
+        attempt: record.attempt,
+        at: done.at,
+        result: done.result.clone(),
+        result_omitted: done.result_omitted,
+        keep_until: done.keep_until,
+    }
+}

@@ -1,0 +1,205 @@
+//! What is remembered of one operation id.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AttemptId, OperationName, Sha256Digest, Stamp};
+use crate::time::Timestamp;
+
+/// Largest result that is kept, in bytes of JSON. A larger one is dropped and the record says so.
+pub const RESULT_MAX_BYTES: usize = 64 * 1024;
+/// How long a success is kept when its post does not say, in ms.
+pub const RETENTION_MS_DEFAULT: u64 = 24 * 60 * 60 * 1000;
+/// How many ended attempts are remembered by their stamp. The posts of older ones are answered as a stranger's.
+pub const EARLIER_MAX: usize = 16;
+
+/// One operation id's whole state. Moved only by [`step`](super::step).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationRecord {
+    pub operation: OperationName,
+    /// SHA-256 of the bytes whose MD5 is the id.
+    pub sha256: Sha256Digest,
+    /// SHA-256 of `checked` in canonical JSON, when the attempt that holds the record gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Sha256Digest>,
+    /// When the first attempt began: a re-entry keeps it, a claim after a failure starts anew.
+    pub created_at: Timestamp,
+    /// Which attempt this is, from 1; counted up by re-entry.
+    pub attempt: u32,
+    /// How many attempts that had been superseded reported a success all the same.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub double_runs: u32,
+    pub on_expiry: OnExpiry,
+    pub durability: Durability,
+    pub claimed_in: Shelf,
+    /// Until when a pre somewhere waits for this attempt's end: whoever ends it before then wakes the waiters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited_until: Option<Timestamp>,
+    /// Attempts that have ended without leaving the record's result, oldest first; at most [`EARLIER_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Earlier>,
+    pub phase: Phase,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Started(Started),
+    Succeeded(Succeeded),
+    /// The owner said that it does not know. Blocked until its stamp reports an outcome or the record is forgotten.
+    Unknown {
+        stamp: Stamp,
+        at: Timestamp,
+    },
+    /// Forgotten: the next pre may go at once. Kept until `until` only to answer the posts of `earlier` attempts.
+    Vacant {
+        until: Timestamp,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub stamp: Stamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<AttemptId>,
+    pub at: Timestamp,
+    /// The lease's length as claimed, in ms: what a heartbeat renews it by.
+    pub lease_ms: u64,
+    pub lease_until: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Succeeded {
+    pub stamp: Stamp,
+    pub at: Timestamp,
+    /// JSON text, as posted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Arc<str>>,
+    /// The posted result was larger than [`RESULT_MAX_BYTES`] and was dropped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub result_omitted: bool,
+    /// None: permanent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_until: Option<Timestamp>,
+}
+
+/// An attempt that no longer holds the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Earlier {
+    pub stamp: Stamp,
+    pub attempt: u32,
+    pub ending: Ending,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// It reported a failure.
+    Failed,
+    /// Its lease passed and another attempt began, or it was forgotten by force while it ran.
+    Superseded,
+    /// Superseded, and reported a success afterwards: counted in `double_runs`.
+    SupersededSuccess,
+}
+
+/// What becomes of an operation whose lease passes without a post. The attempt's own choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    /// The next pre may go: right for operations that are safe to repeat after a crash.
+    #[default]
+    Retry,
+    /// Nobody may go until the outcome is known: right when a second run is worse than none.
+    Block,
+}
+
+/// What a record survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// What its store survives by itself.
+    #[default]
+    Fast,
+    /// Claimed in a store that commits to disk.
+    Durable,
+}
+
+/// In which of a node's two stores a record was claimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shelf {
+    #[default]
+    Primary,
+    /// The primary was away: a run in it may not have been seen.
+    Fallback,
+}
+
+/// A record's phase by name: what lists are filtered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Started,
+    Succeeded,
+    Unknown,
+    Vacant,
+}
+
+impl State {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Succeeded => "succeeded",
+            Self::Unknown => "unknown",
+            Self::Vacant => "vacant",
+        }
+    }
+}
+
+impl OperationRecord {
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Started(_) => State::Started,
+            Phase::Succeeded(_) => State::Succeeded,
+            Phase::Unknown { .. } => State::Unknown,
+            Phase::Vacant { .. } => State::Vacant,
+        }
+    }
+
+    /// Whether two attempts may both have done the work.
+    pub fn is_suspect(&self) -> bool {
+        self.double_runs > 0
+    }
+
+    /// Whether there is something to show: a vacant record counts as forgotten unless a double run is suspected.
+    pub fn is_visible(&self) -> bool {
+        self.state() != State::Vacant || self.is_suspect()
+    }
+
+    /// The stamp of the attempt that holds the record; none holds a vacant one.
+    pub fn stamp(&self) -> Option<Stamp> {
+        match &self.phase {
+            Phase::Started(started) => Some(started.stamp),
+            Phase::Succeeded(succeeded) => Some(succeeded.stamp),
+            Phase::Unknown { stamp, .. } => Some(*stamp),
+            Phase::Vacant { .. } => None,
+        }
+    }
+
+    pub(super) fn earlier(&self, stamp: Stamp) -> Option<Earlier> {
+        self.earlier.iter().find(|earlier| earlier.stamp == stamp).copied()
+    }
+
+    /// Remembers how the attempt that holds the record ends, before it loses it.
+    pub(super) fn remember(&mut self, stamp: Stamp, ending: Ending) {
+        if self.earlier.len() == EARLIER_MAX {
+            self.earlier.remove(0);
+        }
+        self.earlier.push(Earlier { stamp, attempt: self.attempt, ending });
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}

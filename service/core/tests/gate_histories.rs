@@ -1,0 +1,298 @@
+//! Histories at random: several callers, each between loading a record and committing what `step` made of it, with
+//! clocks that are off by all they may be, leases that pass, late posts and calls repeated.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use latchgate_core::gate::{
+    AttemptId, Claim, Command, Durability, Go, OnExpiry, OperationName, OperationRecord, Outcome, Post, Report,
+    Sha256Digest, Shelf, Stamp, Step, step,
+};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use proptest::prelude::*;
+
+const CALLERS: usize = 4;
+const START_MS: u64 = 1_700_000_000_000;
+
+/// What a caller wants. Stamps are named by which go they came from, so that a shrunk history still makes sense.
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Pre { lease_ms: u64, on_expiry: OnExpiry, attempt: Option<u8>, waits: bool },
+    Post { go: usize, report: Report, retention_ms: Option<u64> },
+    Heartbeat { go: usize, lease_ms: Option<u64> },
+    Forget { force: bool },
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    /// A caller loads the record and decides, its clock off by `skew_ms`; a decision to write waits for its commit.
+    Ask {
+        caller: usize,
+        skew_ms: i64,
+        wish: Wish,
+    },
+    /// The caller commits what it decided, unless the record or the time has moved on.
+    Commit {
+        caller: usize,
+    },
+    Pass {
+        ms: u64,
+    },
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ask { caller, skew_ms, wish } => write!(f, "caller {caller} ({skew_ms:+} ms) asks {wish:?}"),
+            Self::Commit { caller } => write!(f, "caller {caller} commits"),
+            Self::Pass { ms } => write!(f, "{ms} ms pass"),
+        }
+    }
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let report = || prop_oneof![3 => Just(Report::Success), 2 => Just(Report::Failure), 1 => Just(Report::Unknown)];
+    let on_expiry = prop_oneof![4 => Just(OnExpiry::Retry), 1 => Just(OnExpiry::Block)];
+    let lease_ms = prop_oneof![Just(100), Just(1_000), Just(60_000)];
+    let attempt = prop_oneof![2 => Just(None), 1 => (0..2_u8).prop_map(Some)];
+    let retention_ms = prop_oneof![2 => Just(Some(86_400_000)), 2 => Just(Some(1_000)), 1 => Just(None)];
+    prop_oneof![
+        6 => (lease_ms, on_expiry, attempt, any::<bool>())
+            .prop_map(|(lease_ms, on_expiry, attempt, waits)| Wish::Pre { lease_ms, on_expiry, attempt, waits }),
+        5 => (0..4_usize, report(), retention_ms)
+            .prop_map(|(go, report, retention_ms)| Wish::Post { go, report, retention_ms }),
+        2 => (0..4_usize, prop_oneof![Just(None), Just(Some(100))])
+            .prop_map(|(go, lease_ms)| Wish::Heartbeat { go, lease_ms }),
+        1 => any::<bool>().prop_map(|force| Wish::Forget { force }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let bound = i64::try_from(CLOCK_BOUND_MS).unwrap();
+    let skew_ms = prop_oneof![2 => Just(0), 1 => Just(-bound), 1 => Just(bound), 2 => -bound..=bound];
+    let ms = prop_oneof![2 => 1..100_u64, 2 => 100..1_300_u64, 1 => 980..1_100_u64, 1 => 50_000..70_000_u64, 1 => Just(100_000_000)];
+    prop_oneof![
+        5 => (0..CALLERS, skew_ms, wish()).prop_map(|(caller, skew_ms, wish)| Event::Ask { caller, skew_ms, wish }),
+        5 => (0..CALLERS).prop_map(|caller| Event::Commit { caller }),
+        2 => ms.prop_map(|ms| Event::Pass { ms }),
+    ]
+}
+
+/// A go that was given, as its holder knows it.
+#[derive(Debug)]
+struct Held {
+    stamp: Stamp,
+    attempt_id: Option<AttemptId>,
+    lease_until: Timestamp,
+    ended: bool,
+}
+
+struct Success {
+    result: Option<Arc<str>>,
+    keep_until: Option<Timestamp>,
+}
+
+struct Pending {
+    command: Command,
+    now: Timestamp,
+    version: u64,
+}
+
+/// The store, the true time, and what the callers have been told.
+struct World {
+    record: Option<OperationRecord>,
+    version: u64,
+    time: Timestamp,
+    pending: [Option<Pending>; CALLERS],
+    gos: Vec<Held>,
+    success: Option<Success>,
+    counted: HashSet<Stamp>,
+    stamps: u128,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            record: None,
+            version: 0,
+            time: Timestamp::from_ms(START_MS),
+            pending: [const { None }; CALLERS],
+            gos: Vec::new(),
+            success: None,
+            counted: HashSet::new(),
+            stamps: 0,
+        }
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Pass { ms } => self.time = self.time.plus_ms(ms),
+            Event::Ask { caller, skew_ms, wish } => {
+                let now = Timestamp::from_ms(self.time.as_ms().checked_add_signed(skew_ms).unwrap());
+                let command = self.command(wish, now);
+                let done = step(self.record.clone(), command.clone(), now);
+                if done.changed {
+                    self.pending[caller] = Some(Pending { command, now, version: self.version });
+                } else {
+                    self.told(&command, &done, now);
+                }
+            }
+            Event::Commit { caller } => {
+                let Some(Pending { command, now, version }) = self.pending[caller].take() else { return };
+                if version == self.version && now.ms_apart(self.time) <= CLOCK_BOUND_MS {
+                    let before = self.record.clone();
+                    let done = step(before.clone(), command.clone(), now);
+                    a_second_time_changes_nothing(&done, &command, now);
+                    a_superseded_call_moves_nothing(before.as_ref(), &done);
+                    self.record.clone_from(&done.record);
+                    self.version += 1;
+                    self.told(&command, &done, now);
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, wish: Wish, now: Timestamp) -> Command {
+        self.stamps += 1;
+        let stranger = Stamp::from_bits(u128::MAX);
+        // 0 is the latest go, 1 the one before it, and so on.
+        let stamp_of = |go: usize| self.gos.iter().rev().nth(go).map_or(stranger, |held| held.stamp);
+        match wish {
+            Wish::Pre { lease_ms, on_expiry, attempt, waits } => Command::Pre(Claim {
+                operation: OperationName::parse("charge").unwrap(),
+                sha256: Sha256Digest::of(b""),
+                checked: None,
+                stamp: Stamp::from_bits(self.stamps),
+                attempt_id: attempt.map(|attempt| AttemptId::parse(&format!("job-{attempt}")).unwrap()),
+                lease_ms,
+                on_expiry,
+                durability: Durability::Fast,
+                shelf: Shelf::Primary,
+                waits_until: waits.then(|| now.plus_ms(5_000)),
+            }),
+            Wish::Post { go, report, retention_ms } => Command::Post(Post {
+                stamp: stamp_of(go),
+                report,
+                result: Some(self.stamps.to_string().into()),
+                retention_ms: retention_ms.unwrap_or(0),
+                permanent: retention_ms.is_none(),
+            }),
+            Wish::Heartbeat { go, lease_ms } => Command::Heartbeat { stamp: stamp_of(go), lease_ms },
+            Wish::Forget { force } => Command::Forget { force },
+        }
+    }
+
+    /// A caller gets its answer.
+    fn told(&mut self, command: &Command, done: &Step, now: Timestamp) {
+        self.a_result_once_given_stays(command, &done.outcome);
+        match (&done.outcome, command) {
+            (Outcome::Go(go), Command::Pre(claim)) => self.told_go(*go, claim),
+            (Outcome::Posted(posted), Command::Post(post)) if !posted.replayed => {
+                self.end(post.stamp);
+                self.success = (post.report == Report::Success)
+                    .then(|| Success { result: post.result.clone(), keep_until: posted.keep_until });
+            }
+            (Outcome::Beating { lease_until, .. }, Command::Heartbeat { stamp, .. }) => {
+                let held = self.gos.last_mut().expect("a heartbeat without a go");
+                assert!(held.stamp == *stamp && !held.ended, "{stamp:?} was renewed, but {held:?} holds");
+                assert!(*lease_until >= now.max(held.lease_until), "a heartbeat shortened the lease");
+                held.lease_until = *lease_until;
+            }
+            (Outcome::Superseded { counted: true, .. }, Command::Post(post)) => {
+                assert!(self.counted.insert(post.stamp), "{:?} was counted twice", post.stamp);
+            }
+            (Outcome::Forgotten { .. }, Command::Forget { force }) => {
+                assert!(*force || self.gos.iter().all(|held| !self.is_live(held)), "forgotten without force");
+                self.success = None;
+                self.gos.iter_mut().for_each(|held| held.ended = true);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_live(&self, held: &Held) -> bool {
+        !held.ended && self.time < held.lease_until
+    }
+
+    fn told_go(&mut self, go: Go, claim: &Claim) {
+        if go.repeated {
+            let holder = self.gos.last().filter(|held| held.stamp == go.stamp && !held.ended);
+            let holder = holder.expect("a stamp was repeated that nobody holds");
+            assert!(claim.attempt_id.is_some() && claim.attempt_id == holder.attempt_id, "told to another attempt");
+            return;
+        }
+        let other = self.gos.iter().find(|held| self.is_live(held));
+        assert!(other.is_none(), "{:?} may go while {other:?} is live", go.stamp);
+        assert!(self.gos.iter().all(|held| held.stamp != go.stamp), "a stamp was given twice");
+        let attempt_id = claim.attempt_id.clone();
+        self.gos.push(Held { stamp: go.stamp, attempt_id, lease_until: go.lease_until, ended: false });
+    }
+
+    fn end(&mut self, stamp: Stamp) {
+        for held in self.gos.iter_mut().filter(|held| held.stamp == stamp) {
+            held.ended = true;
+        }
+    }
+
+    fn a_result_once_given_stays(&self, command: &Command, outcome: &Outcome) {
+        let (Command::Pre(_), Some(success)) = (command, &self.success) else { return };
+        if success.keep_until.is_none_or(|until| self.time < until) {
+            let Outcome::Duplicate(found) = outcome else { panic!("within its retention a pre was told {outcome:?}") };
+            assert_eq!((&found.result, found.keep_until), (&success.result, success.keep_until));
+        }
+    }
+}
+
+fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp) {
+    let mut repeated = command.clone();
+    if let Command::Pre(claim) = &mut repeated {
+        claim.stamp = Stamp::from_bits(u128::MAX - 1);
+        if claim.attempt_id.is_none() {
+            // Without an attempt id it is another caller's pre, which may leave its mark as a waiter.
+            claim.waits_until = None;
+        }
+    }
+    let again = step(done.record.clone(), repeated, now);
+    assert!(!again.changed && again.record == done.record, "{command:?} again changed the record: {again:?}");
+    let same = match (&done.outcome, &again.outcome) {
+        (Outcome::Go(first), Outcome::Go(second)) => *second == Go { repeated: true, ..*first },
+        (Outcome::Go(_), Outcome::InProgress { .. }) => {
+            matches!(command, Command::Pre(claim) if claim.attempt_id.is_none())
+        }
+        (Outcome::Posted(first), Outcome::Posted(second)) => {
+            (first.report, first.keep_until) == (second.report, second.keep_until) && second.replayed
+        }
+        (Outcome::Beating { lease_until: first, .. }, Outcome::Beating { lease_until: second, .. }) => first == second,
+        (Outcome::Superseded { double_runs: first, .. }, Outcome::Superseded { double_runs: second, counted, .. }) => {
+            first == second && !counted
+        }
+        (Outcome::Forgotten { .. }, Outcome::NotFound) => true,
+        (first, second) => first == second,
+    };
+    assert!(same, "{command:?} was told {:?}, then {:?}", done.outcome, again.outcome);
+}
+
+fn a_superseded_call_moves_nothing(before: Option<&OperationRecord>, done: &Step) {
+    if let (Outcome::Superseded { .. }, Some(before), Some(after)) = (&done.outcome, before, &done.record) {
+        let (holder, state) = (before.stamp(), before.state());
+        assert_eq!((after.stamp(), after.state(), after.attempt), (holder, state, before.attempt));
+        if holder.is_some() {
+            assert_eq!(after.phase, before.phase);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_live_go_no_lost_result_and_no_call_that_counts_twice(events in prop::collection::vec(event(), 1..80)) {
+        let mut world = World::new();
+        for event in events {
+            world.play(event);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The gate's rules meet a store: load, step, compare and set, and again if somebody was faster.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
+use latchgate_core::{App, Timestamp};
+use tokio::time::{Instant, timeout_at};
+
+use crate::runtime::clock::StoreClock;
+use crate::store::StoreError;
+use crate::store::gate::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored};
+
+/// How often a command is tried when others are faster. Each time one of them gets its way, so this many contenders of
+/// one id are served.
+const TRIES_MAX: usize = 64;
+/// How often a read is tried when the store does not answer: a connection may have died since it was last used.
+const READ_TRIES_MAX: usize = 2;
+
+/// How long a store may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// For one call.
+    pub call_max: Duration,
+    /// For a command, all its calls together.
+    pub command_max: Duration,
+}
+
+impl Default for Bounds {
+    /// Nobody waits for a second.
+    fn default() -> Self {
+        Self { call_max: Duration::from_millis(600), command_max: Duration::from_millis(900) }
+    }
+}
+
+/// The gate on one store.
+pub struct Gate {
+    store: Arc<dyn GateStore>,
+    clock: StoreClock,
+    bounds: Bounds,
+}
+
+/// When a command must be answered, and how long one of its calls may take.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    call_max: Duration,
+}
+
+impl Deadline {
+    /// What a call gave, if it came in time.
+    async fn bound<T>(self, call: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.at.min(Instant::now() + self.call_max), call).await.ok()
+    }
+}
+
+/// What a command was told, and the store's clock at that time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub outcome: Outcome,
+    pub now: Timestamp,
+}
+
+/// A stamp that nobody can guess.
+pub fn fresh_stamp() -> Stamp {
+    Stamp::from_bits(rand::random())
+}
+
+impl Gate {
+    pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
+        Self { store, clock: StoreClock::default(), bounds }
+    }
+
+    pub fn store(&self) -> &dyn GateStore {
+        &*self.store
+    }
+
+    /// Applies a command to an operation. What it is told is stored, or was read after it arrived.
+    ///
+    /// # Errors
+    /// When the store does not answer within [`Bounds`]; `OutcomeUnknown` if the command may have been stored all
+    /// the same: repeated with the same attempt id or stamp it is told so.
+    pub async fn apply(&self, address: &OperationAddress, command: &Command) -> Result<Told, StoreError> {
+        let deadline = self.deadline();
+        // A pre is mostly the first of its id: it claims without looking.
+        let mut seen = if matches!(command, Command::Pre(_)) { None } else { self.load(address, deadline).await? };
+        for _ in 0..TRIES_MAX {
+            let now = self.now(deadline).await?;
+            let before = seen.as_ref().map(|stored| stored.record.clone());
+            let step = step(before, command.clone(), now);
+            if !step.changed {
+                return Ok(Told { outcome: step.outcome, now });
+            }
+            let written = match (&seen, &step.record) {
+                (None, Some(record)) => self.claim(now, address, record, deadline).await,
+                (None, None) => return Ok(Told { outcome: step.outcome, now }),
+                (Some(stored), record) => {
+                    let change = Change { expected: stored.version, record: record.as_ref(), wakes: step.wakes };
+                    self.replace(now, address, change, deadline).await
+                }
+            };
+            match written {
+                Ok(Written::Done) => return self.answer_in_time(step.outcome),
+                Ok(Written::Exists(stored)) => seen = Some(*stored),
+                Ok(Written::Moved) => seen = self.load(address, deadline).await?,
+                Ok(Written::ClockOff) => {}
+                Err(StoreError::OutcomeUnknown(reason)) => {
+                    return self.look_whether_done(address, command, reason, deadline).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Unavailable("too many calls contend for the operation".to_owned()))
+    }
+
+    /// The record of an operation that counts: not one whose time is over, nor one that was forgotten.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get(&self, address: &OperationAddress) -> Result<At<Option<OperationRecord>>, StoreError> {
+        let deadline = self.deadline();
+        let stored = self.load(address, deadline).await?;
+        let now = self.now(deadline).await?;
+        let record = stored.map(|stored| stored.record).filter(|record| record.is_visible() && !record.is_gone(now));
+        Ok(At { now, answer: record })
+    }
+
+    /// # Errors
+    /// When the store does not answer, or the cursor is none of its own.
+    pub async fn list(
+        &self,
+        app: &App,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, ListError> {
+        let listed = self.deadline().bound(self.store.list(app, filter, cursor, limit)).await;
+        listed.unwrap_or_else(|| Err(timed_out().into()))
+    }
+
+    /// Removes at most `limit` records whose time is over; returns how many went.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let expired = self.deadline().bound(self.store.expire(limit)).await;
+        expired.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline { at: Instant::now() + self.bounds.command_max, call_max: self.bounds.call_max }
+    }
+
+    /// The store's clock by this node's estimate; asks when there is none yet.
+    async fn now(&self, deadline: Deadline) -> Result<Timestamp, StoreError> {
+        if let Some(now) = self.clock.now() {
+            return Ok(now);
+        }
+        let asked = std::time::Instant::now();
+        let now = deadline.bound(self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
+        self.clock.learn(now, asked, std::time::Instant::now());
+        Ok(self.clock.now().unwrap_or(now))
+    }
+
+    async fn load(&self, address: &OperationAddress, deadline: Deadline) -> Result<Option<Stored>, StoreError> {
+        let mut failure = timed_out();
+        for _ in 0..READ_TRIES_MAX {
+            match self.timed(deadline, self.store.load(address)).await {
+                Some(Ok(stored)) => return Ok(stored),
+                Some(Err(error)) => failure = error,
+                None => break,
+            }
+        }
+        Err(failure.of_reading())
+    }
+
+    async fn claim(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+        deadline: Deadline,
+    ) -> Result<Written, StoreError> {
+        let claimed = self.timed(deadline, self.store.claim(now, address, record)).await;
+        match claimed.unwrap_or_else(|| Err(write_timed_out()))? {
+            Claimed::Claimed => Ok(Written::Done),
+            Claimed::Exists(stored) => Ok(Written::Exists(stored)),
+            Claimed::Moved => Ok(Written::Moved),
+            Claimed::ClockOff => Ok(Written::ClockOff),
+        }
+    }
+
+    async fn replace(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+        deadline: Deadline,
+    ) -> Result<Written, StoreError> {
+        let replaced = self.timed(deadline, self.store.replace(now, address, change)).await;
+        match replaced.unwrap_or_else(|| Err(write_timed_out()))? {
+            Replaced::Replaced => Ok(Written::Done),
+            Replaced::Moved => Ok(Written::Moved),
+            Replaced::ClockOff => Ok(Written::ClockOff),
+        }
+    }
+
+    /// Awaits an answer within its bounds and learns the store's clock from it; None when it did not come in time.
+    async fn timed<T>(
+        &self,
+        deadline: Deadline,
+        call: impl Future<Output = Result<At<T>, StoreError>>,
+    ) -> Option<Result<T, StoreError>> {
+        let asked = std::time::Instant::now();
+        let answer = deadline.bound(call).await?;
+        Some(answer.map(|at| {
+            self.clock.learn(at.now, asked, std::time::Instant::now());
+            at.answer
+        }))
+    }
+
+    /// A write's answer was lost. It is not written again, but if it is there after all, that is told.
+    async fn look_whether_done(
+        &self,
+        address: &OperationAddress,
+        command: &Command,
+        reason: String,
+        deadline: Deadline,
+    ) -> Result<Told, StoreError> {
+        let unknown = || StoreError::OutcomeUnknown(reason.clone());
+        let seen = self.load(address, deadline).await.map_err(|_| unknown())?;
+        let now = self.now(deadline).await.map_err(|_| unknown())?;
+        let step = step(seen.map(|stored| stored.record), command.clone(), now);
+        if step.changed { Err(unknown()) } else { Ok(Told { outcome: step.outcome, now }) }
+    }
+
+    /// A go is worth what is left of its lease when it is told, not when it was stored.
+    fn answer_in_time(&self, mut outcome: Outcome) -> Result<Told, StoreError> {
+        let now = self.clock.now().unwrap_or_default();
+        if let Outcome::Go(go) = &mut outcome {
+            go.remaining_ms = go.lease_until.ms_since(now);
+            if go.remaining_ms == 0 {
+                let reason = "the lease passed before the answer".to_owned();
+                return Err(StoreError::OutcomeUnknown(reason));
+            }
+        }
+        Ok(Told { outcome, now })
+    }
+}
+
+enum Written {
+    Done,
+    Exists(Box<Stored>),
+    Moved,
+    ClockOff,
+}
+
+fn timed_out() -> StoreError {
+    StoreError::Unavailable("it did not answer in time".to_owned())
+}
+
+fn write_timed_out() -> StoreError {
+    StoreError::OutcomeUnknown("it did not answer in time".to_owned())
+}

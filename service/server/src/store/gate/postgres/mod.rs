@@ -1,0 +1,264 @@
+//! Records in Postgres: one row per id, each verb one statement and one commit.
+
+mod statements;
+mod wake_ups;
+
+use async_trait::async_trait;
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::types::Json;
+use sqlx::{Postgres, Row};
+use tokio::sync::mpsc;
+
+use super::{
+    At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
+    is_off,
+};
+use crate::store::connections::{Connections, Loan};
+use crate::store::postgres::{self, PostgresConfig, checks};
+use crate::store::{StoreError, Version};
+
+const EXAMINED: i64 = EXAMINED_MAX as i64;
+/// Connections to the server, for all calls together.
+const CONNECTIONS_MAX: usize = 16;
+
+pub struct PostgresGateStore {
+    connections: Connections<PgConnection>,
+    direct: PgConnectOptions,
+}
+
+impl PostgresGateStore {
+    /// Connects and checks that the server keeps what it acknowledges and that the schema is up to date.
+    ///
+    /// # Errors
+    /// Says what is wrong with the URL, the server or the schema.
+    pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
+        let options = postgres::connect_options(&config.url, config.statement_timeout)?;
+        let direct_url = config.direct_url.as_deref().unwrap_or(&config.url);
+        let direct = postgres::connect_options(direct_url, config.statement_timeout)?;
+        let connections = Connections::new(options, CONNECTIONS_MAX);
+        let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::refuse_standby(&mut connection).await?;
+        if !config.allow_volatile {
+            checks::refuse_volatile(&mut connection).await?;
+        }
+        checks::refuse_old_schema(&mut connection, &postgres::MIGRATIONS).await?;
+        connection.done();
+        Ok(Self { connections, direct })
+    }
+
+    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+        self.connections.lend().await.map_err(|error| self.read_failed(&error))
+    }
+
+    fn read_failed(&self, error: &sqlx::Error) -> StoreError {
+        self.forget_dead(error);
+        StoreError::Unavailable(error.to_string())
+    }
+
+    fn write_failed(&self, error: &sqlx::Error) -> StoreError {
+        self.forget_dead(error);
+        if is_known_not_committed(error) {
+            StoreError::Unavailable(error.to_string())
+        } else {
+            StoreError::OutcomeUnknown(error.to_string())
+        }
+    }
+
+    /// When one connection turns out to be dead, all idle ones may be.
+    fn forget_dead(&self, error: &sqlx::Error) {
+        if !matches!(error, sqlx::Error::Database(_)) {
+            self.connections.forget_idle();
+        }
+    }
+}
+
+#[async_trait]
+impl GateStore for PostgresGateStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn claim(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+    ) -> Result<At<Claimed>, StoreError> {
+        let mut connection = self.lend().await?;
+        let query = bind_record(sqlx::query(statements::CLAIM), now, address, record);
+        let row = query.fetch_one(&mut *connection).await.map_err(|error| self.write_failed(&error))?;
+        let read = read_claimed(&row).map_err(|error| self.write_failed(&error))?;
+        connection.done();
+        let At { now: store_now, answer } = read;
+        let claimed = match answer {
+            (true, _) => Claimed::Claimed,
+            (false, Some(stored)) => Claimed::Exists(Box::new(stored)),
+            (false, None) if is_off(store_now, now) => Claimed::ClockOff,
+            // The row was committed while the statement waited for it, and the statement does not see it.
+            (false, None) => match self.load(address).await? {
+                At { answer: Some(stored), .. } => Claimed::Exists(Box::new(stored)),
+                At { answer: None, .. } => Claimed::Moved,
+            },
+        };
+        Ok(At::new(store_now, claimed))
+    }
+
+    async fn load(&self, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
+        let mut connection = self.lend().await?;
+        let query = sqlx::query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
+        let row = query.fetch_one(&mut *connection).await;
+        let loaded = row.and_then(|row| Ok(At::new(read_timestamp(&row)?, read_stored(&row, 1)?)));
+        let loaded = loaded.map_err(|error| self.read_failed(&error))?;
+        connection.done();
+        Ok(loaded)
+    }
+
+    async fn replace(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+    ) -> Result<At<Replaced>, StoreError> {
+        let mut connection = self.lend().await?;
+        let expected = change.expected.number().cast_signed();
+        let wake_up = change.wakes.then(|| wake_ups::payload(address));
+        let query = match change.record {
+            Some(record) => bind_record(sqlx::query(statements::REPLACE), now, address, record),
+            None => bind_address(sqlx::query(statements::REMOVE), now, address),
+        };
+        let query = query.bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
+        let row = query.fetch_one(&mut *connection).await;
+        let read = row.and_then(|row| Ok((read_timestamp(&row)?, row.try_get::<bool, _>(1)?)));
+        let (store_now, replaced) = read.map_err(|error| self.write_failed(&error))?;
+        connection.done();
+        let answer = match replaced {
+            true => Replaced::Replaced,
+            false if is_off(store_now, now) => Replaced::ClockOff,
+            false => Replaced::Moved,
+        };
+        Ok(At::new(store_now, answer))
+    }
+
+    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
+        let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+        let mut connection = self.lend().await?;
+        let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST };
+        let rows = sqlx::query(statement)
+            .bind(app.as_str())
+            .bind(&after)
+            .bind(filter.operation.as_ref().map(OperationName::as_str))
+            .bind(filter.state.map(State::as_str))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(EXAMINED)
+            .bind(CLOCK_BOUND_MS.cast_signed())
+            .fetch_all(&mut *connection)
+            .await;
+        let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
+        let records = records.map_err(|error| self.read_failed(&error))?;
+        let next = if records.len() == limit {
+            records.last().map(|(id, _)| id.to_string())
+        } else if filter.suspect {
+            None
+        } else {
+            let last = sqlx::query_scalar::<_, Vec<u8>>(statements::LAST_EXAMINED)
+                .bind(app.as_str())
+                .bind(&after)
+                .bind(EXAMINED)
+                .fetch_optional(&mut *connection)
+                .await
+                .and_then(|id| id.as_deref().map(id_of).transpose())
+                .map_err(|error| self.read_failed(&error))?;
+            last.map(|id| id.to_string())
+        };
+        connection.done();
+        Ok(Page { records, next })
+    }
+
+    async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let mut connection = self.lend().await?;
+        let query = sqlx::query(statements::EXPIRE)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(CLOCK_BOUND_MS.cast_signed());
+        let removed = query.execute(&mut *connection).await.map_err(|error| self.read_failed(&error))?;
+        connection.done();
+        Ok(removed.rows_affected())
+    }
+
+    async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        wake_ups::listen(self.direct.clone()).await.map_err(|error| self.read_failed(&error))
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.lend().await?;
+        let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;
+        let now = row.and_then(|row| read_timestamp(&row)).map_err(|error| self.read_failed(&error))?;
+        connection.done();
+        Ok(now)
+    }
+}
+
+/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
+/// cancellation, refusals before it began. Of any other nobody knows.
+fn is_known_not_committed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| {
+        let class = code.get(..2).unwrap_or_default();
+        matches!(class, "22" | "23" | "25" | "40" | "42" | "53") || matches!(&*code, "55P03" | "57014" | "57P03")
+    })
+}
+
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+
+/// $1 to $4.
+fn bind_address<'q>(query: PgQuery<'q>, now: Timestamp, address: &'q OperationAddress) -> PgQuery<'q> {
+    query
+        .bind(address.app.as_str())
+        .bind(address.id.as_bytes())
+        .bind(now.as_ms().cast_signed())
+        .bind(CLOCK_BOUND_MS.cast_signed())
+}
+
+/// $1 to $10.
+fn bind_record<'q>(
+    query: PgQuery<'q>,
+    now: Timestamp,
+    address: &'q OperationAddress,
+    record: &'q OperationRecord,
+) -> PgQuery<'q> {
+    bind_address(query, now, address)
+        .bind(fresh_version().number().cast_signed())
+        .bind(record.operation.as_str())
+        .bind(record.state().as_str())
+        .bind(record.is_suspect())
+        .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
+        .bind(Json(record))
+}
+
+fn read_claimed(row: &PgRow) -> Result<At<(bool, Option<Stored>)>, sqlx::Error> {
+    Ok(At::new(read_timestamp(row)?, (row.try_get(1)?, read_stored(row, 2)?)))
+}
+
+/// Two columns from `index`: the version, and the record.
+fn read_stored(row: &PgRow, index: usize) -> Result<Option<Stored>, sqlx::Error> {
+    let Some(version) = row.try_get::<Option<i64>, _>(index)? else { return Ok(None) };
+    let Json(record) = row.try_get(index + 1)?;
+    Ok(Some(Stored { version: Version::from_number(version.cast_unsigned()), record }))
+}
+
+fn read_listed(row: &PgRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
+    let Json(record) = row.try_get(1)?;
+    Ok((id_of(row.try_get(0)?)?, record))
+}
+
+fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
+    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+fn read_timestamp(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
+    let ms: i64 = row.try_get(0)?;
+    Ok(Timestamp::from_ms(ms.cast_unsigned()))
+}

@@ -1,0 +1,143 @@
+//! Listings. An index of all records would cost every claim a second write and room for millions of ids that expire
+//! one by one, so plain listings walk the key space with `SCAN`, a bounded number of keys for each page. Suspects, which
+//! are few and must be found, have an index.
+
+use latchgate_core::gate::{OperationId, OperationRecord};
+use latchgate_core::{App, Timestamp};
+use redis::RedisResult;
+use redis::aio::ConnectionManager;
+
+use super::layout::{self, Layout, Time, begins_with};
+use super::read_failed;
+use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
+
+/// How many keys one `SCAN` looks at.
+const SCAN_COUNT: usize = 500;
+
+/// The cursor is Redis's own and, when a step of `SCAN` found more than the page holds, the last id taken from it.
+pub(super) async fn scan(
+    connection: &mut ConnectionManager,
+    layout: &Layout,
+    app: &App,
+    filter: &Filter,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Page, ListError> {
+    let (mut position, mut after) = parse_cursor(cursor)?;
+    let prefix = layout.records(app);
+    let mut page = Page::default();
+    for _ in 0..EXAMINED_MAX / SCAN_COUNT {
+        let found: RedisResult<(u64, Vec<String>)> = redis::cmd("SCAN")
+            .arg(position)
+            .arg("MATCH")
+            .arg(begins_with(&prefix))
+            .arg("COUNT")
+            .arg(SCAN_COUNT)
+            .query_async(connection)
+            .await;
+        let (next_position, keys) = found.map_err(|error| read_failed(&error))?;
+        let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
+        let mut ids: Vec<OperationId> = ids.filter(|id| after.is_none_or(|after| *id > after)).collect();
+        // Sorted, so that a step that is cut short can be gone on with; without those that `SCAN` gives twice.
+        ids.sort_unstable();
+        ids.dedup();
+        for (id, record) in fetch(connection, layout, app, &ids).await? {
+            let Some((record, now)) = record else { continue };
+            if page.records.len() == limit {
+                page.next = page.records.last().map(|(last, _)| format!("{position}:{last}"));
+                return Ok(page);
+            }
+            if filter.admits(&record, now) {
+                page.records.push((id, record));
+            }
+        }
+        if next_position == 0 {
+            return Ok(page);
+        }
+        (position, after) = (next_position, None);
+        if page.records.len() == limit {
+            break;
+        }
+    }
+    page.next = Some(position.to_string());
+    Ok(page)
+}
+
+/// The cursor is the last id.
+pub(super) async fn suspects(
+    connection: &mut ConnectionManager,
+    layout: &Layout,
+    app: &App,
+    filter: &Filter,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Page, ListError> {
+    let from = match cursor {
+        Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
+        None => "-".to_owned(),
+    };
+    let found: RedisResult<Vec<String>> = redis::cmd("ZRANGE")
+        .arg(layout.suspects(app))
+        .arg(from)
+        .arg("+")
+        .arg("BYLEX")
+        .arg("LIMIT")
+        .arg(0)
+        .arg(limit)
+        .query_async(connection)
+        .await;
+    let found = found.map_err(|error| read_failed(&error))?;
+    let ids: Vec<OperationId> = found.iter().filter_map(|id| id.parse().ok()).collect();
+    let mut page = Page::default();
+    for (id, record) in fetch(connection, layout, app, &ids).await? {
+        match record {
+            Some((record, now)) if filter.admits(&record, now) => page.records.push((id, record)),
+            Some(_) => {}
+            // The record's time was over; the index does not notice by itself.
+            None => {
+                let removed: RedisResult<()> =
+                    redis::cmd("ZREM").arg(layout.suspects(app)).arg(id.to_string()).query_async(connection).await;
+                removed.map_err(|error| read_failed(&error))?;
+            }
+        }
+    }
+    page.next = if ids.len() == limit { ids.last().map(ToString::to_string) } else { None };
+    Ok(page)
+}
+
+type Values = Vec<Option<Vec<u8>>>;
+type Fetched = Vec<(OperationId, Option<(OperationRecord, Timestamp)>)>;
+
+async fn fetch(
+    connection: &mut ConnectionManager,
+    layout: &Layout,
+    app: &App,
+    ids: &[OperationId],
+) -> Result<Fetched, ListError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("MGET");
+    for id in ids {
+        pipeline.arg(format!("{}{id}", layout.records(app)));
+    }
+    pipeline.cmd("TIME");
+    let found: RedisResult<(Values, Time)> = pipeline.query_async(connection).await;
+    let (values, time) = found.map_err(|error| read_failed(&error))?;
+    let now = layout::timestamp(time);
+    let read = |value: Vec<u8>| layout::decode(&value).map(|stored| (stored.record, now));
+    let pairs = ids.iter().zip(values);
+    Ok(pairs
+        .map(|(id, value)| Ok((*id, value.map(read).transpose()?)))
+        .collect::<Result<_, crate::store::StoreError>>()?)
+}
+
+fn parse_cursor(cursor: Option<&str>) -> Result<(u64, Option<OperationId>), ListError> {
+    let Some(cursor) = cursor else { return Ok((0, None)) };
+    let (position, after) = match cursor.split_once(':') {
+        Some((position, id)) => (position, Some(id.parse().map_err(|_| ListError::InvalidCursor)?)),
+        None => (cursor, None),
+    };
+    Ok((position.parse().map_err(|_| ListError::InvalidCursor)?, after))
+}

@@ -1,0 +1,294 @@
+//! Records in one SQLite file: WAL, `synchronous=FULL`, each verb one statement and one commit.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::{App, Timestamp};
+use sqlx::query::Query;
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::types::Json;
+use sqlx::{ConnectOptions, Connection, Row, Sqlite};
+use tokio::sync::mpsc;
+
+use super::{
+    At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
+    gone_before, is_off,
+};
+use crate::store::clock::ProcessClock;
+use crate::store::connections::{Connections, Loan};
+use crate::store::sqlite::MIGRATIONS;
+use crate::store::{StoreError, Version, WAKE_UPS_MAX};
+
+/// Longest wait for another writer of the file.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+
+const EXAMINED: i64 = EXAMINED_MAX as i64;
+
+const CLAIM: &str = "
+insert into operations (app, id, version, operation, state, suspect, goes_at, record)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+on conflict (app, id) do nothing";
+
+const LOAD: &str = "select version, record from operations where app = ?1 and id = ?2";
+
+const REPLACE: &str = "
+update operations
+set version = ?3, operation = ?4, state = ?5, suspect = ?6, goes_at = ?7, record = ?8
+where app = ?1 and id = ?2 and version = ?9";
+
+const REMOVE: &str = "delete from operations where app = ?1 and id = ?2 and version = ?3";
+
+/// A bounded piece of the primary key, and what the filter leaves of it.
+const LIST: &str = "
+select id, record from (
+    select id, operation, state, suspect, goes_at, record from operations
+    where app = ?1 and id > ?2
+    order by id
+    limit ?6
+)
+where (?3 is null or operation = ?3) and (?4 is null or state = ?4) and (state <> 'vacant' or suspect)
+    and (goes_at is null or goes_at > ?7)
+order by id
+limit ?5";
+
+/// Where the piece ends, if the table does not end first.
+const LAST_EXAMINED: &str = "
+select id from operations where app = ?1 and id > ?2 order by id limit 1 offset ?3 - 1";
+
+/// Suspects are few and have an index of their own.
+const LIST_SUSPECTS: &str = "
+select id, record from operations
+where app = ?1 and id > ?2 and suspect
+    and (?3 is null or operation = ?3) and (?4 is null or state = ?4)
+    and (goes_at is null or goes_at > ?7) and ?6 > 0
+order by id
+limit ?5";
+
+const EXPIRE: &str = "
+delete from operations where rowid in (
+    select rowid from operations where goes_at <= ?1 order by goes_at limit ?2
+)";
+
+pub struct SqliteGateStore {
+    clock: ProcessClock,
+    /// Writing is one at a time anyway; the second connection reads meanwhile.
+    writer: Connections<SqliteConnection>,
+    reader: Connections<SqliteConnection>,
+    listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
+}
+
+impl SqliteGateStore {
+    /// Opens the file and brings its schema up to date. The file must be this process's alone: its clock is the
+    /// process's.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or written.
+    pub async fn open(path: &Path) -> anyhow::Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT)
+            .disable_statement_logging();
+        let cannot_use = || format!("cannot use {}", path.display());
+        let mut connection = options.connect().await.with_context(cannot_use)?;
+        MIGRATIONS.run(&mut connection).await.with_context(cannot_use)?;
+        connection.close().await.with_context(cannot_use)?;
+        Ok(Self {
+            clock: ProcessClock::start(),
+            writer: Connections::new(options.clone(), 1),
+            reader: Connections::new(options, 1),
+            listeners: Mutex::default(),
+        })
+    }
+
+    fn at<T>(&self, answer: T) -> At<T> {
+        At::new(self.clock.now(), answer)
+    }
+
+    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+        self.reader.lend().await.map_err(|error| unavailable(&error))
+    }
+
+    /// Runs a statement that writes; returns how many rows it wrote, or None if `now` was off by then.
+    async fn write(&self, now: Timestamp, query: SqliteQuery<'_>) -> Result<Option<u64>, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        if is_off(self.clock.now(), now) {
+            connection.done();
+            return Ok(None);
+        }
+        // A statement that SQLite has answered with an error was rolled back.
+        let done = query.execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(Some(done.rows_affected()))
+    }
+
+    fn wake(&self, address: &OperationAddress) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for listener in listeners.iter() {
+            // A full listener misses it; whoever waits looks again on a timer all the same.
+            let _ = listener.try_send(WakeUp::Operation(address.clone()));
+        }
+    }
+}
+
+#[async_trait]
+impl GateStore for SqliteGateStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn claim(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+    ) -> Result<At<Claimed>, StoreError> {
+        match self.write(now, bind_record(sqlx::query(CLAIM), address, record)).await? {
+            None => Ok(self.at(Claimed::ClockOff)),
+            Some(1) => Ok(self.at(Claimed::Claimed)),
+            Some(_) => Ok(match self.load(address).await? {
+                At { now, answer: Some(stored) } => At::new(now, Claimed::Exists(Box::new(stored))),
+                At { now, answer: None } => At::new(now, Claimed::Moved),
+            }),
+        }
+    }
+
+    async fn load(&self, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let query = sqlx::query(LOAD).bind(address.app.as_str()).bind(address.id.as_bytes().to_vec());
+        let row = query.fetch_optional(&mut *connection).await;
+        let stored = row.and_then(|row| row.as_ref().map(read_stored).transpose());
+        let stored = stored.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(self.at(stored))
+    }
+
+    async fn replace(
+        &self,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+    ) -> Result<At<Replaced>, StoreError> {
+        let query = match change.record {
+            Some(record) => bind_record(sqlx::query(REPLACE), address, record),
+            None => bind_address(sqlx::query(REMOVE), address),
+        };
+        let written = self.write(now, query.bind(change.expected.number().cast_signed())).await?;
+        if written == Some(1) && change.wakes {
+            self.wake(address);
+        }
+        Ok(self.at(match written {
+            None => Replaced::ClockOff,
+            Some(1) => Replaced::Replaced,
+            Some(_) => Replaced::Moved,
+        }))
+    }
+
+    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
+        let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+        let mut connection = self.lend_reader().await?;
+        let rows = sqlx::query(if filter.suspect { LIST_SUSPECTS } else { LIST })
+            .bind(app.as_str())
+            .bind(&after)
+            .bind(filter.operation.as_ref().map(OperationName::as_str))
+            .bind(filter.state.map(State::as_str))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(EXAMINED)
+            .bind(gone_before(self.clock.now()).as_ms().cast_signed())
+            .fetch_all(&mut *connection)
+            .await;
+        let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
+        let records = records.map_err(|error| unavailable(&error))?;
+        let next = if records.len() == limit {
+            records.last().map(|(id, _)| id.to_string())
+        } else if filter.suspect {
+            None
+        } else {
+            let last = sqlx::query_scalar::<_, Vec<u8>>(LAST_EXAMINED)
+                .bind(app.as_str())
+                .bind(&after)
+                .bind(EXAMINED)
+                .fetch_optional(&mut *connection)
+                .await
+                .and_then(|id| id.as_deref().map(id_of).transpose())
+                .map_err(|error| unavailable(&error))?;
+            last.map(|id| id.to_string())
+        };
+        connection.done();
+        Ok(Page { records, next })
+    }
+
+    async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let now = self.clock.now();
+        let query = sqlx::query(EXPIRE)
+            .bind(gone_before(now).as_ms().cast_signed())
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        Ok(self.write(now, query).await?.unwrap_or_default())
+    }
+
+    /// There is no other node: what ends here is told here.
+    async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| !listener.is_closed());
+        listeners.push(sender);
+        Ok(receiver)
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(self.clock.now())
+    }
+}
+
+type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// ?1 and ?2.
+fn bind_address<'q>(query: SqliteQuery<'q>, address: &'q OperationAddress) -> SqliteQuery<'q> {
+    query.bind(address.app.as_str()).bind(address.id.as_bytes().to_vec())
+}
+
+/// ?1 to ?8.
+fn bind_record<'q>(
+    query: SqliteQuery<'q>,
+    address: &'q OperationAddress,
+    record: &'q OperationRecord,
+) -> SqliteQuery<'q> {
+    bind_address(query, address)
+        .bind(fresh_version().number().cast_signed())
+        .bind(record.operation.as_str())
+        .bind(record.state().as_str())
+        .bind(record.is_suspect())
+        .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
+        .bind(Json(record))
+}
+
+fn read_stored(row: &SqliteRow) -> Result<Stored, sqlx::Error> {
+    let version: i64 = row.try_get(0)?;
+    let Json(record) = row.try_get(1)?;
+    Ok(Stored { version: Version::from_number(version.cast_unsigned()), record })
+}
+
+fn read_listed(row: &SqliteRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
+    let Json(record) = row.try_get(1)?;
+    Ok((id_of(row.try_get(0)?)?, record))
+}
+
+fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
+    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+fn unavailable(error: &sqlx::Error) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}

@@ -1,0 +1,303 @@
+//! What every store promises, verb by verb.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use latchgate::store::gate::{Change, Claimed, EXAMINED_MAX, Filter, ListError, Replaced, Stored, WakeUp};
+use latchgate_core::gate::{Command, OnExpiry, OperationName, OperationRecord, Post, Report, State};
+use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use latchgate_testkit::eventually;
+
+use crate::on_every_store;
+use crate::world::{HOUR_MS, Operation, World};
+
+on_every_store! {
+    an_id_is_claimed_once_and_a_second_claim_is_shown_the_first,
+    a_record_comes_back_as_it_was_written,
+    a_replacement_needs_the_version_that_was_seen,
+    a_record_that_was_removed_and_claimed_anew_is_not_taken_for_the_old_one,
+    a_clock_that_is_off_writes_nothing,
+    apps_do_not_see_each_other,
+    every_visible_record_is_listed_once_over_all_pages,
+    a_rare_record_is_found_behind_more_than_one_page_examines,
+    suspects_are_found_among_others,
+    a_cursor_of_nobody_is_refused,
+    what_is_over_goes_a_batch_at_a_time_and_nothing_else_does,
+    every_node_is_told_of_an_end_that_is_waited_for,
+}
+
+async fn load(world: &World, operation: &Operation) -> Option<Stored> {
+    world.stores[1].load(&operation.address).await.unwrap().answer
+}
+
+async fn replace(world: &World, operation: &Operation, seen: &Stored, record: Option<&OperationRecord>) -> Replaced {
+    loop {
+        let change = Change { expected: seen.version, record, wakes: false };
+        let replaced = world.store().replace(world.now().await, &operation.address, change).await.unwrap();
+        if replaced.answer != Replaced::ClockOff {
+            return replaced.answer;
+        }
+    }
+}
+
+async fn an_id_is_claimed_once_and_a_second_claim_is_shown_the_first(world: World) {
+    let operation = world.operation();
+    let now = world.now().await;
+    let (first, second) = (operation.started(now, |_| {}), operation.started(now, |_| {}));
+    world.put(&operation, &first).await;
+    let shown = world.stores[1].claim(world.now().await, &operation.address, &second).await.unwrap().answer;
+    let Claimed::Exists(shown) = shown else { panic!("{shown:?}") };
+    assert_eq!(shown.record, first);
+    assert_eq!(load(&world, &operation).await, Some(*shown));
+}
+
+async fn a_record_comes_back_as_it_was_written(world: World) {
+    let now = world.now().await;
+    let texts = [r#"{"text":"\u0000 é 🔒 \\ \" \n","big":1e20}"#.to_owned(), format!("\"{}\"", "x".repeat(65_000))];
+    let records = texts.map(|text| with_result(&world, now, text));
+    let (blocked, permanent) = (world.operation(), world.operation());
+    let blocked_record = blocked.started(now, |claim| claim.on_expiry = OnExpiry::Block);
+    let permanent_record = permanent.ended(now, |post| post.permanent = true);
+    let more = [(blocked, blocked_record), (permanent, permanent_record)];
+    for (operation, record) in records.into_iter().chain(more) {
+        world.put(&operation, &record).await;
+        assert_eq!(load(&world, &operation).await.unwrap().record, record);
+    }
+    assert_eq!(load(&world, &world.operation()).await, None);
+}
+
+fn with_result(world: &World, now: Timestamp, result: String) -> (Operation, OperationRecord) {
+    let operation = world.operation();
+    let record = operation.ended(now, |post| post.result = Some(result.into()));
+    (operation, record)
+}
+
+async fn a_replacement_needs_the_version_that_was_seen(world: World) {
+    let operation = world.operation();
+    let now = world.now().await;
+    world.put(&operation, &operation.started(now, |_| {})).await;
+    let first = load(&world, &operation).await.unwrap();
+    let done = operation.ended(now, |_| {});
+    assert_eq!(replace(&world, &operation, &first, Some(&done)).await, Replaced::Replaced);
+    let second = load(&world, &operation).await.unwrap();
+    assert_eq!(second.record, done);
+    assert_ne!(second.version, first.version);
+
+    assert_eq!(replace(&world, &operation, &first, Some(&first.record)).await, Replaced::Moved);
+    assert_eq!(replace(&world, &operation, &first, None).await, Replaced::Moved);
+    assert_eq!(load(&world, &operation).await.as_ref(), Some(&second));
+
+    assert_eq!(replace(&world, &operation, &second, None).await, Replaced::Replaced);
+    assert_eq!(load(&world, &operation).await, None);
+    assert_eq!(replace(&world, &operation, &second, Some(&done)).await, Replaced::Moved);
+    assert_eq!(load(&world, &operation).await, None);
+}
+
+async fn a_record_that_was_removed_and_claimed_anew_is_not_taken_for_the_old_one(world: World) {
+    let operation = world.operation();
+    let record = operation.started(world.now().await, |_| {});
+    world.put(&operation, &record).await;
+    let old = load(&world, &operation).await.unwrap();
+    assert_eq!(replace(&world, &operation, &old, None).await, Replaced::Replaced);
+    world.put(&operation, &record).await;
+    assert_eq!(replace(&world, &operation, &old, None).await, Replaced::Moved);
+    assert_eq!(load(&world, &operation).await.unwrap().record, record);
+}
+
+async fn a_clock_that_is_off_writes_nothing(world: World) {
+    let (claimed, unclaimed) = (world.operation(), world.operation());
+    let now = world.now().await;
+    world.put(&claimed, &claimed.started(now, |_| {})).await;
+    let seen = load(&world, &claimed).await.unwrap();
+    let (ahead, behind) = (now.plus_ms(HOUR_MS), Timestamp::from_ms(now.as_ms() - HOUR_MS));
+    for wrong in [ahead, behind] {
+        let claim = world.store().claim(wrong, &unclaimed.address, &unclaimed.started(wrong, |_| {})).await.unwrap();
+        assert_eq!(claim.answer, Claimed::ClockOff);
+        assert!(claim.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
+        assert_eq!(load(&world, &unclaimed).await, None);
+        for record in [Some(&seen.record), None] {
+            let change = Change { expected: seen.version, record, wakes: false };
+            let replaced = world.store().replace(wrong, &claimed.address, change).await.unwrap();
+            assert_eq!(replaced.answer, Replaced::ClockOff);
+            assert!(replaced.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
+            assert_eq!(load(&world, &claimed).await.as_ref(), Some(&seen));
+        }
+    }
+}
+
+async fn apps_do_not_see_each_other(world: World) {
+    let apps = ["a", "a:b", "1:a", "*", "[a-z]", "a\\", "ä"].map(|name| App::parse(name).unwrap());
+    let now = world.now().await;
+    for app in &apps {
+        // The same id in every app, which no fingerprint would give.
+        let mut operation = Operation::of(&apps[0], "charge", "one");
+        operation.address.app = app.clone();
+        world.put(&operation, &operation.started(now, |_| {})).await;
+    }
+    for app in &apps {
+        let (listed, _) = list_all(&world, app, &Filter::default(), 100).await;
+        assert_eq!(listed.len(), 1, "{app:?}");
+    }
+}
+
+/// All pages of a listing, and how many there were.
+async fn list_all(
+    world: &World,
+    app: &App,
+    filter: &Filter,
+    limit: usize,
+) -> (BTreeMap<String, OperationRecord>, usize) {
+    let (mut listed, mut cursor, mut pages) = (BTreeMap::new(), None::<String>, 0);
+    loop {
+        let page = world.store().list(app, filter, cursor.as_deref(), limit).await.unwrap();
+        assert!(page.records.len() <= limit);
+        pages += 1;
+        for (id, record) in page.records {
+            assert!(listed.insert(id.to_string(), record).is_none(), "{id} was listed twice");
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            return (listed, pages);
+        }
+        assert!(pages < 1_000, "a listing must end");
+    }
+}
+
+async fn every_visible_record_is_listed_once_over_all_pages(world: World) {
+    let now = world.now().await;
+    let mut records = BTreeMap::new();
+    for number in 0..60 {
+        let operation = Operation::of(&App::default(), ["charge", "mail"][number % 2], &number.to_string());
+        let record = match number % 4 {
+            0 => operation.started(now, |_| {}),
+            1 => operation.ended(now, |_| {}),
+            2 => operation.ended(now, |post| post.report = Report::Unknown),
+            _ => operation.ended(now, |post| post.report = Report::Failure),
+        };
+        world.put(&operation, &record).await;
+        records.insert(operation.address.id.to_string(), record);
+    }
+    let expected = |admits: &dyn Fn(&OperationRecord) -> bool| -> BTreeMap<String, OperationRecord> {
+        let visible = records.iter().filter(|(_, record)| record.state() != State::Vacant && admits(record));
+        visible.map(|(id, record)| (id.clone(), record.clone())).collect()
+    };
+    for limit in [1, 7, 1_000] {
+        assert_eq!(list_all(&world, &App::default(), &Filter::default(), limit).await.0, expected(&|_| true));
+    }
+    let mail = OperationName::parse("mail").unwrap();
+    let by_name = Filter { operation: Some(mail.clone()), ..Filter::default() };
+    assert_eq!(list_all(&world, &App::default(), &by_name, 4).await.0, expected(&|record| record.operation == mail));
+    let by_state = Filter { state: Some(State::Unknown), ..Filter::default() };
+    assert_eq!(
+        list_all(&world, &App::default(), &by_state, 4).await.0,
+        expected(&|record| record.state() == State::Unknown)
+    );
+    let by_both = Filter { state: Some(State::Unknown), operation: Some(mail), suspect: false };
+    assert_eq!(list_all(&world, &App::default(), &by_both, 4).await.0, BTreeMap::new());
+}
+
+async fn a_rare_record_is_found_behind_more_than_one_page_examines(world: World) {
+    let now = world.now().await;
+    for number in 0..=EXAMINED_MAX {
+        let operation = Operation::of(&App::default(), "charge", &number.to_string());
+        world.put(&operation, &operation.started(now, |_| {})).await;
+    }
+    let rare = Operation::of(&App::default(), "mail", "rare");
+    world.put(&rare, &rare.started(world.now().await, |_| {})).await;
+    let filter = Filter { operation: Some(OperationName::parse("mail").unwrap()), ..Filter::default() };
+    let (listed, pages) = list_all(&world, &App::default(), &filter, 10).await;
+    assert_eq!(listed.keys().collect::<Vec<_>>(), [&rare.address.id.to_string()]);
+    assert!(pages > 1);
+    assert_eq!(list_all(&world, &App::default(), &Filter::default(), 1_000).await.0.len(), EXAMINED_MAX + 2);
+}
+
+async fn suspects_are_found_among_others(world: World) {
+    let now = world.now().await;
+    for _ in 0..5 {
+        let operation = world.operation();
+        world.put(&operation, &operation.ended(now, |_| {})).await;
+    }
+    let mut suspects = BTreeMap::new();
+    for _ in 0..5 {
+        let operation = world.operation();
+        let first = world.passed(&operation, OnExpiry::Retry).await;
+        world.go(1, &operation).await;
+        world.post(0, &operation, first, Report::Success).await;
+        suspects.insert(operation.address.id.to_string(), operation);
+    }
+    let filter = Filter { suspect: true, ..Filter::default() };
+    for limit in [1, 2, 5, 100] {
+        let (listed, _) = list_all(&world, &App::default(), &filter, limit).await;
+        assert!(listed.keys().eq(suspects.keys()));
+        assert!(listed.values().all(OperationRecord::is_suspect));
+    }
+    // A suspicion ends with its record, and with its being forgotten.
+    let (_, operation) = suspects.pop_first().unwrap();
+    world.tell(0, &operation, &Command::Forget { force: true }).await;
+    let (listed, _) = list_all(&world, &App::default(), &filter, 3).await;
+    assert!(listed.keys().eq(suspects.keys()));
+}
+
+async fn a_cursor_of_nobody_is_refused(world: World) {
+    for suspect in [false, true] {
+        let filter = Filter { suspect, ..Filter::default() };
+        let refused = world.store().list(&App::default(), &filter, Some("nobody's"), 10).await;
+        assert!(matches!(refused, Err(ListError::InvalidCursor)), "{refused:?}");
+    }
+}
+
+async fn what_is_over_goes_a_batch_at_a_time_and_nothing_else_does(world: World) {
+    let now = world.now().await;
+    let long_ago = Timestamp::from_ms(now.as_ms() - HOUR_MS);
+    let mut over = Vec::new();
+    for _ in 0..5 {
+        let operation = world.operation();
+        world.put(&operation, &operation.ended(long_ago, |post| post.retention_ms = 1)).await;
+        over.push(operation);
+    }
+    let mut kept = Vec::new();
+    for change in [|_: &mut _| {}, |post: &mut Post| post.permanent = true] {
+        let operation = world.operation();
+        world.put(&operation, &operation.ended(long_ago, change)).await;
+        kept.push(operation);
+    }
+    if !world.expires_by_itself {
+        assert_eq!(world.store().expire(3).await.unwrap(), 3);
+        assert_eq!(world.store().expire(3).await.unwrap(), 2);
+        assert_eq!(world.store().expire(3).await.unwrap(), 0);
+    }
+    for operation in &over {
+        let gone = eventually(Duration::from_secs(10), || async { load(&world, operation).await.is_none() }).await;
+        assert!(gone);
+    }
+    for operation in &kept {
+        assert!(load(&world, operation).await.is_some());
+    }
+    // Not within the clock bound: somebody's clock may be behind.
+    if !world.expires_by_itself {
+        let operation = world.operation();
+        let now = world.now().await;
+        let just_over = Timestamp::from_ms(now.as_ms() + HOUR_MS - CLOCK_BOUND_MS / 2);
+        let record = operation.ended(long_ago, |post| post.retention_ms = just_over.ms_since(now));
+        assert!(record.goes_at().is_some_and(|at| at <= now));
+        world.put(&operation, &record).await;
+        if world.store().expire(10).await.unwrap() > 0 {
+            assert!(world.now().await >= record.goes_at().unwrap().plus_ms(CLOCK_BOUND_MS));
+        }
+    }
+}
+
+async fn every_node_is_told_of_an_end_that_is_waited_for(world: World) {
+    let mut told = [world.stores[0].wake_ups().await.unwrap(), world.stores[1].wake_ups().await.unwrap()];
+    let (unawaited, awaited) = (world.operation(), world.operation());
+    let go = world.go(0, &unawaited).await;
+    world.post(0, &unawaited, go.stamp, Report::Success).await;
+    let go = world.go(0, &awaited).await;
+    let until = world.now().await.plus_ms(10_000);
+    world.tell(1, &awaited, &awaited.claim_with(|claim| claim.waits_until = Some(until))).await;
+    world.post(0, &awaited, go.stamp, Report::Failure).await;
+    for receiver in &mut told {
+        let first = tokio::time::timeout(Duration::from_secs(10), receiver.recv()).await.unwrap();
+        assert_eq!(first, Some(WakeUp::Operation(awaited.address.clone())), "and of nothing before it");
+    }
+}

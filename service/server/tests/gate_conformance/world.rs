@@ -1,0 +1,198 @@
+//! A store with two nodes on it, and records to put there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use latchgate::runtime::gate::{Bounds, Gate, fresh_stamp};
+use latchgate::store::gate::memory::MemoryGateStore;
+use latchgate::store::gate::postgres::PostgresGateStore;
+use latchgate::store::gate::redis::{RedisGateConfig, RedisGateStore};
+use latchgate::store::gate::sqlite::SqliteGateStore;
+use latchgate::store::gate::{Claimed, GateStore};
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_core::gate::{
+    Canonical, Claim, Command, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
+    Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Shelf, Stamp, step,
+};
+use latchgate_core::{App, Timestamp};
+
+pub const LEASE_MS: u64 = 60_000;
+/// How long a test waits for a shared server on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+pub const HOUR_MS: u64 = 3_600_000;
+
+pub struct World {
+    /// Two handles on one store, as two nodes have; the same one twice where a store serves one process.
+    pub stores: [Arc<dyn GateStore>; 2],
+    pub gates: [Gate; 2],
+    /// Whether the store drops what is over without being asked.
+    pub expires_by_itself: bool,
+    ids: AtomicU64,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl World {
+    fn on(stores: [Arc<dyn GateStore>; 2]) -> Self {
+        // What is promised of a store that answers slowly is tested elsewhere.
+        let bounds = Bounds { call_max: PATIENCE, command_max: PATIENCE };
+        let gates = [Gate::new(Arc::clone(&stores[0]), bounds), Gate::new(Arc::clone(&stores[1]), bounds)];
+        Self { stores, gates, expires_by_itself: false, ids: AtomicU64::new(0), _directory: None }
+    }
+
+    pub async fn memory() -> Self {
+        let store = MemoryGateStore::default();
+        Self::on([Arc::new(store.clone()), Arc::new(store)])
+    }
+
+    pub async fn sqlite() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn GateStore> = Arc::new(open_sqlite(&directory.path().join("gate.db")).await);
+        Self { _directory: Some(directory), ..Self::on([Arc::clone(&store), store]) }
+    }
+
+    pub async fn postgres() -> Self {
+        let config = postgres_config(latchgate_testkit::postgres::shared_database().await, PATIENCE);
+        PostgresStore::migrate(&config).await.unwrap();
+        let open = async || Arc::new(PostgresGateStore::open(&config).await.unwrap());
+        Self::on([open().await, open().await])
+    }
+
+    pub async fn redis() -> Self {
+        let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
+        let open = async || Arc::new(RedisGateStore::open(&config).await.unwrap());
+        Self { expires_by_itself: true, ..Self::on([open().await, open().await]) }
+    }
+
+    pub fn store(&self) -> &dyn GateStore {
+        &*self.stores[0]
+    }
+
+    /// An operation that nobody has heard of.
+    pub fn operation(&self) -> Operation {
+        self.operation_of(&App::default())
+    }
+
+    pub fn operation_of(&self, app: &App) -> Operation {
+        Operation::of(app, "charge", &self.ids.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    pub async fn now(&self) -> Timestamp {
+        self.store().ping().await.unwrap()
+    }
+
+    /// Puts a record there, as it is.
+    pub async fn put(&self, operation: &Operation, record: &OperationRecord) {
+        loop {
+            let claimed = self.store().claim(self.now().await, &operation.address, record).await.unwrap();
+            match claimed.answer {
+                Claimed::Claimed => return,
+                // The machine is busy: it took too long from the reading of the clock to the claim.
+                Claimed::ClockOff => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// An attempt whose lease has passed long ago, and its stamp.
+    pub async fn passed(&self, operation: &Operation, on_expiry: OnExpiry) -> Stamp {
+        let began = Timestamp::from_ms(self.now().await.as_ms() - HOUR_MS);
+        let record = operation.started(began, |claim| claim.on_expiry = on_expiry);
+        self.put(operation, &record).await;
+        record.stamp().unwrap()
+    }
+
+    pub async fn tell(&self, node: usize, operation: &Operation, command: &Command) -> Outcome {
+        self.gates[node].apply(&operation.address, command).await.unwrap().outcome
+    }
+
+    pub async fn pre(&self, node: usize, operation: &Operation) -> Outcome {
+        self.tell(node, operation, &Command::Pre(operation.claim())).await
+    }
+
+    pub async fn go(&self, node: usize, operation: &Operation) -> Go {
+        match self.pre(node, operation).await {
+            Outcome::Go(go) => go,
+            other => panic!("no go: {other:?}"),
+        }
+    }
+
+    pub async fn post(&self, node: usize, operation: &Operation, stamp: Stamp, report: Report) -> Outcome {
+        self.tell(node, operation, &Command::Post(post(stamp, report))).await
+    }
+}
+
+pub async fn open_sqlite(path: &Path) -> SqliteGateStore {
+    SqliteGateStore::open(path).await.unwrap()
+}
+
+pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {
+    PostgresConfig { url, direct_url: None, shards: 1, statement_timeout, allow_volatile: true }
+}
+
+pub fn redis_config(url: String, timeout: Duration) -> RedisGateConfig {
+    // The server is shared by tests, which must not see each other's records.
+    RedisGateConfig { url, prefix: format!("test-{}", fresh_stamp()), timeout, allow_eviction: false }
+}
+
+/// An operation by its fingerprint.
+#[derive(Clone)]
+pub struct Operation {
+    pub address: OperationAddress,
+    name: OperationName,
+    sha256: Sha256Digest,
+}
+
+impl Operation {
+    pub fn of(app: &App, name: &str, contents: &str) -> Self {
+        let name = OperationName::parse(name).unwrap();
+        let contents = Canonical::of_text(contents);
+        let Fingerprint { id, sha256 } = Fingerprint::of(app, &name, &contents);
+        Self { address: OperationAddress { app: app.clone(), id }, name, sha256 }
+    }
+
+    pub fn claim(&self) -> Claim {
+        Claim {
+            operation: self.name.clone(),
+            sha256: self.sha256,
+            checked: None,
+            stamp: fresh_stamp(),
+            attempt_id: None,
+            lease_ms: LEASE_MS,
+            on_expiry: OnExpiry::Retry,
+            durability: Durability::Fast,
+            shelf: Shelf::Primary,
+            waits_until: None,
+        }
+    }
+
+    pub fn claim_with(&self, change: impl FnOnce(&mut Claim)) -> Command {
+        let mut claim = self.claim();
+        change(&mut claim);
+        Command::Pre(claim)
+    }
+
+    /// The record that a first pre at `now` makes.
+    pub fn started(&self, now: Timestamp, change: impl FnOnce(&mut Claim)) -> OperationRecord {
+        step(None, self.claim_with(change), now).record.unwrap()
+    }
+
+    /// The record after a pre and a post at `now`.
+    pub fn ended(&self, now: Timestamp, change: impl FnOnce(&mut Post)) -> OperationRecord {
+        let started = self.started(now, |_| {});
+        let mut post = post(started.stamp().unwrap(), Report::Success);
+        change(&mut post);
+        step(Some(started), Command::Post(post), now).record.unwrap()
+    }
+}
+
+pub fn post(stamp: Stamp, report: Report) -> Post {
+    Post {
+        stamp,
+        report,
+        result: Some(r#"{"receipt":7}"#.into()),
+        retention_ms: RETENTION_MS_DEFAULT,
+        permanent: false,
+    }
+}

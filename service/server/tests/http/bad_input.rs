@@ -1,0 +1,202 @@
+//! Nothing that a client sends is a 500, and each mistake has a clear code.
+
+use latchgate_testkit::node::Node;
+use reqwest::{Client, Method};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::{acquire, embedded, get, granted, look, post, release, renew, send};
+
+#[tokio::test]
+async fn keys_that_break_a_rule_are_refused() {
+    let node = embedded().await;
+    for key in ["", &"k".repeat(513), "a%00b", "a%0Ab", "a%C2%85b", "%FF%FE", "%C3%28"] {
+        acquire(&node, key, json!({})).await.assert_problem(400, "invalid-key");
+    }
+    get(&node, "/v1/locks/").await.assert_problem(400, "invalid-key");
+}
+
+#[tokio::test]
+async fn slashes_colons_spaces_and_emoji_make_keys() {
+    let node = embedded().await;
+    let long = "k".repeat(512);
+    for (sent, key) in [
+        ("a/b", "a/b"),
+        ("c%2Fd", "c/d"),
+        ("order:42", "order:42"),
+        ("two%20words", "two words"),
+        ("%F0%9F%94%92", "🔒"),
+        ("acquire", "acquire"),
+        ("e/acquire", "e/acquire"),
+        ("%25", "%"),
+        ("..%2F..", "../.."),
+        (long.as_str(), long.as_str()),
+    ] {
+        let grant = granted(&node, sent, json!({})).await;
+        assert_eq!(grant.body["key"], key);
+        assert_eq!(release(&node, sent, &grant.text("lease_id")).await.status, 200, "{key}");
+    }
+    assert_eq!(look(&node, "a%2Fb").await["token"], look(&node, "a/b").await["token"]);
+}
+
+#[tokio::test]
+async fn fields_out_of_range_are_named() {
+    let node = embedded().await;
+    for (field, value) in [
+        ("ttl_ms", json!(0)),
+        ("ttl_ms", json!(99)),
+        ("ttl_ms", json!(3_600_001)),
+        ("ttl_ms", json!(-1)),
+        ("ttl_ms", json!(1_u64 << 63)),
+        ("ttl_ms", json!(1e300)),
+        ("ttl_ms", json!(1.5)),
+        ("ttl_ms", json!("30000")),
+        ("ttl_ms", json!([])),
+        ("wait_ms", json!(50_001)),
+        ("wait_ms", json!("1")),
+        ("priority", json!(0)),
+        ("priority", json!(11)),
+        ("priority", json!(256)),
+        ("owner", json!("")),
+        ("owner", json!("o".repeat(257))),
+        ("owner", json!("a\nb")),
+        ("owner", json!(7)),
+        ("lease_id", json!("")),
+        ("lease_id", json!("l".repeat(65))),
+        ("lease_id", json!("a b")),
+        ("mode", json!("shared-ish")),
+        ("metadata", json!("text")),
+        ("metadata", json!([1])),
+        ("metadata", json!({ "long": "m".repeat(1_024) })),
+        ("ttl", json!(1_000)),
+        ("Owner", json!("me")),
+    ] {
+        let answer = acquire(&node, "k", json!({ field: value.clone() })).await;
+        answer.assert_problem(400, "invalid-request");
+        assert_eq!(answer.body["field"], field, "{value}: {}", answer.body);
+    }
+    assert_eq!(look(&node, "k").await["held"], false);
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_json_objects_are_refused() {
+    let node = embedded().await;
+    let url = format!("{}/v1/locks/k/acquire", node.base_url());
+    for body in ["{", "nonsense", "owner=me", "[]", "7", "null", "{} {}", "{\"owner\":\"a\",\"owner\":\"b\"}"] {
+        post(url.clone(), body).await.assert_problem(400, "invalid-request");
+    }
+    post(url.clone(), vec![0xff, 0xfe]).await.assert_problem(400, "invalid-request");
+    for body in ["", "  ", "{}"] {
+        let answer = post(url.clone(), body).await;
+        assert_eq!(answer.status, 200, "{body:?}");
+        release(&node, "k", &answer.text("lease_id")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_a_megabyte_is_refused() {
+    let node = embedded().await;
+    let url = format!("{}/v1/locks/k/acquire", node.base_url());
+    assert_eq!(post(url.clone(), " ".repeat(65_536)).await.status, 200);
+    post(url, " ".repeat(1 << 20)).await.assert_problem(413, "body-too-large");
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_is_measured_as_it_comes() {
+    let node = embedded().await;
+    let mut stream = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
+    let head = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let chunk = format!("4000\r\n{}\r\n", " ".repeat(0x4000));
+    for _ in 0..5 {
+        // The server may have answered and closed already.
+        if stream.write_all(chunk.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    assert!(read_to_end(stream).await.starts_with("HTTP/1.1 413 "));
+}
+
+#[tokio::test]
+async fn a_lease_id_of_another_key_is_lost_here() {
+    let node = embedded().await;
+    let grant = granted(&node, "a", json!({})).await;
+    let lease_id = grant.text("lease_id");
+    for answer in [renew(&node, "b", &lease_id).await, release(&node, "b", &lease_id).await] {
+        answer.assert_problem(410, "lease-lost");
+        assert_eq!(answer.body["why"], "unknown");
+    }
+    assert_eq!(renew(&node, "a", &lease_id).await.status, 200);
+}
+
+#[tokio::test]
+async fn renew_and_release_need_a_lease_id() {
+    let node = embedded().await;
+    for verb in ["renew", "release"] {
+        for body in ["", "{}", "{\"lease_id\":null}", "{\"lease_id\":7}", "{\"lease_id\":\"\"}"] {
+            let answer = post(format!("{}/v1/locks/k/{verb}", node.base_url()), body).await;
+            answer.assert_problem(400, "invalid-request");
+            assert_eq!(answer.body["field"], "lease_id", "{verb} {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_do_not_exist_are_problems_too() {
+    let node = embedded().await;
+    get(&node, "/nowhere").await.assert_problem(404, "not-found");
+    get(&node, "/errors/no-such-code").await.assert_problem(404, "not-found");
+    post(format!("{}/v1/locks/k/aquire", node.base_url()), "").await.assert_problem(404, "not-found");
+    for (method, path, allow) in [
+        (Method::GET, "/v1/locks/k/acquire", "POST"),
+        (Method::POST, "/v1/locks/k", "GET"),
+        (Method::DELETE, "/v1/locks/k/acquire", "POST"),
+        (Method::PUT, "/v1/locks/k", "GET"),
+        (Method::POST, "/v1/locks", "GET"),
+        (Method::POST, "/healthz", "GET"),
+    ] {
+        let answer = send(Client::new().request(method.clone(), format!("{}{path}", node.base_url()))).await;
+        answer.assert_problem(405, "method-not-allowed");
+        let allowed = answer.headers["allow"].to_str().unwrap();
+        assert!(allowed.contains(allow), "{method} {path}: {allowed}");
+    }
+}
+
+#[tokio::test]
+async fn queries_that_are_wrong_name_their_parameter() {
+    let node = embedded().await;
+    for (query, field) in [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("held=maybe", "held"),
+        ("limt=1", "limt"),
+    ] {
+        let answer = get(&node, &format!("/v1/locks?{query}")).await;
+        answer.assert_problem(400, "invalid-request");
+        assert_eq!(answer.body["field"], field);
+    }
+}
+
+#[tokio::test]
+async fn headers_and_bodies_that_never_end_are_cut_off() {
+    let node = Node::start(crate::client::BIN, &["--header-timeout-ms", "300", "--body-timeout-ms", "300"]).await;
+    let mut slow_head = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
+    slow_head.write_all(b"POST /v1/locks/k/acquire HTTP/1.1\r\nhost:").await.unwrap();
+    let mut slow_body = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
+    let head = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    slow_body.write_all(head.as_bytes()).await.unwrap();
+    read_to_end(slow_head).await;
+    let answer = read_to_end(slow_body).await;
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("body-timeout"), "{answer}");
+    assert_eq!(look(&node, "k").await["held"], false);
+}
+
+/// Everything until the server closes the connection.
+async fn read_to_end(mut stream: TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A reset after the answer is as good as an end.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}

@@ -1,0 +1,90 @@
+//! A thin client, and nodes in one line.
+
+use latchgate_testkit::node::Node;
+use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
+
+pub const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
+
+/// A node on an SQLite file of its own.
+pub async fn embedded() -> Node {
+    Node::start(BIN, &[]).await
+}
+
+/// A node on `database`.
+pub async fn on_postgres(database: &str) -> Node {
+    Node::start(BIN, &["--locks", database]).await
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub body: Value,
+    pub headers: reqwest::header::HeaderMap,
+}
+
+impl Answer {
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or_default()
+    }
+
+    pub fn text(&self, field: &str) -> String {
+        self.body[field].as_str().unwrap_or_else(|| panic!("no {field} in {}", self.body)).to_owned()
+    }
+
+    pub fn token(&self) -> u64 {
+        self.body["token"].as_u64().unwrap_or_else(|| panic!("no token in {}", self.body))
+    }
+
+    /// Fails unless the answer is this problem, whole.
+    pub fn assert_problem(&self, status: u16, code: &str) {
+        assert_eq!((self.status.as_u16(), self.code()), (status, code), "{}", self.body);
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(self.body["type"], format!("/errors/{code}"));
+        assert_eq!(self.body["status"], status);
+        assert!(self.body["title"].is_string() && self.body["detail"].is_string(), "{}", self.body);
+        assert!(self.headers.contains_key("x-request-id"));
+    }
+}
+
+pub async fn send(request: reqwest::RequestBuilder) -> Answer {
+    try_send(request).await.expect("an answer")
+}
+
+pub async fn try_send(request: reqwest::RequestBuilder) -> reqwest::Result<Answer> {
+    let response = request.send().await?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let text = response.text().await?;
+    Ok(Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) })
+}
+
+/// Posts a body as curl -d does: under a form's content type.
+pub async fn post(url: String, body: impl Into<reqwest::Body>) -> Answer {
+    send(Client::new().post(url).header("content-type", "application/x-www-form-urlencoded").body(body)).await
+}
+
+pub async fn get(node: &Node, path: &str) -> Answer {
+    send(Client::new().get(format!("{}{path}", node.base_url()))).await
+}
+
+pub async fn acquire(node: &Node, key: &str, body: Value) -> Answer {
+    post(format!("{}/v1/locks/{key}/acquire", node.base_url()), body.to_string()).await
+}
+
+/// Fails unless the lock is granted.
+pub async fn granted(node: &Node, key: &str, body: Value) -> Answer {
+    let answer = acquire(node, key, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+pub async fn renew(node: &Node, key: &str, lease_id: &str) -> Answer {
+    post(format!("{}/v1/locks/{key}/renew", node.base_url()), json!({ "lease_id": lease_id }).to_string()).await
+}
+
+pub async fn release(node: &Node, key: &str, lease_id: &str) -> Answer {
+    post(format!("{}/v1/locks/{key}/release", node.base_url()), json!({ "lease_id": lease_id }).to_string()).await
+}
+
+pub async fn look(node: &Node, key: &str) -> Value {
+    get(node, &format!("/v1/locks/{key}")).await.body
+}

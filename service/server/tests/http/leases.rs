@@ -1,0 +1,113 @@
+//! Leases, one client at a time.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use serde_json::json;
+
+use crate::client::{acquire, embedded, get, granted, look, release, renew};
+
+#[tokio::test]
+async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
+    let node = embedded().await;
+    let grant = granted(&node, "k", json!({ "owner": "a", "metadata": { "job": 7 } })).await;
+    let refused = acquire(&node, "k", json!({ "owner": "b" })).await;
+    refused.assert_problem(423, "lock-held");
+    let holder = &refused.body["holders"][0];
+    assert_eq!((&holder["owner"], &holder["metadata"]), (&json!("a"), &json!({ "job": 7 })));
+    assert_eq!(holder["token"], grant.token());
+    assert!(holder["ttl_ms"].as_u64().unwrap() <= 30_000);
+    assert!(!refused.body.to_string().contains(&grant.text("lease_id")));
+    assert_eq!((&refused.body["waiters"], &refused.body["position"]), (&json!(0), &json!(1)));
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 0);
+    assert_eq!(refused.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_repeated_acquire_gets_the_same_grant() {
+    let node = embedded().await;
+    let ask = json!({ "lease_id": "mine-1", "owner": "a" });
+    let first = granted(&node, "k", ask.clone()).await;
+    let again = granted(&node, "k", ask).await;
+    assert_eq!((first.token(), first.text("expires_at")), (again.token(), again.text("expires_at")));
+    // Without an owner of its own, the lease id alone tells.
+    assert_eq!(granted(&node, "k", json!({ "lease_id": "mine-1" })).await.token(), first.token());
+    acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "b" })).await.assert_problem(409, "lease-id-reused");
+    release(&node, "k", "mine-1").await;
+    let ended = acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "a" })).await;
+    ended.assert_problem(410, "lease-lost");
+    assert_eq!((&ended.body["why"], ended.token()), (&json!("released"), first.token()));
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
+    let node = embedded().await;
+    let first = granted(&node, "k", json!({ "ttl_ms": 100 })).await;
+    let second = granted(&node, "k", json!({ "wait_ms": 5_000 })).await;
+    assert!(second.token() > first.token());
+    for answer in [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
+    {
+        answer.assert_problem(410, "lease-lost");
+        assert_eq!((&answer.body["why"], answer.token()), (&json!("expired"), second.token()));
+        assert_eq!(answer.body["at"], first.body["expires_at"]);
+    }
+    assert_eq!(renew(&node, "k", &second.text("lease_id")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_release_may_be_repeated() {
+    let node = embedded().await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    let first = release(&node, "k", &lease_id).await;
+    assert_eq!(first.body, json!({ "released": true, "still_held": 0 }));
+    let again = release(&node, "k", &lease_id).await;
+    assert_eq!((again.status.as_u16(), &again.body["already"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_renewal_counts_the_lease_anew() {
+    let node = embedded().await;
+    let grant = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
+    let longer = crate::client::post(
+        format!("{}/v1/locks/k/renew", node.base_url()),
+        json!({ "lease_id": grant.text("lease_id"), "ttl_ms": 60_000 }).to_string(),
+    )
+    .await;
+    assert_eq!(longer.status, 200);
+    assert!(longer.body["ttl_ms"].as_u64().unwrap() > 30_000, "{}", longer.body);
+    assert!(longer.body["revocation"].is_null() && longer.token() == grant.token());
+    assert!(longer.text("expires_at") > grant.text("expires_at"));
+}
+
+#[tokio::test]
+async fn a_listing_filters_and_pages() {
+    let node = embedded().await;
+    for (key, owner) in [("a/1", "x"), ("a/2", "y"), ("a/3", "x"), ("b/1", "x")] {
+        let grant = granted(&node, key, json!({ "owner": owner })).await;
+        if key == "a/3" {
+            release(&node, key, &grant.text("lease_id")).await;
+        }
+    }
+    let keys = async |query: &str| -> Vec<String> {
+        let page = get(&node, &format!("/v1/locks?{query}")).await.body;
+        page["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys("").await, ["a/1", "a/2", "a/3", "b/1"]);
+    assert_eq!(keys("prefix=a%2F").await, ["a/1", "a/2", "a/3"]);
+    assert_eq!(keys("prefix=a%2F&held=true").await, ["a/1", "a/2"]);
+    assert_eq!(keys("held=false").await, ["a/3"]);
+    assert_eq!(keys("owner=x").await, ["a/1", "b/1"]);
+    let page = get(&node, "/v1/locks?limit=3").await.body;
+    assert_eq!((page["locks"].as_array().unwrap().len(), &page["next_cursor"]), (3, &json!("a/3")));
+    assert_eq!(keys("limit=3&cursor=a/3").await, ["b/1"]);
+    assert!(get(&node, "/v1/locks?limit=3&cursor=a/3").await.body.get("next_cursor").is_none());
+}
+
+#[tokio::test]
+async fn an_expired_lock_looks_free() {
+    let node = embedded().await;
+    granted(&node, "k", json!({ "ttl_ms": 100 })).await;
+    let is_free = || async { look(&node, "k").await["held"] == false };
+    assert!(eventually(Duration::from_secs(5), is_free).await);
+    assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
+}

@@ -1,0 +1,54 @@
+//! What people look at.
+
+use reqwest::Client;
+
+use crate::client::{embedded, get, send};
+
+#[tokio::test]
+async fn every_problem_type_is_a_page() {
+    let node = embedded().await;
+    let problem = get(&node, "/nowhere").await;
+    let page = get(&node, &problem.text("type")).await;
+    assert_eq!(page.status, 200);
+    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
+    assert!(page.headers["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));
+    assert!(page.body.as_str().unwrap().contains("not-found"));
+}
+
+#[tokio::test]
+async fn swagger_ui_comes_from_the_binary_and_names_this_api() {
+    let node = embedded().await;
+    let page = get(&node, "/docs/").await;
+    assert_eq!(page.status, 200);
+    let html = page.body.as_str().unwrap();
+    assert!(!html.contains("https://") && html.contains("swagger-ui-bundle.js"), "{html}");
+    assert_eq!(get(&node, "/docs/swagger-ui-bundle.js").await.status, 200);
+    let api = get(&node, "/openapi.json").await.body;
+    let committed = include_str!("../../../../openapi/openapi.json");
+    assert_eq!(api, serde_json::from_str::<serde_json::Value>(committed).unwrap());
+}
+
+#[tokio::test]
+async fn every_documented_path_is_served_with_its_method() {
+    let node = embedded().await;
+    let api = get(&node, "/openapi.json").await.body;
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let url = format!("{}{}", node.base_url(), path.replace("{key}", "k"));
+            let method = method.to_uppercase().parse().unwrap();
+            let status = send(Client::new().request(method, url)).await.status;
+            assert!(status != 404 && status != 405, "{path}: {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_id_or_gets_one() {
+    let node = embedded().await;
+    let url = format!("{}/healthz", node.base_url());
+    let kept = send(Client::new().get(&url).header("x-request-id", "abc-1")).await;
+    assert_eq!(kept.headers["x-request-id"], "abc-1");
+    let (first, second) = (send(Client::new().get(&url)).await, send(Client::new().get(&url)).await);
+    assert_ne!(first.headers["x-request-id"], second.headers["x-request-id"]);
+    assert_eq!(first.headers["x-content-type-options"], "nosniff");
+}
