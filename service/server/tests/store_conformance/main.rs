@@ -53,7 +53,7 @@ every_store! {
         of_racing_commits_from_one_version_exactly_one_wins,
         awkward_keys_and_metadata_come_back_byte_for_byte,
         one_key_in_two_apps_is_two_states,
-        a_change_of_a_collected_row_writes_it_anew,
+        a_change_of_a_collected_row_is_refused,
         a_commit_dropped_half_way_leaves_the_store_usable,
     ];
     locking: [
