@@ -11,7 +11,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored,
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
     WAKE_UPS_MAX, WakeUp,
 };
 
@@ -64,11 +64,11 @@ impl Shared {
             return Committed { now: store_now, result: CommitResult::ClockOff };
         }
         let mut write = |change: &Change| {
-            // A row that has been collected is written anew, as the databases do.
-            if rows.get(&change.address).is_some_and(|row| row.stored.version != change.expected) {
+            let version = rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version);
+            if version != change.expected {
                 return None;
             }
-            let version = change.expected.next(now);
+            let version = version.next(now);
             let stored = Stored { version, state: change.state.clone() };
             rows.insert(change.address.clone(), Row { stored, keep_until: change.keep_until });
             Some(version)

@@ -132,8 +132,8 @@ pub trait LockStore: Send + Sync + 'static {
 
     async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError>;
 
-    /// Writes all changes whose version holds, in one commit; that of a row which has been collected since holds too, for
-    /// such a row says nothing. `now` is the caller's estimate of the store's clock; no two changes have the same address.
+    /// Writes all changes whose version holds, in one commit; that of a row which has been collected since does not.
+    /// `now` is the caller's estimate of the store's clock; no two changes have the same address.
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 
     /// Loads states and keeps everybody else from changing them until the answer is committed or dropped.

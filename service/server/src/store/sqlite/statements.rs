@@ -10,7 +10,7 @@ pub(super) const COMMIT: &str = "
 insert into locks as l (app, key, version, replaces, keep_until, state)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5
 from json_each(?1)
-where true
+where value ->> 3 = 0 or exists (select 1 from locks where app = value ->> 0 and key = value ->> 1)
 on conflict (app, key) do update
     set version = excluded.version, replaces = excluded.replaces,
         keep_until = excluded.keep_until, state = excluded.state
