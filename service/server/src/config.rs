@@ -10,7 +10,7 @@ use latchgate_core::gate::RETENTION_MS_DEFAULT;
 
 use crate::http::{OperationRequestLimits, RequestLimits, ServerLimits};
 use crate::runtime::Limits;
-use crate::runtime::operations::OperationLimits;
+use crate::runtime::operations::GateLimits;
 use crate::store::gate::redis::RedisGateConfig;
 use crate::store::postgres::PostgresConfig;
 use crate::store::sqlite;
@@ -366,8 +366,8 @@ impl ServeArgs {
         }
     }
 
-    pub fn operation_limits(&self) -> OperationLimits {
-        OperationLimits {
+    pub fn gate_limits(&self) -> GateLimits {
+        GateLimits {
             command_max: Duration::from_millis(self.store.gate_timeout_ms),
             waiters_max: self.waiters_per_shard,
         }

@@ -102,7 +102,7 @@ async fn open_gate(args: &ServeArgs, locks: &Arc<dyn LockStore>) -> anyhow::Resu
             Some(secret) => secret.clone().into_bytes(),
             None => locks.cluster_secret(&rand::random::<[u8; 32]>()).await?,
         };
-        Operations::start(primary, second, &secret, args.operation_limits()).await
+        Operations::start(primary, second, &secret, args.gate_limits()).await
     };
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
 }

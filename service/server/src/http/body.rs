@@ -6,7 +6,6 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::problem::{Code, Problem};
 
@@ -53,8 +52,8 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
         Ok(_) => return Err(Problem::new(Code::InvalidRequest, "The body has something after its JSON value.")),
         Err(error) => error,
     };
-    // serde calls it a syntax error, too, when the name of a choice is not a string.
-    if !error.inner().is_data() && serde_json::from_slice::<IgnoredAny>(body).is_err() {
+    // A null where an enum is expected counts as bad syntax to serde_json, though the body is JSON.
+    if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err() {
         return Err(Problem::new(Code::InvalidRequest, format!("The body is not JSON: {}.", error.inner())));
     }
     let reason = error.inner().to_string();

@@ -272,7 +272,7 @@ pub(super) async fn renew(context: &Context, address: &Address, body: &[u8]) -> 
             owner: lease.owner.as_str(),
             mode: lease.mode.as_str(),
             token: lease.token,
-            ttl_ms: lease.expires_at.ms_since(now),
+            ttl_ms: left_ms(&lease, now),
             expires_at: rfc3339(lease.expires_at),
             revocation: (),
         })),
@@ -450,10 +450,15 @@ fn acquire_answer<'a>(address: &'a Address, granted: &'a Granted) -> AcquireAnsw
         owner: lease.owner.as_str(),
         mode: lease.mode.as_str(),
         token: lease.token,
-        ttl_ms: lease.expires_at.ms_since(granted.now),
+        ttl_ms: left_ms(lease, granted.now),
         expires_at: rfc3339(lease.expires_at),
         waited_ms: ms(granted.waited),
     }
+}
+
+/// What is left of a lease. The estimate of the store's clock may go back by a ms: no lease is longer than asked.
+fn left_ms(lease: &Lease, now: Timestamp) -> u64 {
+    lease.expires_at.ms_since(now).min(lease.ttl_ms)
 }
 
 fn holders(leases: &[Lease], now: Timestamp) -> Vec<Holder> {

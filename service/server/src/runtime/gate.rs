@@ -264,7 +264,8 @@ impl Gate {
     fn answer_in_time(&self, mut outcome: Outcome) -> Result<Told, StoreError> {
         let now = self.clock.now().unwrap_or_default();
         if let Outcome::Go(go) = &mut outcome {
-            go.remaining_ms = go.lease_until.ms_since(now);
+            // The estimate of the clock may have gone back by a ms: no lease is longer than asked.
+            go.remaining_ms = go.lease_until.ms_since(now).min(go.remaining_ms);
             if go.remaining_ms == 0 {
                 let reason = "the lease passed before the answer".to_owned();
                 return Err(StoreError::OutcomeUnknown(reason));

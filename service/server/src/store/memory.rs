@@ -70,7 +70,7 @@ impl Shared {
             if version != change.expected {
                 return None;
             }
-            let version = change.expected.next(now);
+            let version = version.next(now);
             let stored = Stored { version, state: change.state.clone() };
             rows.insert(change.address.clone(), Row { stored, keep_until: change.keep_until });
             Some(version)

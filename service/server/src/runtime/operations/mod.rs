@@ -36,13 +36,13 @@ const EXPIRE_MAX: usize = 1_000;
 
 /// How much the gate of a node takes on.
 #[derive(Clone, Debug)]
-pub struct OperationLimits {
+pub struct GateLimits {
     /// Longest time for one command's dealings with a store.
     pub command_max: Duration,
     pub waiters_max: usize,
 }
 
-impl Default for OperationLimits {
+impl Default for GateLimits {
     fn default() -> Self {
         Self { command_max: Duration::from_millis(450), waiters_max: 50_000 }
     }
@@ -61,7 +61,7 @@ struct Inner {
     second: Option<Side>,
     outage: Outage,
     signer: Signer,
-    limits: OperationLimits,
+    limits: GateLimits,
     /// Ends all waits.
     closing: CancellationToken,
 }
@@ -90,7 +90,7 @@ impl Operations {
         primary: Arc<dyn GateStore>,
         second: Option<Arc<dyn GateStore>>,
         secret: &[u8],
-        limits: OperationLimits,
+        limits: GateLimits,
     ) -> anyhow::Result<Self> {
         let running = CancellationToken::new();
         let side = async |store: Arc<dyn GateStore>| -> Result<Side, StoreError> {
