@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use latchgate::config::Cli;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match latchgate::cli::run(Cli::parse()).await {

@@ -3,8 +3,6 @@
 //! Every commit of a busy key carries them, and what a commit costs is mostly the length of its states. So an ended lease
 //! is remembered by a fingerprint of its id, and all of them are written as one short text.
 
-use std::fmt::Write;
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::RECENT_MAX;
@@ -61,15 +59,18 @@ impl EndReason {
     }
 }
 
-/// `{letter}{ms}.{fingerprint in hex}`, separated by spaces.
+/// `{letter}{ms}.{fingerprint}`, the numbers in base 36, separated by spaces.
 impl Serialize for Recent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut text = String::with_capacity(self.0.len() * 32);
+        let mut text = String::with_capacity(self.0.len() * 25);
         for ended in &self.0 {
-            let separator = if text.is_empty() { "" } else { " " };
-            let (letter, at) = (ended.why.letter(), ended.at.as_ms());
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{separator}{letter}{at}.{:x}", ended.fingerprint);
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push(ended.why.letter());
+            push_base36(&mut text, ended.at.as_ms());
+            text.push('.');
+            push_base36(&mut text, ended.fingerprint);
         }
         serializer.serialize_str(&text)
     }
@@ -84,13 +85,30 @@ impl<'de> Deserialize<'de> for Recent {
     }
 }
 
+fn push_base36(text: &mut String, number: u64) {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    // 36^13 > 2^64.
+    let mut digits = [0_u8; 13];
+    let mut first = digits.len();
+    let mut rest = number;
+    loop {
+        first -= 1;
+        digits[first] = DIGITS[(rest % 36) as usize];
+        rest /= 36;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+}
+
 fn parse(entry: &str) -> Option<Ended> {
     let why = EndReason::of_letter(entry.chars().next()?)?;
     let (at, fingerprint) = entry.get(1..)?.split_once('.')?;
     Some(Ended {
-        fingerprint: u64::from_str_radix(fingerprint, 16).ok()?,
+        fingerprint: u64::from_str_radix(fingerprint, 36).ok()?,
         why,
-        at: Timestamp::from_ms(at.parse().ok()?),
+        at: Timestamp::from_ms(u64::from_str_radix(at, 36).ok()?),
     })
 }
 
@@ -123,6 +141,15 @@ mod tests {
         assert_eq!(recent.find(&id("lease-0")), None);
         assert!(recent.find(&id("lease-1")).is_some());
         assert_eq!(recent.0.len(), RECENT_MAX);
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_written_in_base_36() {
+        for number in [0, 1, 35, 36, 1_700_000_000_000, u64::MAX] {
+            let mut text = String::new();
+            push_base36(&mut text, number);
+            assert_eq!(u64::from_str_radix(&text, 36), Ok(number));
+        }
     }
 
     #[test]
