@@ -16,7 +16,7 @@ use crate::store::gate::GateStore;
 use crate::store::gate::postgres::PostgresGateStore;
 use crate::store::gate::redis::RedisGateStore;
 use crate::store::gate::sqlite::SqliteGateStore;
-use crate::store::postgres::{PostgresConfig, PostgresStore};
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry;
 
@@ -30,9 +30,9 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
     args.check()?;
-    let store = open(&args.store, args.migrate).await?;
+    let Opened { locks: store, gate } = open(&args.store, args.migrate).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
-    let operations = open_gate(&args, &store).await?;
+    let operations = open_gate(&args, &store, gate).await?;
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
@@ -70,26 +70,44 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Arc<dyn LockStore>> {
+/// The store of the locks, and the gate beside it.
+struct Opened {
+    locks: Arc<dyn LockStore>,
+    gate: Arc<dyn GateStore>,
+}
+
+async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Opened> {
     match args.engine()? {
-        LocksEngine::Sqlite(path) => Ok(Arc::new(SqliteStore::open(&path, migrate).await?)),
+        LocksEngine::Sqlite(path) => {
+            let store = SqliteStore::open(&path, migrate).await?;
+            let gate = Arc::new(store.gate(&path).await?);
+            Ok(Opened { locks: Arc::new(store), gate })
+        }
         LocksEngine::Postgres(config) => {
-            let opened = tokio::time::timeout(OPEN_TIMEOUT, open_postgres(&config, migrate)).await;
-            let store = opened.context("Postgres does not answer")??;
-            Ok(Arc::new(store))
+            if migrate {
+                // As long as it takes, other nodes' turns included.
+                PostgresStore::migrate(&config).await?;
+            }
+            let opening =
+                async { anyhow::Ok((PostgresStore::open(&config).await?, PostgresGateStore::open(&config).await?)) };
+            let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+            let (locks, gate) = opened.context("Postgres does not answer")??;
+            Ok(Opened { locks: Arc::new(locks), gate: Arc::new(gate) })
         }
     }
 }
 
 /// The gate on its store; with Redis, also on the store of the locks.
-async fn open_gate(args: &ServeArgs, locks: &Arc<dyn LockStore>) -> anyhow::Result<Operations> {
+async fn open_gate(
+    args: &ServeArgs,
+    locks: &Arc<dyn LockStore>,
+    beside: Arc<dyn GateStore>,
+) -> anyhow::Result<Operations> {
     let engine = args.store.gate_engine()?;
     let opening = async {
         let (primary, second): (Arc<dyn GateStore>, Option<Arc<dyn GateStore>>) = match engine {
-            GateEngine::BesideTheLocks => (beside_the_locks(args).await?, None),
-            GateEngine::Redis(config) => {
-                (Arc::new(RedisGateStore::open(&config).await?), Some(beside_the_locks(args).await?))
-            }
+            GateEngine::BesideTheLocks => (beside, None),
+            GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?), Some(beside)),
             GateEngine::Postgres(config) => {
                 if args.migrate {
                     PostgresStore::migrate(&config).await?;
@@ -105,20 +123,6 @@ async fn open_gate(args: &ServeArgs, locks: &Arc<dyn LockStore>) -> anyhow::Resu
         Operations::start(primary, second, &secret, args.gate_limits()).await
     };
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
-}
-
-async fn beside_the_locks(args: &ServeArgs) -> anyhow::Result<Arc<dyn GateStore>> {
-    Ok(match args.store.engine()? {
-        LocksEngine::Sqlite(path) => Arc::new(SqliteGateStore::open(&path).await?),
-        LocksEngine::Postgres(config) => Arc::new(PostgresGateStore::open(&config).await?),
-    })
-}
-
-async fn open_postgres(config: &PostgresConfig, migrate: bool) -> anyhow::Result<PostgresStore> {
-    if migrate {
-        PostgresStore::migrate(config).await?;
-    }
-    PostgresStore::open(config).await
 }
 
 fn greet(address: std::net::SocketAddr, store: &StoreArgs, store_name: &str) {

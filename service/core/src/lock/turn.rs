@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::TURN_MS;
 use super::state::LockState;
-use crate::time::Timestamp;
+use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 pub const PRIORITY_MIN: u8 = 1;
 pub const PRIORITY_MAX: u8 = 10;
@@ -61,8 +62,9 @@ impl Turn {
         (priority, arrival, &self.node)
     }
 
+    /// A turn that stands for longer than any is stated for was stated before the store's clock went back.
     const fn has_lapsed(&self, now: Timestamp) -> bool {
-        now.as_ms() >= self.until.as_ms()
+        now.as_ms() >= self.until.as_ms() || self.until.ms_since(now) > TURN_MS + 2 * CLOCK_BOUND_MS
     }
 }
 

@@ -345,12 +345,18 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
     let mut after = cursor.map_err(|error| Problem::field("cursor", error))?;
     let prefix = query.prefix.as_deref().unwrap_or_default();
+    if !prefix.is_empty() {
+        Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
+    }
+    // One more than asked for tells whether there is another page; a filter may leave few of many.
+    let is_filtered = query.owner.is_some() || query.held.is_some();
+    let rows_max = if is_filtered { LIST_LIMIT_MAX } else { limit + 1 };
     let mut locks = Vec::new();
     let mut scanned = 0;
     loop {
-        let page = context.locks.list(&context.app, prefix, after.as_ref(), LIST_LIMIT_MAX).await;
+        let page = context.locks.list(&context.app, prefix, after.as_ref(), rows_max).await;
         let (page, now) = page.map_err(|failure| Problem::of_failure(&failure))?;
-        let is_last = page.len() < LIST_LIMIT_MAX;
+        let is_last = page.len() < rows_max;
         scanned += page.len();
         for (key, state) in page {
             if locks.len() == limit {

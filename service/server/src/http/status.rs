@@ -22,7 +22,7 @@ pub async fn healthz() -> StatusCode {
     )
 )]
 pub async fn readyz(State(context): State<Shared>) -> Response {
-    if context.locks.is_ready().await {
+    if context.locks.is_ready() {
         StatusCode::OK.into_response()
     } else {
         let detail = "The store does not answer, or this node is shutting down.";

@@ -98,7 +98,9 @@ pub(super) async fn run<'a>(
         open = run.round(open).await;
     }
     for entry in open {
-        run.done.push(entry.fail(Failure::Overloaded("others keep changing this key"), Vec::new()));
+        run.done.push(
+            entry.fail(Failure::Overloaded("others keep changing this key, or the store is too slow"), Vec::new()),
+        );
     }
     run.done
 }
@@ -254,8 +256,8 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                 lost
             }
             Ok(Committed { now, result: CommitResult::ClockOff }) => {
-                tracing::warn!(store_now_ms = now.as_ms(), "the store's clock is not where it was believed");
-                self.node.clock.forget();
+                // The answer has corrected the estimate; or nothing was wrong with it, but the commit came too late.
+                tracing::debug!(store_now_ms = now.as_ms(), "a commit's time was off");
                 judged.into_iter().map(|(entry, _, _)| again(entry, 0)).collect()
             }
             Err(error) => {
@@ -295,7 +297,10 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
 
     fn failure(&self, error: &StoreError) -> Failure {
         tracing::warn!(%error, store = self.node.store.name(), "the store failed");
-        self.node.health.set(false);
+        // A store that refuses one batch still answers others.
+        if !matches!(error, StoreError::Contended(_)) {
+            self.node.health.set(false);
+        }
         match error {
             StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
             StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),

@@ -51,22 +51,21 @@ impl StoreClock {
         });
     }
 
-    /// Forgets all estimates: the store's clock is not where it was believed.
-    pub fn forget(&self) {
-        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
     /// What the store's clock shows now, as far as this node knows; `None` before the first answer.
     pub fn now(&self) -> Option<Timestamp> {
         self.at(Instant::now())
     }
 
+    /// The latest that the store's clock can show now. What is left of a lease is told by this: never too much.
+    pub fn latest(&self) -> Option<Timestamp> {
+        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(to_timestamp(self.since_origin_ms(Instant::now()) + bounds.high))
+    }
+
     /// What the store's clock shows at `instant`.
     pub fn at(&self, instant: Instant) -> Option<Timestamp> {
         let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let ms = self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
-        Some(Timestamp::from_ms(ms as u64))
+        Some(to_timestamp(self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high)))
     }
 
     /// How long from `instant` until the store's clock shows `time`; zero if it does already.
@@ -82,6 +81,11 @@ impl StoreClock {
             None => self.origin.duration_since(instant).as_secs_f64() * -1_000.0,
         }
     }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+fn to_timestamp(ms: f64) -> Timestamp {
+    Timestamp::from_ms(ms as u64)
 }
 
 impl Bounds {

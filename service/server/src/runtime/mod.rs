@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use latchgate_core::lock::LeaseId;
 use latchgate_core::{Address, App, Key, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::call::{Acquired, Answer, Ask, Failure, Granted, Inspected, Refused, RefusedBecause, Released, Renewed};
@@ -29,6 +29,11 @@ use self::health::Health;
 use self::shard::{CACHE_MAX_AGE, Node, Shard};
 use self::waker::Waker;
 use crate::store::{LockStore, Page, WakeUp};
+
+/// Listings that run at once at a node.
+const LISTS_MAX: usize = 4;
+/// How often a store that is up is asked whether it is.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// How much a node takes on.
 #[derive(Clone, Debug)]
@@ -77,6 +82,8 @@ pub struct Locks {
     shards: Arc<[mpsc::Sender<Envelope>]>,
     node: Arc<Node>,
     next_waiter: Arc<AtomicU64>,
+    /// Places for listings.
+    lists: Arc<Semaphore>,
     /// Ends the node's own tasks with the last handle.
     _running: Arc<DropGuard>,
 }
@@ -107,14 +114,20 @@ impl Locks {
         for _ in 0..node.store.shards().max(1) {
             let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
             let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
-            tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run());
+            watch_over(tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run()));
             shards.push(sender);
             shard_wake_ups.push(wake_sender);
         }
         tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
         tokio::spawn(running.clone().run_until_cancelled_owned(collector::run(Arc::clone(&node))));
-        Ok(Self { shards: shards.into(), node, next_waiter: Arc::default(), _running: Arc::new(running.drop_guard()) })
+        Ok(Self {
+            shards: shards.into(),
+            node,
+            next_waiter: Arc::default(),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            _running: Arc::new(running.drop_guard()),
+        })
     }
 
     /// # Errors
@@ -167,17 +180,25 @@ impl Locks {
     /// # Errors
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
-        let list = self.node.store.list(app, prefix, after, limit);
-        let page = tokio::time::timeout(self.node.limits.store_timeout, list).await;
+        let place = Arc::clone(&self.lists).try_acquire_owned();
+        let place = place.map_err(|_| Failure::Overloaded("too many listings at once"))?;
+        let (node, app, prefix, after) = (Arc::clone(&self.node), app.clone(), prefix.to_owned(), after.cloned());
+        // In a task of its own: a client that goes away leaves no statement without its connection.
+        let listing = tokio::spawn(async move {
+            let list = node.store.list(&app, &prefix, after.as_ref(), limit);
+            let page = tokio::time::timeout(node.limits.store_timeout, list).await;
+            drop(place);
+            page
+        });
+        let page = listing.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
         let page = page.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
         let page = page.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }
 
-    /// Whether the store answers, asked anew.
-    pub async fn is_ready(&self) -> bool {
-        let ping = tokio::time::timeout(self.node.limits.store_timeout, self.node.store.ping()).await;
-        matches!(ping, Ok(Ok(_))) && !self.node.closing.is_cancelled()
+    /// Whether the store answered when it was last asked, which is not long ago, and the node is not shutting down.
+    pub fn is_ready(&self) -> bool {
+        self.node.health.is_up() && !self.node.closing.is_cancelled()
     }
 
     pub fn store_name(&self) -> &'static str {
@@ -233,6 +254,18 @@ fn unanswered(lease_id: &LeaseId) -> Failure {
     Failure::OutcomeUnknown(format!("the node stopped while it served lease {}", lease_id.as_str()))
 }
 
+/// A node without one of its shards would refuse a part of the keys for ever: better that it is started anew.
+fn watch_over(shard: tokio::task::JoinHandle<()>) {
+    tokio::spawn(async move {
+        if let Err(error) = shard.await
+            && error.is_panic()
+        {
+            tracing::error!(%error, "a shard has panicked: this process ends");
+            std::process::exit(70);
+        }
+    });
+}
+
 async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mpsc::Sender<Option<Address>>>) {
     while let Some(wake_up) = wake_ups.recv().await {
         match wake_up {
@@ -250,24 +283,29 @@ async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mpsc::Sender<
     std::future::pending::<()>().await;
 }
 
-/// Finds out when a store that was down is back.
+/// Finds out when a store that was up is down, and when one that was down is back.
 async fn probe(node: Arc<Node>) {
     const PAUSE: Duration = Duration::from_millis(100);
     let mut health = node.health.watch();
     loop {
-        if health.wait_for(|is_up| !is_up).await.is_err() {
-            return;
+        if tokio::time::timeout(PROBE_EVERY, health.wait_for(|is_up| !is_up)).await.is_err() {
+            // Nobody has noticed anything; but perhaps nobody has asked.
+            let answers = ping(&node).await;
+            node.health.set(answers);
+            continue;
         }
         tracing::warn!(store = node.store.name(), "the store is down");
-        loop {
-            let asked = Instant::now();
-            if let Ok(Ok(shown)) = tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await {
-                node.clock.learn(shown, asked, Instant::now());
-                break;
-            }
+        while !ping(&node).await {
             tokio::time::sleep(PAUSE).await;
         }
         tracing::info!(store = node.store.name(), "the store is up");
         node.health.set(true);
     }
+}
+
+async fn ping(node: &Node) -> bool {
+    let asked = Instant::now();
+    let Ok(Ok(shown)) = tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await else { return false };
+    node.clock.learn(shown, asked, Instant::now());
+    true
 }

@@ -174,9 +174,14 @@ impl Shard {
         match address {
             Some(address) if self.rooms.contains_key(&address) => brought.entry(address).or_default().must_load = true,
             Some(_) => {}
+            // All are due now, and served as many at a time as a batch takes.
             None => {
-                for address in self.rooms.keys() {
-                    brought.entry(address.clone()).or_default().must_load = true;
+                let now = Instant::now();
+                for (address, room) in &mut self.rooms {
+                    if let Some(at) = room.next_look.replace(now) {
+                        self.schedule.remove(&(at, address.clone()));
+                    }
+                    self.schedule.insert((now, address.clone()));
                 }
             }
         }
@@ -263,7 +268,7 @@ impl Shard {
     fn look_after_due(&mut self, brought: &mut HashMap<Address, Brought>) {
         let now = Instant::now();
         while let Some((at, _)) = self.schedule.first() {
-            if *at > now {
+            if *at > now || brought.len() >= BATCH_MAX {
                 break;
             }
             let Some((_, address)) = self.schedule.pop_first() else { break };
@@ -366,7 +371,7 @@ impl Shard {
                 return self.answer_failure(&address, brought, &failed);
             }
         };
-        let now = self.node.clock.now().unwrap_or_default();
+        let now = self.node.clock.latest().unwrap_or_default();
         let state = self.cache.peek(&address).map(|cached| &cached.stored.state);
         let Some(state) = state else { return };
         let waiting_here = self.rooms.get(&address).map_or(0, |room| room.queue.waiting());
@@ -438,7 +443,7 @@ impl Shard {
         if overdue.is_empty() {
             return;
         }
-        let now = self.node.clock.now().unwrap_or_default();
+        let now = self.node.clock.latest().unwrap_or_default();
         let nothing_known = LockState::default();
         let state = self.cache.peek(address).map_or(&nothing_known, |cached| &cached.stored.state);
         let waiting_here = self.rooms.get(address).map_or(0, |room| room.queue.waiting());

@@ -172,7 +172,36 @@ pub trait LockedStates: Send {
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.
 pub(crate) const WAKE_UPS_MAX: usize = 10_000;
 
+/// Where the keys that begin with `prefix` end, in the order of their bytes: the first text after all of them.
+pub(crate) fn end_of_prefix(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        let next = (u32::from(last) + 1..=u32::from(char::MAX)).find_map(char::from_u32);
+        if let Some(next) = next {
+            end.push(next);
+            return end;
+        }
+    }
+    // Longer than any key of the same characters.
+    char::MAX.to_string().repeat(latchgate_core::key::KEY_MAX_BYTES)
+}
+
 /// A name for a node that shares its store with others.
 pub(crate) fn fresh_node_id() -> NodeId {
     NodeId::new(&format!("{:016x}", rand::random::<u64>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_prefix;
+
+    #[test]
+    fn keys_that_begin_with_a_prefix_lie_before_its_end_and_others_do_not() {
+        for (prefix, end) in [("a", "b"), ("a/", "a0"), ("a\u{d7ff}", "a\u{e000}"), ("a\u{10ffff}", "b")] {
+            assert_eq!(end_of_prefix(prefix), end);
+            assert!(format!("{prefix}\u{10ffff}\u{10ffff}").as_str() < end);
+        }
+        assert!("\u{10ffff}\u{10ffff}" < end_of_prefix("").as_str());
+        assert!("\u{10ffff}\u{10ffff}" < end_of_prefix("\u{10ffff}").as_str());
+    }
 }

@@ -69,6 +69,8 @@ pub async fn a_repetition_behind_waiters_of_the_other_hears_of_its_grant(world: 
     hold(&one, "holder").await;
     let first = join(&one, wait("me")).await;
     until_waiting(&other, 1).await;
+    // The arrivals must be apart by more than the clocks' estimates are.
+    until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
     let behind = join(&other, wait("behind")).await;
     until_waiting(&one, 2).await;
     release(&one, "holder").await;

@@ -1,7 +1,7 @@
 //! Records in one SQLite file: WAL, `synchronous=FULL`, each verb one statement and one commit.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -80,7 +80,7 @@ const FALLBACKS: &str = "select app, id, version, record from operations where f
 pub struct SqliteGateStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway; the second connection reads meanwhile.
-    writer: Connections<SqliteConnection>,
+    writer: Arc<Connections<SqliteConnection>>,
     reader: Connections<SqliteConnection>,
     listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
 }
@@ -92,21 +92,22 @@ impl SqliteGateStore {
     /// # Errors
     /// When the file cannot be opened or written.
     pub async fn open(path: &Path) -> anyhow::Result<Self> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT)
-            .disable_statement_logging();
+        Self::open_beside(path, Arc::new(Connections::new(options(path), 1))).await
+    }
+
+    /// The same in a file that another store writes too, through `writer`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or written.
+    pub(in crate::store) async fn open_beside(path: &Path, writer: Arc<Connections<SqliteConnection>>) -> anyhow::Result<Self> {
         let cannot_use = || format!("cannot use {}", path.display());
-        let mut connection = options.connect().await.with_context(cannot_use)?;
+        let mut connection = options(path).connect().await.with_context(cannot_use)?;
         MIGRATIONS.run(&mut connection).await.with_context(cannot_use)?;
         connection.close().await.with_context(cannot_use)?;
         Ok(Self {
             clock: ProcessClock::start(),
-            writer: Connections::new(options.clone(), 1),
-            reader: Connections::new(options, 1),
+            writer,
+            reader: Connections::new(options(path), 1),
             listeners: Mutex::default(),
         })
     }
@@ -262,6 +263,16 @@ impl GateStore for SqliteGateStore {
         connection.done();
         Ok(self.clock.now())
     }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging()
 }
 
 type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;

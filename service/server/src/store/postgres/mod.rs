@@ -26,8 +26,10 @@ use super::{
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// Connections besides those of the shards: listings, the collection, wake-ups, probes.
-const SPARE_CONNECTIONS: usize = 4;
+/// Connections besides those of the shards: wake-ups and probes.
+const SPARE_CONNECTIONS: usize = 2;
+/// Connections for what may wait: listings and the collection. They take none of the shards' away.
+const READ_CONNECTIONS: usize = 4;
 
 /// What a Postgres store needs to know.
 #[derive(Clone, Debug)]
@@ -44,6 +46,7 @@ pub struct PostgresConfig {
 
 pub struct PostgresStore {
     connections: Connections<PgConnection>,
+    reads: Connections<PgConnection>,
     direct: PgConnectOptions,
     shards: usize,
 }
@@ -56,6 +59,7 @@ impl PostgresStore {
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let options = connect_options(&config.url, config.statement_timeout)?;
         let direct = connect_options(config.direct_url.as_deref().unwrap_or(&config.url), config.statement_timeout)?;
+        let reads = Connections::new(options.clone(), READ_CONNECTIONS);
         let connections = Connections::new(options, config.shards + SPARE_CONNECTIONS);
         let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::refuse_standby(&mut connection).await?;
@@ -64,7 +68,7 @@ impl PostgresStore {
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
         connection.done();
-        Ok(Self { connections, direct, shards: config.shards })
+        Ok(Self { connections, reads, direct, shards: config.shards })
     }
 
     /// Brings the schema up to date. Nodes that start together wait for one another.
@@ -84,15 +88,24 @@ impl PostgresStore {
         self.connections.lend().await.map_err(|error| self.unavailable(&error))
     }
 
+    async fn lend_read(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+        self.reads.lend().await.map_err(|error| self.unavailable(&error))
+    }
+
     fn unavailable(&self, error: &sqlx::Error) -> StoreError {
         if !matches!(error, sqlx::Error::Database(_)) {
             self.connections.forget_idle();
+            self.reads.forget_idle();
         }
         StoreError::Unavailable(error.to_string())
     }
 
     fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
-        if is_known_not_committed(error) { self.unavailable(error) } else { self.outcome_unknown(error) }
+        if is_known_not_committed(error) {
+            StoreError::Contended("the database would not wait for a lock any longer")
+        } else {
+            self.outcome_unknown(error)
+        }
     }
 
     fn outcome_unknown(&self, error: &sqlx::Error) -> StoreError {
@@ -144,12 +157,13 @@ impl LockStore for PostgresStore {
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.lend().await?;
+        let mut connection = self.lend_read().await?;
         let rows = sqlx::query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
             .bind(after.map_or("", Key::as_str))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(super::end_of_prefix(prefix))
             .fetch_all(&mut *connection)
             .await
             .map_err(|error| self.unavailable(&error))?;
@@ -160,7 +174,7 @@ impl LockStore for PostgresStore {
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.lend().await?;
+        let mut connection = self.lend_read().await?;
         let row = sqlx::query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
             .bind(after.map_or("", |address| address.key.as_str()))
@@ -229,6 +243,7 @@ pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow:
         ("statement_timeout", limit_ms.as_str()),
         ("lock_timeout", limit_ms.as_str()),
         ("idle_in_transaction_session_timeout", "2s"),
+        ("default_transaction_isolation", "read committed"),
         // A statement is planned once and for all, as probes of the primary key. What the planner guesses of the table's
         // size, which changes by the second, must not turn a commit into a scan.
         ("plan_cache_mode", "force_generic_plan"),
@@ -244,7 +259,7 @@ pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow:
 /// cancellation. Of any other nobody knows.
 fn is_known_not_committed(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014" || code == "57P03")
+    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014")
 }
 
 async fn fetch(

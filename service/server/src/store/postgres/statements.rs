@@ -73,7 +73,7 @@ from written"#;
 
 pub(super) const LIST: &str = r#"
 select key, state from locks
-where app = $1 and key >= $2 and key > $3 and starts_with(key, $2)
+where app = $1 and key >= $2 and key > $3 and key < $5
 order by key
 limit $4"#;
 

@@ -13,6 +13,9 @@ use crate::store::{WAKE_UPS_MAX, WakeUp};
 /// A payload must be shorter than 8 000 bytes.
 const PAYLOAD_MAX_BYTES: usize = 7_900;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+/// After this much silence the connection is asked whether it lives.
+const QUIET_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Sends in one statement of its own, after the commit it tells of: a notification holds a database-wide lock until its
 /// transaction's end, and this one has nothing to flush.
@@ -35,7 +38,7 @@ pub(super) async fn listen(options: PgConnectOptions, node: &NodeId) -> Result<m
         let mut listener = Some(listener);
         while !sender.is_closed() {
             if let Some(listener) = listener.take() {
-                forward(listener, &sender).await;
+                forward(listener, &channel, &sender).await;
             }
             match connect(&options, &channel).await {
                 Ok(again) => {
@@ -67,10 +70,17 @@ async fn connect(options: &PgConnectOptions, channel: &str) -> Result<PgListener
 }
 
 /// Passes notifications on until the connection or the receiver is gone.
-async fn forward(mut listener: PgListener, sender: &mpsc::Sender<WakeUp>) {
+async fn forward(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<WakeUp>) {
     loop {
         tokio::select! {
             () = sender.closed() => return,
+            // Nothing comes from a connection that has died without a word, either.
+            () = tokio::time::sleep(QUIET_MAX) => {
+                let asked = tokio::time::timeout(ANSWER_MAX, listener.listen(channel)).await;
+                if !matches!(asked, Ok(Ok(()))) {
+                    return;
+                }
+            }
             notification = listener.try_recv() => {
                 let Ok(Some(notification)) = notification else { return };
                 for wake_up in unpack(notification.payload()) {

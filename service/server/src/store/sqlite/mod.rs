@@ -4,6 +4,7 @@ mod file_lock;
 mod statements;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 use self::file_lock::FileLock;
 use super::clock::ProcessClock;
 use super::connections::{Connections, Loan};
+use super::gate::sqlite::SqliteGateStore;
 use super::{
     Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
     WakeUp,
@@ -31,9 +33,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub struct SqliteStore {
     clock: ProcessClock,
-    /// Writing is one at a time anyway; the second connection reads meanwhile.
-    writer: Connections<SqliteConnection>,
+    /// Writing is one at a time anyway, the gate's in the same file included; the other connections read meanwhile.
+    writer: Arc<Connections<SqliteConnection>>,
     reader: Connections<SqliteConnection>,
+    /// For listings: they take the shard's reader from nobody.
+    list_reader: Connections<SqliteConnection>,
     _file_lock: FileLock,
 }
 
@@ -60,10 +64,20 @@ impl SqliteStore {
         connection.close().await.map_err(said)?;
         Ok(Self {
             clock: ProcessClock::start(),
-            writer: Connections::new(options.clone(), 1),
-            reader: Connections::new(options, 1),
+            writer: Arc::new(Connections::new(options.clone(), 1)),
+            reader: Connections::new(options.clone(), 1),
+            list_reader: Connections::new(options, 1),
             _file_lock: file_lock,
         })
+    }
+
+    /// The gate in the same file, writing through the same connection: two writers would only meet in SQLite's busy
+    /// handler, which is no queue.
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    pub async fn gate(&self, path: &Path) -> anyhow::Result<SqliteGateStore> {
+        SqliteGateStore::open_beside(path, Arc::clone(&self.writer)).await
     }
 
     async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
@@ -131,12 +145,13 @@ impl LockStore for SqliteStore {
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.lend_reader().await?;
+        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
         let rows = sqlx::query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
             .bind(after.map_or("", Key::as_str))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(super::end_of_prefix(prefix))
             .fetch_all(&mut *connection)
             .await;
         let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());

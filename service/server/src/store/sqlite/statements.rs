@@ -20,7 +20,7 @@ returning app, key";
 
 pub(super) const LIST: &str = "
 select key, state from locks
-where app = ?1 and key >= ?2 and key > ?3 and substr(key, 1, length(?2)) = ?2
+where app = ?1 and key >= ?2 and key > ?3 and key < ?5
 order by key
 limit ?4";
 
