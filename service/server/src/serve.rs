@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{GateEngine, LocksEngine, MigrateArgs, ServeArgs, StoreArgs};
-use crate::http::{self, Context};
+use crate::http::{self, Context, ServerLimits};
 use crate::runtime::Locks;
 use crate::runtime::operations::Operations;
 use crate::store::LockStore;
@@ -30,6 +31,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
     args.check()?;
+    let connections_max = make_room(args.connections_max);
     let Opened { locks: store, gate } = open(&args.store, args.migrate).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
     let operations = open_gate(&args, &store, gate).await?;
@@ -37,8 +39,9 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
     let router = http::router(Context::new(locks.clone(), operations.clone(), args.request_limits()));
+    let server_limits = ServerLimits { connections_max, ..args.server_limits() };
     let stop = CancellationToken::new();
-    let mut serving = tokio::spawn(http::serve(listener, router, args.server_limits(), stop.clone()));
+    let mut serving = tokio::spawn(http::serve(listener, router, server_limits, stop.clone()));
     tokio::select! {
         told = told_to_stop() => {
             tracing::info!(signal = told?, "shutting down");
@@ -49,6 +52,21 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut serving => return ended.context("the server ended by itself"),
     }
     serving.await.context("the server did not end well")
+}
+
+/// File descriptors kept for the stores, files and listeners.
+const DESCRIPTORS_KEPT: u64 = 200;
+
+/// Raises the limit of open files as far as it goes, and returns how many connections fit under it: clients must not
+/// take the descriptors that a reconnect to the store needs.
+fn make_room(connections_max: usize) -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return connections_max };
+    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
+    let fit = usize::try_from(limit.saturating_sub(DESCRIPTORS_KEPT)).unwrap_or(usize::MAX).max(1);
+    if fit < connections_max {
+        tracing::warn!(connections_max = fit, "the limit of open files allows no more connections than this");
+    }
+    fit.min(connections_max)
 }
 
 /// Brings the schema up to date, and ends.

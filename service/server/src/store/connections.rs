@@ -80,6 +80,18 @@ where
     }
 }
 
+/// A connection that was not given back failed or was abandoned, and those that lie idle may be as dead.
+impl<C: Connection> Drop for Loan<'_, C>
+where
+    Options<C>: ConnectOptions<Connection = C>,
+{
+    fn drop(&mut self) {
+        if self.connection.is_some() {
+            self.home.forget_idle();
+        }
+    }
+}
+
 impl<C: Connection> Deref for Loan<'_, C>
 where
     Options<C>: ConnectOptions<Connection = C>,

@@ -99,7 +99,10 @@ impl SqliteGateStore {
     ///
     /// # Errors
     /// When the file cannot be opened or written.
-    pub(in crate::store) async fn open_beside(path: &Path, writer: Arc<Connections<SqliteConnection>>) -> anyhow::Result<Self> {
+    pub(in crate::store) async fn open_beside(
+        path: &Path,
+        writer: Arc<Connections<SqliteConnection>>,
+    ) -> anyhow::Result<Self> {
         let cannot_use = || format!("cannot use {}", path.display());
         let mut connection = options(path).connect().await.with_context(cannot_use)?;
         MIGRATIONS.run(&mut connection).await.with_context(cannot_use)?;
