@@ -123,7 +123,12 @@ impl GateStore for RedisGateStore {
             set.arg("PX").arg(keep_ms);
         }
         let mut pipeline = redis::pipe();
-        pipeline.add_command(set).cmd("TIME");
+        pipeline.add_command(set);
+        if record.is_suspect() {
+            // A carried record may come with its suspicion. An entry too many does no harm: a listing looks at the record.
+            pipeline.cmd("ZADD").arg(self.layout.suspects(&address.app)).arg(0).arg(address.id.to_string()).ignore();
+        }
+        pipeline.cmd("TIME");
         let (existing, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
         let store_now = layout::timestamp(time);
