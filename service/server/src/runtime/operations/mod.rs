@@ -19,7 +19,7 @@ use latchgate_core::gate::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::ask::{BatchTold, OnOutage, PostAsk, PreAsk, PreTold, Shown, ShownPage, Told};
-use self::outage::Outage;
+use self::outage::{Outage, Primary};
 pub use self::stamp::StampText;
 use self::stamp::{Home, Presented, Signer, Unguarded};
 use self::waits::Waits;
@@ -30,6 +30,8 @@ use crate::store::gate::{Filter, GateStore, ListError};
 
 /// A waiting pre looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often a pre goes from the fallback store back to a primary that comes and goes.
+const PRE_ROUNDS_MAX: usize = 3;
 /// How often finished records are removed, and how many at a time.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 const EXPIRE_MAX: usize = 1_000;
@@ -154,27 +156,32 @@ impl Operations {
             }
             return inner.pre_on(second, Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
         }
-        let error = if inner.outage.is_up() {
-            match inner.pre_on(&inner.primary, Home::Primary, &address, claim.clone(), wait).await {
+        let mut may_be_in_second = false;
+        for _ in 0..PRE_ROUNDS_MAX {
+            let error = match inner.pre_on_primary(&address, &claim, wait, may_be_in_second).await {
                 Ok(told) => return Ok(told),
-                Err(Broken::Failed(failure)) => return Err(failure),
                 // It answers: that is no outage.
                 Err(Broken::Store(error @ StoreError::Contended(_))) => return Err(failure_of(error)),
                 Err(Broken::Store(error)) => error,
+                Err(broken) => return Err(broken.failure()),
+            };
+            inner.outage.begin(&error);
+            match (ask.on_outage, &inner.second) {
+                (OnOutage::Fallback, Some(second)) => {
+                    // The same stamp: should the claim have reached the primary after all, it is the same attempt.
+                    claim.shelf = Shelf::Fallback;
+                    match inner.pre_on(second, Home::Fallback, &address, claim.clone(), wait).await {
+                        Err(Broken::PrimaryIsBack) => {}
+                        told => return told.map_err(Broken::failure),
+                    }
+                    claim.shelf = Shelf::Primary;
+                    may_be_in_second = true;
+                }
+                (OnOutage::Open, _) => return Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
+                (OnOutage::Closed | OnOutage::Fallback, _) => return Err(failure_of(error)),
             }
-        } else {
-            StoreError::Unavailable("the gate's store is down".to_owned())
-        };
-        inner.outage.begin(&error);
-        match (ask.on_outage, &inner.second) {
-            (OnOutage::Fallback, Some(second)) => {
-                // The same stamp: should the claim have reached the primary after all, it is the same attempt.
-                claim.shelf = Shelf::Fallback;
-                inner.pre_on(second, Home::Fallback, &address, claim, wait).await.map_err(Broken::failure)
-            }
-            (OnOutage::Open, _) => Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
-            (OnOutage::Closed | OnOutage::Fallback, _) => Err(failure_of(error)),
         }
+        Err(Broken::PrimaryIsBack.failure())
     }
 
     /// This is how it ended.
@@ -348,6 +355,8 @@ struct Wait {
 enum Broken {
     Store(StoreError),
     Failed(Failure),
+    /// Asked in the fallback store: the primary has come back, and its answer counts.
+    PrimaryIsBack,
 }
 
 impl Broken {
@@ -355,11 +364,31 @@ impl Broken {
         match self {
             Self::Store(error) => failure_of(error),
             Self::Failed(failure) => failure,
+            Self::PrimaryIsBack => Failure::OutcomeUnknown("the gate's store comes and goes".to_owned()),
         }
     }
 }
 
 impl Inner {
+    /// Asks the primary unless it is away. While it returns, what the second store has of the operation is carried to it
+    /// first; `may_be_in_second`: this very claim may be there.
+    async fn pre_on_primary(
+        &self,
+        address: &OperationAddress,
+        claim: &Claim,
+        wait: Wait,
+        may_be_in_second: bool,
+    ) -> Result<PreTold, Broken> {
+        let state = self.outage.state();
+        if state == Primary::Down {
+            return Err(Broken::Store(is_down()));
+        }
+        if state == Primary::Returning || may_be_in_second {
+            outage::carry_one_back(self, address).await.map_err(Broken::Store)?;
+        }
+        self.pre_on(&self.primary, Home::Primary, address, claim.clone(), wait).await
+    }
+
     async fn pre_on(
         &self,
         side: &Side,
@@ -373,7 +402,11 @@ impl Inner {
         if !wait.patience.is_zero() {
             place = Some(side.waits.join(address).map_err(Broken::Failed)?);
         }
+        let is_over = || home == Home::Fallback && !self.outage.is_down();
         loop {
+            if is_over() {
+                return Err(Broken::PrimaryIsBack);
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
             if let Some(place) = &mut place {
@@ -381,6 +414,8 @@ impl Inner {
             }
             let told = side.gate.apply(address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
             let remaining_ms = match told.outcome {
+                // Others are served by the primary already: it decides who may go.
+                Outcome::Go(_) if is_over() => return Err(Broken::PrimaryIsBack),
                 Outcome::Go(go) => {
                     return Ok(PreTold::Go {
                         stamp: StampText::guarded(home, go.stamp),
@@ -402,6 +437,7 @@ impl Inner {
                 tokio::select! {
                     () = place.rung() => {}
                     () = tokio::time::sleep(next_look) => {}
+                    () = self.outage.ended(), if home == Home::Fallback => {}
                     () = self.closing.cancelled() => {}
                 }
             }
@@ -431,8 +467,8 @@ impl Inner {
 
     /// Asks the primary unless it is known to be away, and takes note if it is.
     async fn ask_primary<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        if !self.outage.is_up() {
-            return Err(StoreError::Unavailable("the gate's store is down".to_owned()));
+        if self.outage.is_down() {
+            return Err(is_down());
         }
         call.await.inspect_err(|error| {
             if !matches!(error, StoreError::Contended(_)) {
@@ -510,6 +546,10 @@ impl Unguarded {
             waits_until: None,
         }
     }
+}
+
+fn is_down() -> StoreError {
+    StoreError::Unavailable("the gate's store is down".to_owned())
 }
 
 fn failure_of(error: StoreError) -> Failure {
