@@ -479,16 +479,16 @@ impl Inner {
 
     async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Told> {
         let told = match (home, &self.second) {
-            (Home::Durable, Some(second)) => second.gate.apply(address, command).await,
-            (Home::Fallback, Some(second)) => self.apply_at_fallback(second, address, command).await,
+            (Home::Durable | Home::Fallback, Some(second)) => self.apply_at_second(second, address, command).await,
             (Home::Primary, _) | (_, None) => self.ask_primary(self.primary.gate.apply(address, command)).await,
         };
         let told = told.map_err(failure_of)?;
         Ok(Told::Outcome { outcome: told.outcome, now: told.now })
     }
 
-    /// An attempt that was claimed in the fallback store is still there, or was carried back.
-    async fn apply_at_fallback(
+    /// An attempt that was claimed in the second store is still there, or was carried back: a record of the fallback also
+    /// serves those of its attempts who ask for durability.
+    async fn apply_at_second(
         &self,
         second: &Side,
         address: &OperationAddress,
@@ -499,8 +499,13 @@ impl Inner {
             |told: &super::gate::Told| matches!(told.outcome, Outcome::NotFound | Outcome::StampMismatch);
         match here {
             Ok(told) if !is_elsewhere(&told) => Ok(told),
-            Ok(_) | Err(StoreError::Unavailable(_)) => {
-                self.ask_primary(self.primary.gate.apply(address, command)).await
+            Ok(_) => self.ask_primary(self.primary.gate.apply(address, command)).await,
+            Err(error @ StoreError::Unavailable(_)) => {
+                match self.ask_primary(self.primary.gate.apply(address, command)).await {
+                    Ok(told) if !is_elsewhere(&told) => Ok(told),
+                    // The attempt's record may be in the store that does not answer.
+                    _ => Err(error),
+                }
             }
             Err(error) => Err(error),
         }
