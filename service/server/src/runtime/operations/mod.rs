@@ -321,7 +321,9 @@ impl Operations {
             Some(second) => Some(second.gate.apply(&address, &forget).await.map_err(failure_of)?),
             None => None,
         };
-        if let Some(told) = in_second.as_ref().filter(|told| matches!(told.outcome, Outcome::StillStarted { .. })) {
+        let needs_force =
+            |told: &&super::gate::Told| matches!(told.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
+        if let Some(told) = in_second.as_ref().filter(needs_force) {
             return Ok(Told::Outcome { outcome: told.outcome.clone(), now: told.now });
         }
         let in_primary = inner.ask_primary(inner.primary.gate.apply(&address, &forget)).await.map_err(failure_of)?;
