@@ -205,6 +205,9 @@ impl Operations {
             Presented::Unguarded(unguarded) if unguarded.app != *app || unguarded.id != id => {
                 return self.mismatch(app, id).await;
             }
+            Presented::Unguarded(unguarded) if unguarded.is_over(inner.primary.gate.clock_now()) => {
+                return Ok(Told::Outcome { outcome: Outcome::StampMismatch, now: inner.primary.gate.clock_now() });
+            }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
                 if is_permanent && inner.second.is_some() =>
             {
@@ -222,7 +225,8 @@ impl Operations {
         let is_success = matches!(&told, Told::Outcome { outcome: Outcome::Posted(posted), .. }
             if posted.report == Report::Success);
         if is_durable && is_success && !is_permanent {
-            inner.put_in_front(&address).await;
+            let inner = Arc::clone(inner);
+            tokio::spawn(async move { inner.put_in_front(&address).await });
         }
         Ok(told)
     }
@@ -298,9 +302,9 @@ impl Operations {
             ListError::Store(error) => ListFailure::Failure(failure_of(error)),
         })?;
         let now = side.gate.now_or_ask().await.map_err(failure_of)?;
-        // What stands in front of the second store is shown from there.
+        // What stands in front of the second store is shown from there; of a suspicion the copy may know more.
         let is_copy = |record: &OperationRecord| {
-            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable
+            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable && !record.is_suspect()
         };
         let records = page.records.into_iter().filter(|(_, record)| !is_copy(record));
         let records = records.map(|(id, record)| Shown { id, record, now }).collect();
@@ -453,6 +457,8 @@ impl Inner {
         let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
         match step.outcome {
             Outcome::Go(_) => None,
+            // It is waited for where its end is told.
+            Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
             outcome => Some(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: at.now }),
         }
     }
@@ -534,6 +540,7 @@ impl Inner {
             stamp: claim.stamp,
             at: self.primary.gate.clock_now(),
             lease_ms: claim.lease_ms,
+            checked: claim.checked,
         })
     }
 }
@@ -543,7 +550,7 @@ impl Unguarded {
         Claim {
             operation: self.operation.clone(),
             sha256: self.sha256,
-            checked: None,
+            checked: self.checked,
             stamp: self.stamp,
             attempt_id: None,
             lease_ms: self.lease_ms,
