@@ -269,7 +269,10 @@ impl StoreArgs {
     /// When the URL is of no engine.
     pub fn gate_engine(&self) -> anyhow::Result<GateEngine> {
         let Some(url) = self.gate.as_deref() else { return Ok(GateEngine::BesideTheLocks) };
-        if url.starts_with("redis://") || url.starts_with("rediss://") {
+        if url.starts_with("rediss://") {
+            bail!("--gate: rediss:// is TLS, which this program does not speak to Redis: use redis:// and a tunnel");
+        }
+        if url.starts_with("redis://") {
             return Ok(GateEngine::Redis(RedisGateConfig {
                 url: url.to_owned(),
                 prefix: self.gate_prefix.clone(),

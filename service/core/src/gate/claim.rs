@@ -15,7 +15,7 @@ pub enum Command {
     Post(Post),
     /// I am still at it: the lease is renewed by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
-    /// Forget the record; one whose attempt still runs only with `force`.
+    /// Forget the record; one whose attempt still runs, or may have done it, only with `force`.
     Forget { force: bool },
     /// I went without asking, because the gate was away, and this is how it ended.
     Enter { claim: Claim, post: Post },

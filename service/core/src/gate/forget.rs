@@ -1,10 +1,11 @@
 //! Forget it: an operator's word against the record's.
 
-use super::{Ending, OperationRecord, Outcome, Phase, Step};
+use super::record::RETENTION_MS_DEFAULT;
+use super::{Ending, OperationRecord, Outcome, Phase, Step, UnknownCause};
 use crate::time::Timestamp;
 
-/// Forgets the record. An attempt that may still be running is forgotten only by `force`, and its stamp is remembered
-/// all the same: should it report a success later, that is told and counted.
+/// Forgets the record. An attempt that may still be running, or may have done it, is forgotten only by `force`, and its
+/// stamp is remembered all the same: should it report a success later, that is told and counted.
 pub(super) fn forget(mut record: OperationRecord, force: bool, now: Timestamp) -> Step {
     let was = record.state();
     match &record.phase {
@@ -23,7 +24,19 @@ pub(super) fn forget(mut record: OperationRecord, force: bool, now: Timestamp) -
             record.vacate(now.plus_ms(passes_in_ms));
             Step::changed(record, Outcome::Forgotten { was })
         }
+        Phase::Unknown { at, .. } if !force => {
+            let outcome = Outcome::Unknown { attempt: record.attempt, cause: UnknownCause::Reported { at: *at } };
+            Step::unchanged(record, outcome)
+        }
+        Phase::Unknown { stamp, .. } => {
+            // It has no lease that says until when an answer may come.
+            let stamp = *stamp;
+            record.remember(stamp, Ending::Superseded);
+            record.double_runs = 0;
+            record.vacate(now.plus_ms(RETENTION_MS_DEFAULT));
+            Step::changed(record, Outcome::Forgotten { was })
+        }
         Phase::Vacant { .. } if !record.is_visible() => Step::unchanged(record, Outcome::NotFound),
-        Phase::Succeeded(_) | Phase::Unknown { .. } | Phase::Vacant { .. } => Step::removed(Outcome::Forgotten { was }),
+        Phase::Succeeded(_) | Phase::Vacant { .. } => Step::removed(Outcome::Forgotten { was }),
     }
 }

@@ -1,6 +1,6 @@
 //! A run that nobody guarded is entered when its post arrives.
 
-use super::{Claim, Ending, OperationRecord, Outcome, Post, Posted, Report, Step, post, pre};
+use super::{Claim, Ending, OperationRecord, Outcome, Phase, Post, Posted, Report, Step, post, pre};
 use crate::time::Timestamp;
 
 /// The id has no record: the run is entered as if it had been claimed.
@@ -12,7 +12,7 @@ pub(super) fn enter_first(claim: Claim, ended: Post, now: Timestamp) -> Step {
     }
 }
 
-/// The id has a record: if it is another's, two may have run.
+/// The id has a record: if it is another's, two may have run. A success has the record unless another has succeeded.
 pub(super) fn enter(mut record: OperationRecord, claim: Claim, ended: Post, now: Timestamp) -> Step {
     let stamp = ended.stamp;
     if record.stamp() == Some(stamp) || record.earlier(stamp).is_some() {
@@ -35,14 +35,14 @@ pub(super) fn enter(mut record: OperationRecord, claim: Claim, ended: Post, now:
             };
             Step::unchanged(record, Outcome::Posted(posted))
         }
-        report if record.stamp().is_none() => {
-            // Forgotten, but its forerunners are still known.
-            let mut step = enter_first(claim, Post { report, ..ended }, now);
-            if let Some(entered) = &mut step.record {
-                entered.double_runs = record.double_runs;
-                entered.earlier = std::mem::take(&mut record.earlier);
+        // Forgotten, but its forerunners are still known.
+        _ if record.stamp().is_none() => enter_after(record, claim, ended, now),
+        Report::Success if !matches!(record.phase, Phase::Succeeded(_)) => {
+            if let Some(holder) = record.stamp() {
+                record.remember(holder, Ending::Superseded);
             }
-            step
+            let checked = claim.checked.or(record.checked);
+            enter_after(record, Claim { checked, ..claim }, ended, now)
         }
         report => {
             record.remember(stamp, Ending::Superseded);
@@ -54,4 +54,17 @@ pub(super) fn enter(mut record: OperationRecord, claim: Claim, ended: Post, now:
             Step::changed(record, outcome)
         }
     }
+}
+
+/// As if the id had no record, but what is known of the attempts before stays known.
+fn enter_after(before: OperationRecord, claim: Claim, ended: Post, now: Timestamp) -> Step {
+    let mut step = enter_first(claim, ended, now);
+    if let Some(entered) = &mut step.record {
+        entered.double_runs = before.double_runs;
+        entered.earlier = before.earlier;
+    }
+    if let Outcome::Posted(posted) = &mut step.outcome {
+        posted.double_runs = before.double_runs;
+    }
+    step
 }

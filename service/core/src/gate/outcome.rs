@@ -13,7 +13,7 @@ pub enum Outcome {
     InProgress { attempt: u32, started_at: Timestamp, lease_until: Timestamp, remaining_ms: u64 },
     /// Pre: it has been done.
     Duplicate(Duplicate),
-    /// Pre: it may have been done, and nobody may go until that is known.
+    /// Pre: it may have been done, and nobody may go until that is known. Forget: only `force` forgets that.
     Unknown { attempt: u32, cause: UnknownCause },
     /// Pre: the id belongs to other contents: two texts with one MD5.
     IdCollision,

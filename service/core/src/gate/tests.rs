@@ -449,15 +449,29 @@ fn a_heartbeat_after_the_end_says_how_it_ended() {
 }
 
 #[test]
-fn what_has_ended_is_forgotten_on_demand() {
-    for report in [Report::Success, Report::Unknown] {
-        let mut world = world();
-        let stamp = world.go().stamp;
-        world.post(stamp, report);
-        assert!(matches!(world.run(Command::Forget { force: false }), Outcome::Forgotten { .. }));
-        assert_eq!(world.record, None);
-        assert_eq!(world.go().attempt, 1);
-    }
+fn what_has_succeeded_is_forgotten_on_demand() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    world.post(stamp, Report::Success);
+    assert!(matches!(world.run(Command::Forget { force: false }), Outcome::Forgotten { was: State::Succeeded }));
+    assert_eq!(world.record, None);
+    assert_eq!(world.go().attempt, 1);
+}
+
+#[test]
+fn an_unknown_end_is_forgotten_only_by_force_and_its_success_is_counted_a_day_long() {
+    let mut world = world();
+    let first = world.go().stamp;
+    world.post(first, Report::Unknown);
+    let refused = Outcome::Unknown { attempt: 1, cause: UnknownCause::Reported { at: world.now } };
+    assert_eq!(world.run(Command::Forget { force: false }), refused);
+    assert_eq!(world.run(Command::Forget { force: true }), Outcome::Forgotten { was: State::Unknown });
+    assert_eq!(world.run(Command::Forget { force: true }), Outcome::NotFound);
+    world.pass(DAY_MS);
+    assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
+    assert!(world.record.as_ref().is_some_and(OperationRecord::is_suspect));
+    world.go();
+    assert_eq!(world.record.unwrap().double_runs, 1);
 }
 
 #[test]
@@ -481,6 +495,47 @@ fn a_suspect_is_forgotten_on_demand_with_its_suspicion() {
     assert!(world.record.as_ref().is_some_and(OperationRecord::is_visible));
     assert_eq!(world.run(Command::Forget { force: false }), Outcome::Forgotten { was: State::Vacant });
     assert_eq!(world.record, None);
+}
+
+fn entry(world: &mut World, report: Report) -> Outcome {
+    let claim = world.claim();
+    let post = success(claim.stamp, report);
+    world.run(Command::Enter { claim, post })
+}
+
+#[test]
+fn an_unguarded_success_takes_over_from_who_has_not_ended() {
+    for report in [None, Some(Report::Unknown)] {
+        let mut world = world();
+        let holder = world.go().stamp;
+        if let Some(report) = report {
+            world.post(holder, report);
+        }
+        let entered = posted(entry(&mut world, Report::Success));
+        assert_eq!((entered.report, entered.double_runs), (Report::Success, 0));
+        duplicate(world.pre());
+        assert!(matches!(world.post(holder, Report::Success), Outcome::Superseded { counted: true, .. }));
+    }
+}
+
+#[test]
+fn who_waits_for_the_holder_is_woken_by_an_unguarded_success() {
+    let mut world = world();
+    world.go();
+    let until = world.now.plus_ms(10_000);
+    world.pre_with(|claim| claim.waits_until = Some(until));
+    entry(&mut world, Report::Success);
+    assert!(world.wakes);
+}
+
+#[test]
+fn an_unguarded_success_beside_another_is_counted_and_an_unknown_one_only_remembered() {
+    let mut world = world();
+    let holder = world.go().stamp;
+    assert!(matches!(entry(&mut world, Report::Unknown), Outcome::Superseded { counted: false, .. }));
+    world.post(holder, Report::Success);
+    assert!(matches!(entry(&mut world, Report::Success), Outcome::Superseded { double_runs: 1, counted: true, .. }));
+    assert_eq!(world.record.and_then(|record| record.stamp()), Some(holder));
 }
 
 #[test]

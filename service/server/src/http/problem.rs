@@ -194,7 +194,7 @@ impl Code {
                  block when its lease passes, and it has) or `reported` (its post said unknown). `at` is when. You may \
                  not do it.",
                 "Find out whether the work was done. Then whoever has the attempt's stamp posts the outcome, or a DELETE \
-                 (after `lease_passed` with `force=true`) forgets the operation, so that the next pre may go.",
+                 with `force=true` forgets the operation, so that the next pre may go.",
             ),
             Self::IdCollision => (
                 "id-collision",

@@ -132,6 +132,13 @@ async fn a_redis_that_evicts_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
+async fn a_redis_cluster_is_refused() {
+    let redis = Redis::start_with(&[("cluster-enabled", "yes")]).await;
+    let refusal = RedisGateStore::open(&redis_config(redis.url(), CALL_MAX)).await.err().unwrap().to_string();
+    assert!(refusal.contains("cluster"), "{refusal}");
+}
+
+#[tokio::test]
 async fn a_redis_that_lost_its_scripts_is_given_them_again() {
     let redis = Redis::start().await;
     let gate = gate_on(on_redis(&redis).await);

@@ -120,6 +120,28 @@ async fn fallback_grants_each_id_once_marks_it_and_carries_it_back() {
 }
 
 #[tokio::test]
+async fn who_waits_in_the_fallback_store_waits_on_in_the_primary_when_it_is_back() {
+    let mut redis = Redis::start().await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    redis.kill9();
+    let ask = json!({ "operation": "charge", "contents": "waited for", "on_outage": "fallback", "wait_ms": 30_000 });
+    let go = pre(&node, ask.clone()).await;
+    assert_eq!((go.status.as_u16(), &go.body["degraded"]), (201, &json!(true)), "{}", go.body);
+    let waiting = tokio::spawn(pre_at(&node, ask));
+    redis.start_again().await;
+    let closed = json!({ "operation": "charge", "contents": "waited for", "checked": 1 });
+    // The primary is asked, and has the record, as soon as it is back.
+    let is_back = || async { pre(&node, closed.clone()).await.code() == "contents-mismatch" };
+    assert!(eventually(LONG, is_back).await);
+    assert_eq!(report(&node, &go, "failure").await.status, 200);
+    let next = waiting.await.unwrap();
+    assert_eq!((next.status.as_u16(), &next.body["degraded"]), (201, &Value::Null), "{}", next.body);
+    assert_eq!(report(&node, &next, "success").await.status, 200);
+    let suspects = get(&node, "/v1/operations?suspect=true").await.body;
+    assert_eq!(suspects["operations"], json!([]));
+}
+
+#[tokio::test]
 async fn two_successes_for_one_id_are_suspected_of_a_double_run() {
     let mut redis = Redis::start().await;
     let node = on_redis(&redis, &shared_database().await).await;

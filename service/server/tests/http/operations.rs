@@ -371,6 +371,10 @@ async fn only_force_forgets_what_may_have_been_done() {
     report(&node, &second, json!({ "outcome": "success" })).await;
     assert_eq!(forget(&node, &second.text("id"), "").await.body["was"], "succeeded");
     forget(&node, &second.text("id"), "").await.assert_problem(404, "operation-not-found");
+    let third = begun(&node, charge(&json!("x"))).await;
+    report(&node, &third, json!({ "outcome": "unknown" })).await;
+    forget(&node, &third.text("id"), "").await.assert_problem(409, "operation-unknown");
+    assert_eq!(forget(&node, &third.text("id"), "?force=true").await.body["was"], "unknown");
     begun(&node, charge(&json!("x"))).await;
 }
 

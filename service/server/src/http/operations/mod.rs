@@ -196,7 +196,8 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
 
 /// Forget an operation.
 ///
-/// The next pre may go. One that is started, whether or not its lease has passed, is forgotten only with `force=true`.
+/// The next pre may go. One that is started, whether or not its lease has passed, or whose end is unknown, is forgotten
+/// only with `force=true`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forget_operation",
     params(
@@ -207,7 +208,7 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
         (status = 200, description = "Forgotten.", body = ForgetAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-in-progress`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`operation-in-progress`, `operation-unknown`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

@@ -19,7 +19,7 @@ use latchgate_core::gate::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::ask::{BatchTold, OnOutage, PostAsk, PreAsk, PreTold, Shown, ShownPage, Told};
-use self::outage::Outage;
+use self::outage::{Outage, Primary};
 pub use self::stamp::StampText;
 use self::stamp::{Home, Presented, Signer, Unguarded};
 use self::waits::Waits;
@@ -30,6 +30,8 @@ use crate::store::gate::{Filter, GateStore, ListError};
 
 /// A waiting pre looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often a pre goes from the fallback store back to a primary that comes and goes.
+const PRE_ROUNDS_MAX: usize = 3;
 /// How often finished records are removed, and how many at a time.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 const EXPIRE_MAX: usize = 1_000;
@@ -154,27 +156,32 @@ impl Operations {
             }
             return inner.pre_on(second, Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
         }
-        let error = if inner.outage.is_up() {
-            match inner.pre_on(&inner.primary, Home::Primary, &address, claim.clone(), wait).await {
+        let mut may_be_in_second = false;
+        for _ in 0..PRE_ROUNDS_MAX {
+            let error = match inner.pre_on_primary(&address, &claim, wait, may_be_in_second).await {
                 Ok(told) => return Ok(told),
-                Err(Broken::Failed(failure)) => return Err(failure),
                 // It answers: that is no outage.
                 Err(Broken::Store(error @ StoreError::Contended(_))) => return Err(failure_of(error)),
                 Err(Broken::Store(error)) => error,
+                Err(broken) => return Err(broken.failure()),
+            };
+            inner.outage.begin(&error);
+            match (ask.on_outage, &inner.second) {
+                (OnOutage::Fallback, Some(second)) => {
+                    // The same stamp: should the claim have reached the primary after all, it is the same attempt.
+                    claim.shelf = Shelf::Fallback;
+                    match inner.pre_on(second, Home::Fallback, &address, claim.clone(), wait).await {
+                        Err(Broken::PrimaryIsBack) => {}
+                        told => return told.map_err(Broken::failure),
+                    }
+                    claim.shelf = Shelf::Primary;
+                    may_be_in_second = true;
+                }
+                (OnOutage::Open, _) => return Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
+                (OnOutage::Closed | OnOutage::Fallback, _) => return Err(failure_of(error)),
             }
-        } else {
-            StoreError::Unavailable("the gate's store is down".to_owned())
-        };
-        inner.outage.begin(&error);
-        match (ask.on_outage, &inner.second) {
-            (OnOutage::Fallback, Some(second)) => {
-                // The same stamp: should the claim have reached the primary after all, it is the same attempt.
-                claim.shelf = Shelf::Fallback;
-                inner.pre_on(second, Home::Fallback, &address, claim, wait).await.map_err(Broken::failure)
-            }
-            (OnOutage::Open, _) => Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
-            (OnOutage::Closed | OnOutage::Fallback, _) => Err(failure_of(error)),
         }
+        Err(Broken::PrimaryIsBack.failure())
     }
 
     /// This is how it ended.
@@ -198,6 +205,9 @@ impl Operations {
             Presented::Unguarded(unguarded) if unguarded.app != *app || unguarded.id != id => {
                 return self.mismatch(app, id).await;
             }
+            Presented::Unguarded(unguarded) if unguarded.is_over(inner.primary.gate.clock_now()) => {
+                return Ok(Told::Outcome { outcome: Outcome::StampMismatch, now: inner.primary.gate.clock_now() });
+            }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
                 if is_permanent && inner.second.is_some() =>
             {
@@ -215,7 +225,8 @@ impl Operations {
         let is_success = matches!(&told, Told::Outcome { outcome: Outcome::Posted(posted), .. }
             if posted.report == Report::Success);
         if is_durable && is_success && !is_permanent {
-            inner.put_in_front(&address).await;
+            let inner = Arc::clone(inner);
+            tokio::spawn(async move { inner.put_in_front(&address).await });
         }
         Ok(told)
     }
@@ -291,9 +302,9 @@ impl Operations {
             ListError::Store(error) => ListFailure::Failure(failure_of(error)),
         })?;
         let now = side.gate.now_or_ask().await.map_err(failure_of)?;
-        // What stands in front of the second store is shown from there.
+        // What stands in front of the second store is shown from there; of a suspicion the copy may know more.
         let is_copy = |record: &OperationRecord| {
-            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable
+            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable && !record.is_suspect()
         };
         let records = page.records.into_iter().filter(|(_, record)| !is_copy(record));
         let records = records.map(|(id, record)| Shown { id, record, now }).collect();
@@ -314,7 +325,9 @@ impl Operations {
             Some(second) => Some(second.gate.apply(&address, &forget).await.map_err(failure_of)?),
             None => None,
         };
-        if let Some(told) = in_second.as_ref().filter(|told| matches!(told.outcome, Outcome::StillStarted { .. })) {
+        let needs_force =
+            |told: &&super::gate::Told| matches!(told.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
+        if let Some(told) = in_second.as_ref().filter(needs_force) {
             return Ok(Told::Outcome { outcome: told.outcome.clone(), now: told.now });
         }
         let in_primary = inner.ask_primary(inner.primary.gate.apply(&address, &forget)).await.map_err(failure_of)?;
@@ -348,6 +361,8 @@ struct Wait {
 enum Broken {
     Store(StoreError),
     Failed(Failure),
+    /// Asked in the fallback store: the primary has come back, and its answer counts.
+    PrimaryIsBack,
 }
 
 impl Broken {
@@ -355,11 +370,31 @@ impl Broken {
         match self {
             Self::Store(error) => failure_of(error),
             Self::Failed(failure) => failure,
+            Self::PrimaryIsBack => Failure::OutcomeUnknown("the gate's store comes and goes".to_owned()),
         }
     }
 }
 
 impl Inner {
+    /// Asks the primary unless it is away. While it returns, what the second store has of the operation is carried to it
+    /// first; `may_be_in_second`: this very claim may be there.
+    async fn pre_on_primary(
+        &self,
+        address: &OperationAddress,
+        claim: &Claim,
+        wait: Wait,
+        may_be_in_second: bool,
+    ) -> Result<PreTold, Broken> {
+        let state = self.outage.state();
+        if state == Primary::Down {
+            return Err(Broken::Store(is_down()));
+        }
+        if state == Primary::Returning || may_be_in_second {
+            outage::carry_one_back(self, address).await.map_err(Broken::Store)?;
+        }
+        self.pre_on(&self.primary, Home::Primary, address, claim.clone(), wait).await
+    }
+
     async fn pre_on(
         &self,
         side: &Side,
@@ -373,7 +408,11 @@ impl Inner {
         if !wait.patience.is_zero() {
             place = Some(side.waits.join(address).map_err(Broken::Failed)?);
         }
+        let is_over = || home == Home::Fallback && !self.outage.is_down();
         loop {
+            if is_over() {
+                return Err(Broken::PrimaryIsBack);
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
             if let Some(place) = &mut place {
@@ -381,6 +420,8 @@ impl Inner {
             }
             let told = side.gate.apply(address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
             let remaining_ms = match told.outcome {
+                // Others are served by the primary already: it decides who may go.
+                Outcome::Go(_) if is_over() => return Err(Broken::PrimaryIsBack),
                 Outcome::Go(go) => {
                     return Ok(PreTold::Go {
                         stamp: StampText::guarded(home, go.stamp),
@@ -402,6 +443,7 @@ impl Inner {
                 tokio::select! {
                     () = place.rung() => {}
                     () = tokio::time::sleep(next_look) => {}
+                    () = self.outage.ended(), if home == Home::Fallback => {}
                     () = self.closing.cancelled() => {}
                 }
             }
@@ -415,6 +457,8 @@ impl Inner {
         let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
         match step.outcome {
             Outcome::Go(_) => None,
+            // It is waited for where its end is told.
+            Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
             outcome => Some(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: at.now }),
         }
     }
@@ -431,8 +475,8 @@ impl Inner {
 
     /// Asks the primary unless it is known to be away, and takes note if it is.
     async fn ask_primary<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        if !self.outage.is_up() {
-            return Err(StoreError::Unavailable("the gate's store is down".to_owned()));
+        if self.outage.is_down() {
+            return Err(is_down());
         }
         call.await.inspect_err(|error| {
             if !matches!(error, StoreError::Contended(_)) {
@@ -443,16 +487,16 @@ impl Inner {
 
     async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Told> {
         let told = match (home, &self.second) {
-            (Home::Durable, Some(second)) => second.gate.apply(address, command).await,
-            (Home::Fallback, Some(second)) => self.apply_at_fallback(second, address, command).await,
+            (Home::Durable | Home::Fallback, Some(second)) => self.apply_at_second(second, address, command).await,
             (Home::Primary, _) | (_, None) => self.ask_primary(self.primary.gate.apply(address, command)).await,
         };
         let told = told.map_err(failure_of)?;
         Ok(Told::Outcome { outcome: told.outcome, now: told.now })
     }
 
-    /// An attempt that was claimed in the fallback store is still there, or was carried back.
-    async fn apply_at_fallback(
+    /// An attempt that was claimed in the second store is still there, or was carried back: a record of the fallback also
+    /// serves those of its attempts who ask for durability.
+    async fn apply_at_second(
         &self,
         second: &Side,
         address: &OperationAddress,
@@ -463,8 +507,13 @@ impl Inner {
             |told: &super::gate::Told| matches!(told.outcome, Outcome::NotFound | Outcome::StampMismatch);
         match here {
             Ok(told) if !is_elsewhere(&told) => Ok(told),
-            Ok(_) | Err(StoreError::Unavailable(_)) => {
-                self.ask_primary(self.primary.gate.apply(address, command)).await
+            Ok(_) => self.ask_primary(self.primary.gate.apply(address, command)).await,
+            Err(error @ StoreError::Unavailable(_)) => {
+                match self.ask_primary(self.primary.gate.apply(address, command)).await {
+                    Ok(told) if !is_elsewhere(&told) => Ok(told),
+                    // The attempt's record may be in the store that does not answer.
+                    _ => Err(error),
+                }
             }
             Err(error) => Err(error),
         }
@@ -491,6 +540,7 @@ impl Inner {
             stamp: claim.stamp,
             at: self.primary.gate.clock_now(),
             lease_ms: claim.lease_ms,
+            checked: claim.checked,
         })
     }
 }
@@ -500,7 +550,7 @@ impl Unguarded {
         Claim {
             operation: self.operation.clone(),
             sha256: self.sha256,
-            checked: None,
+            checked: self.checked,
             stamp: self.stamp,
             attempt_id: None,
             lease_ms: self.lease_ms,
@@ -510,6 +560,10 @@ impl Unguarded {
             waits_until: None,
         }
     }
+}
+
+fn is_down() -> StoreError {
+    StoreError::Unavailable("the gate's store is down".to_owned())
 }
 
 fn failure_of(error: StoreError) -> Failure {

@@ -1,12 +1,13 @@
 //! Whether the primary store can be relied on.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, Outcome};
+use latchgate_core::gate::{Command, OperationAddress, Outcome, Shelf};
 use tokio::sync::watch;
 
-use super::Inner;
+use super::{Inner, Side};
 use crate::store::StoreError;
 use crate::store::gate::Stored;
 
@@ -14,12 +15,20 @@ use crate::store::gate::Stored;
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// How often records that other nodes left in the fallback store are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the primary is taken for returning at least: claims that were on their way to the fallback store when it came
+/// back, here or at a node that has not noticed yet, have arrived by then.
+const RETURN_MIN: Duration = Duration::from_secs(1);
 /// Records carried back at a time.
 const CARRY_MAX: usize = 200;
+/// How often a record is carried in one round if it changes each time before it can be removed.
+const CARRY_TRIES_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Primary {
     Up,
+    /// It serves everybody again, but the fallback store may still have records of operations: who asks for one of them
+    /// has it carried first.
+    Returning,
     /// It does not answer: nothing is asked of it but whether it is back.
     Down,
 }
@@ -29,43 +38,64 @@ pub(super) struct Outage {
 }
 
 impl Default for Outage {
+    /// Whoever ran before may have left records in the fallback store.
     fn default() -> Self {
-        Self { primary: watch::Sender::new(Primary::Up) }
+        Self { primary: watch::Sender::new(Primary::Returning) }
     }
 }
 
 impl Outage {
-    pub(super) fn is_up(&self) -> bool {
-        *self.primary.borrow() == Primary::Up
+    pub(super) fn state(&self) -> Primary {
+        *self.primary.borrow()
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.state() == Primary::Down
     }
 
     pub(super) fn begin(&self, error: &StoreError) {
-        if self.set(Primary::Down) {
+        let has_begun = self.primary.send_if_modified(|was| std::mem::replace(was, Primary::Down) != Primary::Down);
+        if has_begun {
             tracing::warn!(%error, "the gate's store is down");
         }
     }
 
-    fn set(&self, primary: Primary) -> bool {
-        self.primary.send_if_modified(|was| std::mem::replace(was, primary) != primary)
+    /// Until the primary is no longer down.
+    pub(super) async fn ended(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.primary.subscribe().wait_for(|primary| *primary != Primary::Down).await;
+    }
+
+    /// Unless it has turned to something else meanwhile.
+    fn turn(&self, from: Primary, to: Primary) -> bool {
+        self.primary.send_if_modified(|was| {
+            let turns = *was == from;
+            if turns {
+                *was = to;
+            }
+            turns
+        })
     }
 }
 
-/// Looks after the primary: finds out that it is back, and carries back what was claimed elsewhere before anybody is
-/// let through it again.
+/// Looks after the primary: finds out that it is back, and carries back what was claimed elsewhere.
 pub(super) async fn look_after(inner: Arc<Inner>) {
     let mut primary = inner.outage.primary.subscribe();
     loop {
-        let down = primary.wait_for(|primary| *primary == Primary::Down);
-        let is_down = tokio::time::timeout(LOOK_EVERY, down).await.is_ok();
-        while is_down && !is_back(&inner).await {
+        let settled = primary.wait_for(|primary| *primary != Primary::Up);
+        let is_away = tokio::time::timeout(LOOK_EVERY, settled).await.is_ok();
+        while inner.outage.is_down() && !is_back(&inner).await {
             tokio::time::sleep(PROBE_EVERY).await;
         }
-        if let Err(error) = carry_all_back(&inner).await {
+        if inner.outage.turn(Primary::Down, Primary::Returning) {
+            tracing::info!("the gate's store is back");
+        }
+        if let Err(error) = carry_all_back(&inner, is_away).await {
             inner.outage.begin(&error);
             tokio::time::sleep(PROBE_EVERY).await;
             continue;
         }
-        if inner.outage.set(Primary::Up) {
+        if inner.outage.turn(Primary::Returning, Primary::Up) {
             tracing::info!("the gate's store is up");
         }
     }
@@ -77,36 +107,98 @@ async fn is_back(inner: &Inner) -> bool {
 }
 
 /// # Errors
-/// When the primary is away again. If it is the second store that is, nothing can be carried, and nothing more is
-/// claimed there either.
-async fn carry_all_back(inner: &Inner) -> Result<(), StoreError> {
+/// When the primary is away again.
+async fn carry_all_back(inner: &Inner, is_away: bool) -> Result<(), StoreError> {
     let Some(second) = &inner.second else { return Ok(()) };
+    carry_round(inner, second).await?;
+    if is_away {
+        tokio::time::sleep(RETURN_MIN).await;
+        carry_round(inner, second).await?;
+    }
+    Ok(())
+}
+
+/// Carries back all that is found, as far as the second store lets it: what stays is found at the next look.
+///
+/// # Errors
+/// When the primary is away again.
+async fn carry_round(inner: &Inner, second: &Side) -> Result<(), StoreError> {
+    let mut tries: HashMap<OperationAddress, u32> = HashMap::new();
     loop {
-        let found = tokio::time::timeout(inner.limits.command_max, second.gate.store().fallbacks(CARRY_MAX)).await;
-        let Ok(Ok(found)) = found else {
+        let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
+        let given_up = tries.values().filter(|tries| is_given_up(**tries)).count();
+        let listing = second.gate.store().fallbacks(CARRY_MAX + given_up);
+        let Ok(Ok(mut found)) = tokio::time::timeout(inner.limits.command_max, listing).await else {
             tracing::warn!("the fallback store does not answer: nothing can be carried back");
             return Ok(());
         };
+        found.retain(|(address, _)| !tries.get(address).is_some_and(|tries| is_given_up(*tries)));
         if found.is_empty() {
             return Ok(());
         }
         for (address, stored) in found {
-            carry_back(inner, &address, stored).await?;
+            match carry_back(inner, second, &address, &stored).await {
+                Ok(Removed::Yes) => {}
+                // It has changed meanwhile: it is found, and carried, once more.
+                Ok(Removed::Changed) => *tries.entry(address).or_default() += 1,
+                Ok(Removed::Failed) => return Ok(()),
+                // The primary answers, so it is about this record: the others are carried all the same.
+                Err(error) if is_back(inner).await => {
+                    tracing::warn!(%error, id = %address.id, "a record could not be carried back");
+                    tries.insert(address, CARRY_TRIES_MAX);
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 }
 
-async fn carry_back(inner: &Inner, address: &OperationAddress, stored: Stored) -> Result<(), StoreError> {
+/// Carries back one operation that somebody asks for, if it was claimed in the second store while the primary was away.
+///
+/// # Errors
+/// When the primary does not take it.
+pub(super) async fn carry_one_back(inner: &Inner, address: &OperationAddress) -> Result<(), StoreError> {
     let Some(second) = &inner.second else { return Ok(()) };
-    let operation = stored.record.operation.clone();
-    let told = inner.primary.gate.apply(address, &Command::CarryBack(Box::new(stored.record.clone()))).await?;
-    if told.outcome == (Outcome::Carried { suspected: true }) {
-        tracing::warn!(id = %address.id, operation = operation.as_str(), "suspected double run: two stores had a success");
-    }
-    // If it has changed meanwhile it is found, and carried, once more.
-    if let Err(error) = second.gate.remove(address, &stored).await {
-        tracing::warn!(%error, id = %address.id, "a record that was carried back could not be removed");
-        tokio::time::sleep(PROBE_EVERY).await;
+    let found = tokio::time::timeout(inner.limits.command_max, second.gate.store().load(address)).await;
+    match found {
+        Ok(Ok(at)) => {
+            if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == Shelf::Fallback) {
+                carry_back(inner, second, address, &stored).await?;
+            }
+        }
+        Ok(Err(error)) => tracing::warn!(%error, id = %address.id, "the fallback store cannot be asked"),
+        Err(_) => tracing::warn!(id = %address.id, "the fallback store does not answer in time"),
     }
     Ok(())
+}
+
+/// Whether a record that was carried back is gone from the second store.
+enum Removed {
+    Yes,
+    /// It has changed since it was read.
+    Changed,
+    Failed,
+}
+
+/// # Errors
+/// When the primary does not take it.
+async fn carry_back(
+    inner: &Inner,
+    second: &Side,
+    address: &OperationAddress,
+    stored: &Stored,
+) -> Result<Removed, StoreError> {
+    let told = inner.primary.gate.apply(address, &Command::CarryBack(Box::new(stored.record.clone()))).await?;
+    if told.outcome == (Outcome::Carried { suspected: true }) {
+        let operation = stored.record.operation.as_str();
+        tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
+    }
+    Ok(match second.gate.remove(address, stored).await {
+        Ok(true) => Removed::Yes,
+        Ok(false) => Removed::Changed,
+        Err(error) => {
+            tracing::warn!(%error, id = %address.id, "a record that was carried back could not be removed");
+            Removed::Failed
+        }
+    })
 }

@@ -5,13 +5,13 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use latchgate_core::gate::{OperationId, OperationName, Sha256Digest, Stamp};
+use latchgate_core::gate::{OperationId, OperationName, RETENTION_MS_DEFAULT, Sha256Digest, Stamp};
 use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 /// Longest stamp, in bytes.
-pub const STAMP_MAX_BYTES: usize = 1_024;
+pub const STAMP_MAX_BYTES: usize = 2_048;
 
 /// The text of a stamp: `p`, `d` or `f` and 32 hex digits, or an unguarded one, signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,20 @@ pub(super) struct Unguarded {
     pub sha256: Sha256Digest,
     pub operation: OperationName,
     pub stamp: Stamp,
+    /// By the primary's clock; 0 if it had not answered yet.
     pub at: Timestamp,
     pub lease_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Sha256Digest>,
+}
+
+impl Unguarded {
+    /// Whether its post comes too late to be entered: as long after its lease as a success is usually kept. Any later, and
+    /// a repeated post would enter a run anew whose record has been over for long.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        let until = self.at.plus_ms(self.lease_ms).plus_ms(RETENTION_MS_DEFAULT);
+        self.at != Timestamp::default() && now > until
+    }
 }
 
 /// Signs the stamps that no store keeps.
@@ -115,5 +127,42 @@ impl Signer {
         mac.update(b"latchgate unguarded stamp\0");
         mac.update(payload);
         mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn unguarded(at_ms: u64) -> Unguarded {
+        Unguarded {
+            app: App::parse(&"\"".repeat(64)).unwrap(),
+            id: OperationId::from_bytes([255; 16]),
+            sha256: Sha256Digest::of(b"contents"),
+            operation: OperationName::parse(&"\"".repeat(latchgate_core::gate::OPERATION_MAX_BYTES)).unwrap(),
+            stamp: Stamp::from_bits(u128::MAX),
+            at: Timestamp::from_ms(at_ms),
+            lease_ms: 24 * HOUR_MS,
+            checked: Some(Sha256Digest::of(b"checked")),
+        }
+    }
+
+    #[test]
+    fn the_longest_unguarded_stamp_is_read_again_with_its_check() {
+        let signer = Signer::new(b"secret");
+        let text = signer.sign(&unguarded(1_700_000_000_000));
+        let text = StampText::from_text(text.as_str()).expect("not too long");
+        let Some(Presented::Unguarded(read)) = signer.read(&text) else { panic!("{text}") };
+        assert_eq!(read.checked, Some(Sha256Digest::of(b"checked")));
+    }
+
+    #[test]
+    fn an_unguarded_stamp_is_over_a_day_after_its_lease() {
+        let stamp = unguarded(1);
+        assert!(!stamp.is_over(Timestamp::from_ms(1 + 48 * HOUR_MS)));
+        assert!(stamp.is_over(Timestamp::from_ms(2 + 48 * HOUR_MS)));
+        assert!(!unguarded(0).is_over(Timestamp::from_ms(1_700_000_000_000)), "given before the clock was known");
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, bail, ensure};
 use redis::aio::ConnectionManager;
 
 /// # Errors
-/// When the server is older than 7.0, a replica, or evicts keys.
+/// When the server is older than 7.0, a replica, a node of a cluster, or evicts keys.
 pub(super) async fn check(connection: &mut ConnectionManager, allow_eviction: bool) -> anyhow::Result<()> {
     let info: String = redis::cmd("INFO").query_async(connection).await.context("cannot ask Redis for INFO")?;
     let field = |name: &str| {
@@ -17,6 +17,8 @@ pub(super) async fn check(connection: &mut ConnectionManager, allow_eviction: bo
         field("redis_version")
     );
     ensure!(field("role") != "slave", "this Redis is a replica: the gate writes");
+    // A record and its app's suspects are written by one script, and would be in different slots.
+    ensure!(field("cluster_enabled") != "1", "this Redis has cluster mode enabled: the gate needs a single Redis");
     let policy = field("maxmemory_policy");
     if policy != "noeviction" {
         if !allow_eviction {

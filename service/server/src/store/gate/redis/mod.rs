@@ -13,7 +13,9 @@ use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationRecord};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, RedisError, Script};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{Client, ErrorKind, IntoConnectionInfo, RedisError, Script};
 use tokio::sync::mpsc;
 
 use self::layout::{Layout, Time};
@@ -22,6 +24,8 @@ use crate::store::{StoreError, Version};
 
 /// How many commands may be on their way on the one connection.
 const PIPELINE_MAX: usize = 1_024;
+/// How long the host of a connection may be silent at the level of TCP.
+const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Replaces or removes a record whose version is still the expected one, if the caller's clock is right; keeps the
 /// index of suspects; tells whoever waits. Answers the clock and whether it wrote.
@@ -53,7 +57,9 @@ impl RedisGateStore {
     /// Says what is wrong with the URL or the server.
     pub async fn open(config: &RedisGateConfig) -> anyhow::Result<Self> {
         // The error does not repeat the URL, which may have a password in it.
-        let client = Client::open(config.url.as_str()).map_err(|error| anyhow::anyhow!("not a redis URL: {error}"))?;
+        let info = config.url.as_str().into_connection_info();
+        let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
+        let client = client.map_err(|error| anyhow::anyhow!("not a redis URL: {error}"))?;
         let manager = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(config.timeout))
             .set_response_timeout(Some(config.timeout))
@@ -123,7 +129,12 @@ impl GateStore for RedisGateStore {
             set.arg("PX").arg(keep_ms);
         }
         let mut pipeline = redis::pipe();
-        pipeline.add_command(set).cmd("TIME");
+        pipeline.add_command(set);
+        if record.is_suspect() {
+            // A carried record may come with its suspicion. An entry too many does no harm: a listing looks at the record.
+            pipeline.cmd("ZADD").arg(self.layout.suspects(&address.app)).arg(0).arg(address.id.to_string()).ignore();
+        }
+        pipeline.cmd("TIME");
         let (existing, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
         let store_now = layout::timestamp(time);
@@ -181,6 +192,16 @@ impl GateStore for RedisGateStore {
         let time = redis::cmd("TIME").query_async(&mut self.connection.clone()).await;
         Ok(layout::timestamp(time.map_err(|error| read_failed(&error))?))
     }
+}
+
+/// A host that vanishes without a word is noticed within seconds; otherwise its connection would be kept, and every
+/// command on it time out, for as long as the system repeats what is lost: a quarter of an hour.
+fn tcp_settings() -> TcpSettings {
+    let probes = TcpKeepalive::new().with_time(TCP_SILENCE_MAX).with_interval(Duration::from_secs(1)).with_retries(2);
+    let settings = TcpSettings::default().set_keepalive(probes);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_SILENCE_MAX);
+    settings
 }
 
 /// How long Redis keeps a record, in ms from `now`; None: for ever. Later by the clock bound than the record's end, as
