@@ -125,7 +125,7 @@ async fn fields_of_a_post_that_are_wrong_are_named() {
         ("post", json!({ "stamp": go.body["stamp"] }), "outcome"),
         ("post", json!({ "stamp": "", "outcome": "success" }), "stamp"),
         ("heartbeat", json!({}), "stamp"),
-        ("heartbeat", json!({ "stamp": "s".repeat(2_000) }), "stamp"),
+        ("heartbeat", json!({ "stamp": "s".repeat(2_049) }), "stamp"),
         ("heartbeat", json!({ "stamp": go.body["stamp"], "lease_ms": 10 }), "lease_ms"),
         ("heartbeat", json!({ "stamp": go.body["stamp"], "outcome": "success" }), "outcome"),
     ] {

@@ -177,8 +177,11 @@ impl Operations {
                     claim.shelf = Shelf::Primary;
                     may_be_in_second = true;
                 }
-                (OnOutage::Open, _) => return Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) }),
-                (OnOutage::Closed | OnOutage::Fallback, _) => return Err(failure_of(error)),
+                // What has to be durable never goes unguarded.
+                (OnOutage::Open, _) if ask.durability == Durability::Fast => {
+                    return Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) });
+                }
+                _ => return Err(failure_of(error)),
             }
         }
         Err(Broken::PrimaryIsBack.failure())
