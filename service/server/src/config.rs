@@ -188,7 +188,7 @@ pub struct ServeArgs {
     pub header_timeout_ms: u64,
 
     /// Most connections at once; more stand in the operating system's queue.
-    #[arg(long, value_name = "N", env = "LATCHGATE_CONNECTIONS_MAX", default_value_t = 20_000, value_parser = positive)]
+    #[arg(long, value_name = "N", env = "LATCHGATE_CONNECTIONS_MAX", default_value_t = 10_000, value_parser = positive)]
     pub connections_max: usize,
 
     /// Most waiters for one key at this node.
