@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Request, Response, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use axum::response::IntoResponse;
 use futures::FutureExt;
 use hyper::body::Incoming;
@@ -106,6 +106,8 @@ struct Answering {
 async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let id = with.ids.of(&request);
     let started = Instant::now();
+    // Nobody caches the answer to a POST.
+    let is_read = request.method() != Method::POST;
     let logged = Logged::new(&request, with.access_log);
     // A panic poisons nothing here: handlers share only channels and clocks.
     let answered = AssertUnwindSafe(with.router.clone().oneshot(request)).catch_unwind().await;
@@ -118,20 +120,22 @@ async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Resp
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if is_read {
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
     Ok(response)
 }
 
 /// What the log says of a request; nothing is kept when nothing will be said.
 struct Logged {
-    request: Option<(axum::http::Method, axum::http::Uri)>,
+    request: Option<(Method, Uri)>,
     access_log: bool,
 }
 
 impl Logged {
     fn new(request: &Request<Incoming>, access_log: bool) -> Self {
-        let request = (access_log || tracing::enabled!(tracing::Level::WARN))
-            .then(|| (request.method().clone(), request.uri().clone()));
+        let is_logged = access_log || tracing::enabled!(tracing::Level::WARN);
+        let request = is_logged.then(|| (request.method().clone(), request.uri().clone()));
         Self { request, access_log }
     }
 

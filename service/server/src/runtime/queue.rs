@@ -35,7 +35,8 @@ impl Waiter {
 
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    waiters: BTreeMap<Rank, Waiter>,
+    /// Boxed: a node of the map has room for eleven of them, and most queues have one.
+    waiters: BTreeMap<Rank, Box<Waiter>>,
     ranks: HashMap<WaiterId, Rank>,
     /// More than one, where a client repeats its acquire while the first still waits.
     leases: HashMap<LeaseId, BTreeSet<Rank>>,
@@ -70,12 +71,12 @@ impl WaitQueue {
         }
         self.ranks.insert(waiter.id, rank);
         self.leases.entry(waiter.ask.lease_id.clone()).or_default().insert(rank);
-        self.waiters.insert(rank, waiter);
+        self.waiters.insert(rank, Box::new(waiter));
         rank
     }
 
     pub(super) fn remove(&mut self, rank: Rank) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&rank)?;
+        let waiter = *self.waiters.remove(&rank)?;
         self.ranks.remove(&waiter.id);
         if let Some(ranks) = self.leases.get_mut(&waiter.ask.lease_id) {
             ranks.remove(&rank);
@@ -95,7 +96,7 @@ impl WaitQueue {
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {
-        self.waiters.get(&rank)
+        self.waiters.get(&rank).map(|waiter| &**waiter)
     }
 
     /// Those who ask for this lease.
@@ -105,7 +106,7 @@ impl WaitQueue {
 
     /// In the order of service.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Rank, &Waiter)> {
-        self.waiters.iter().map(|(rank, waiter)| (*rank, waiter))
+        self.waiters.iter().map(|(rank, waiter)| (*rank, &**waiter))
     }
 
     /// The first that waits, from the front, leaving out those that `skip` names.

@@ -204,3 +204,61 @@ async fn a_redis_that_evicts_is_refused_unless_allowed() {
     assert!(log.contains("maxmemory-policy") && log.contains("--allow-eviction"), "{log}");
     Node::start(BIN, &["--gate", &redis.url(), "--allow-eviction"]).await;
 }
+
+/// Asks both nodes about each operation at once, and reports what may go, until every call has an answer that counts.
+async fn run_both(one: &Node, other: &Node, orders: std::ops::Range<u32>) -> Vec<u32> {
+    let mut runs = JoinSet::new();
+    for order in orders.clone() {
+        for node in [one, other] {
+            let (base, ask) =
+                (node.base_url(), json!({ "operation": "load", "contents": order, "on_outage": "fallback" }));
+            runs.spawn(async move {
+                loop {
+                    let answer = post(format!("{base}/v1/operations/pre"), ask.to_string()).await;
+                    match answer.status.as_u16() {
+                        200 | 201 => return (order, Some(answer)),
+                        409 => return (order, None),
+                        status => assert_eq!(status, 503, "{}", answer.body),
+                    }
+                }
+            });
+        }
+    }
+    let mut goes = Vec::new();
+    let mut posts = JoinSet::new();
+    while let Some(run) = runs.join_next().await {
+        let (order, Some(go)) = run.unwrap() else { continue };
+        goes.push(order);
+        let url = format!("{}/v1/operations/{}/post", one.base_url(), go.text("id"));
+        let body = json!({ "stamp": go.text("stamp"), "outcome": "success" }).to_string();
+        posts.spawn(async move { while post(url.clone(), body.clone()).await.status == 503 {} });
+    }
+    posts.join_all().await;
+    goes
+}
+
+#[tokio::test]
+async fn under_load_the_fallback_loses_nothing_and_every_double_run_is_counted() {
+    let mut redis = Redis::start().await;
+    let database = shared_database().await;
+    let (one, other) = (on_redis(&redis, &database).await, on_redis(&redis, &database).await);
+    let mut goes = run_both(&one, &other, 0..40).await;
+    redis.kill9();
+    goes.extend(run_both(&one, &other, 30..80).await);
+    let (during, ()) = tokio::join!(run_both(&one, &other, 70..160), redis.start_again());
+    goes.extend(during);
+    let is_back = || async {
+        let closed = json!({ "operation": "probe", "contents": 0, "attempt_id": "probe" });
+        pre(&one, closed.clone()).await.status.is_success() && pre(&other, closed).await.status.is_success()
+    };
+    assert!(eventually(LONG, is_back).await);
+    for order in 0..160 {
+        let ask = json!({ "operation": "load", "contents": order });
+        let carried = || async { pre(&one, ask.clone()).await.code() == "operation-duplicate" };
+        assert!(eventually(LONG, carried).await, "{order}: {}", pre(&one, ask.clone()).await.body);
+        let id = pre(&one, ask.clone()).await.text("id");
+        let runs = goes.iter().filter(|go| **go == order).count() as u64;
+        let counted = get(&one, &format!("/v1/operations/{id}")).await.body["suspected_double_runs"].as_u64();
+        assert_eq!(counted.unwrap_or(0), runs - 1, "{order} ran {runs} times");
+    }
+}
