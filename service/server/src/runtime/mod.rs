@@ -55,7 +55,7 @@ pub struct Limits {
 
 impl Limits {
     fn idle_retention_ms(&self) -> u64 {
-        // A node may still commit on a state that it cached before the row was collected.
+        // A row made anew starts its versions at the clock: by then no node may trust a state cached from the old one.
         let floor = CACHE_MAX_AGE * 2;
         u64::try_from(self.idle_retention.max(floor).as_millis()).unwrap_or(u64::MAX)
     }
