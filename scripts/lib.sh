@@ -91,8 +91,10 @@ start() {
         signal=INT
         as=("${AS_POSTGRES[@]}")
     fi
+    local apart=(setsid --)
+    [[ -z ${ONE_SESSION-} ]] || apart=()
     # In one setpriv: a later change of user would make the kernel forget the signal.
-    setsid -- setpriv --pdeathsig "$signal" "${as[@]}" -- "$@" >>"$SCRATCH/$name.log" 2>&1 </dev/null &
+    "${apart[@]}" setpriv --pdeathsig "$signal" "${as[@]}" -- "$@" >>"$SCRATCH/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
 }

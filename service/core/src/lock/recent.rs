@@ -9,6 +9,9 @@ use super::RECENT_MAX;
 use super::lease::{EndReason, LeaseId};
 use crate::time::Timestamp;
 
+/// Bits of a fingerprint: among so few, two that are equal by chance are one in 2^45.
+const FINGERPRINT_BITS: u32 = 48;
+
 /// Oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recent(Vec<Ended>);
@@ -39,11 +42,12 @@ impl Recent {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): written into states, so it must never change. Whoever makes two of their own lease
-/// ids collide is only told of the wrong one's end.
+/// FNV-1a (Fowler, Noll, Vo), its 64 bits folded to 48 as its authors advise: written into states, so it must never
+/// change. Whoever makes two of their own lease ids collide is only told of the wrong one's end.
 fn fingerprint(lease_id: &LeaseId) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    lease_id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix)
+    let hash = lease_id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    (hash >> FINGERPRINT_BITS) ^ (hash & ((1 << FINGERPRINT_BITS) - 1))
 }
 
 impl EndReason {
@@ -59,18 +63,22 @@ impl EndReason {
     }
 }
 
-/// `{letter}{ms}.{fingerprint}`, the numbers in base 36, separated by spaces.
+/// `{letter}{ms}.{fingerprint}`, the numbers in base 36, separated by spaces. The time is the difference from that of the
+/// one before, doubled, and one less where it is negative: an expiry is noticed after later releases.
 impl Serialize for Recent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut text = String::with_capacity(self.0.len() * 25);
+        let mut text = String::with_capacity(self.0.len() * 20);
+        let mut before = 0;
         for ended in &self.0 {
             if !text.is_empty() {
                 text.push(' ');
             }
+            let at = ended.at.as_ms();
             text.push(ended.why.letter());
-            push_base36(&mut text, ended.at.as_ms());
+            push_base36(&mut text, fold_sign(at.wrapping_sub(before).cast_signed()));
             text.push('.');
             push_base36(&mut text, ended.fingerprint);
+            before = at;
         }
         serializer.serialize_str(&text)
     }
@@ -79,10 +87,19 @@ impl Serialize for Recent {
 impl<'de> Deserialize<'de> for Recent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let mut before = 0;
         let entries = text.split(' ').filter(|entry| !entry.is_empty());
-        let parsed: Option<Vec<Ended>> = entries.map(parse).collect();
+        let parsed: Option<Vec<Ended>> = entries.map(|entry| parse(entry, &mut before)).collect();
         parsed.map(Self).ok_or_else(|| serde::de::Error::custom("not a list of ended leases"))
     }
+}
+
+const fn fold_sign(number: i64) -> u64 {
+    ((number << 1) ^ (number >> 63)).cast_unsigned()
+}
+
+const fn unfold_sign(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
 fn push_base36(text: &mut String, number: u64) {
@@ -102,14 +119,11 @@ fn push_base36(text: &mut String, number: u64) {
     text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
 }
 
-fn parse(entry: &str) -> Option<Ended> {
+fn parse(entry: &str, before: &mut u64) -> Option<Ended> {
     let why = EndReason::of_letter(entry.chars().next()?)?;
-    let (at, fingerprint) = entry.get(1..)?.split_once('.')?;
-    Some(Ended {
-        fingerprint: u64::from_str_radix(fingerprint, 36).ok()?,
-        why,
-        at: Timestamp::from_ms(u64::from_str_radix(at, 36).ok()?),
-    })
+    let (since, fingerprint) = entry.get(1..)?.split_once('.')?;
+    *before = before.wrapping_add(unfold_sign(u64::from_str_radix(since, 36).ok()?).cast_unsigned());
+    Some(Ended { fingerprint: u64::from_str_radix(fingerprint, 36).ok()?, why, at: Timestamp::from_ms(*before) })
 }
 
 #[cfg(test)]
@@ -123,8 +137,10 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let mut recent = Recent::default();
-        for (number, why) in EndReason::ALL.into_iter().enumerate() {
-            recent.push(&id(&format!("lease-{number}")), why, Timestamp::from_ms(1_700_000_000_000 + number as u64));
+        // The last ended before the one noticed before it.
+        let times = [1_700_000_000_000, 1_700_000_000_000, 1_700_000_000_700, 1_699_999_999_000];
+        for (number, (why, at)) in EndReason::ALL.into_iter().cycle().zip(times).enumerate() {
+            recent.push(&id(&format!("lease-{number}")), why, Timestamp::from_ms(at));
         }
         let text = serde_json::to_string(&recent).unwrap();
         assert_eq!(serde_json::from_str::<Recent>(&text).unwrap(), recent);
@@ -154,6 +170,7 @@ mod tests {
 
     #[test]
     fn a_fingerprint_never_changes() {
-        assert_eq!(fingerprint(&id("a")), 0xaf63_dc4c_8601_ec8c);
+        // FNV-1a of "a" is af63dc4c8601ec8c.
+        assert_eq!(fingerprint(&id("a")), 0xdc4c_8601_ec8c ^ 0xaf63);
     }
 }

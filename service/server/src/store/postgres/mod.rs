@@ -14,7 +14,6 @@ use latchgate_core::lock::{LockState, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use sqlx::types::Json;
 use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::mpsc;
 
@@ -280,6 +279,8 @@ async fn write(connection: &mut PgConnection, now: Timestamp, changes: &[Change]
     let column = |value: fn(&Change, Timestamp) -> u64| -> Vec<i64> {
         sorted().map(|change| value(change, now).cast_signed()).collect()
     };
+    let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
+    let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
     let row = sqlx::query(if has_new { statements::COMMIT_WITH_NEW } else { statements::COMMIT_CHANGED })
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
@@ -287,7 +288,7 @@ async fn write(connection: &mut PgConnection, now: Timestamp, changes: &[Change]
         .bind(column(|change, now| change.expected.next(now).number()))
         .bind(column(|change, _| change.expected.number()))
         .bind(column(|change, _| change.keep_until.as_ms()))
-        .bind(sorted().map(|change| Json(&change.state)).collect::<Vec<Json<&LockState>>>())
+        .bind(states)
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
         .fetch_one(connection)
@@ -319,7 +320,7 @@ fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
         states.push(match row.try_get::<Option<i64>, _>(1)? {
             None => Stored::default(),
             Some(version) => {
-                let Json(state) = row.try_get::<Json<LockState>, _>(2)?;
+                let state = read_state(row, 2)?;
                 Stored { version: Version::from_number(version.cast_unsigned()), state }
             }
         });
@@ -328,8 +329,7 @@ fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
 }
 
 fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
-    let Json(state) = row.try_get(1)?;
-    Ok((read_key(row, 0)?, state))
+    Ok((read_key(row, 0)?, read_state(row, 1)?))
 }
 
 fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
@@ -338,6 +338,10 @@ fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
     let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
     let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
     Ok(Collected { removed: removed.cast_unsigned(), next })
+}
+
+fn read_state(row: &PgRow, index: usize) -> Result<LockState, sqlx::Error> {
+    serde_json::from_str(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {

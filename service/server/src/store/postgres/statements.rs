@@ -32,7 +32,7 @@ with clock as materialized (
 ), written as (
     update locks l
     set version = c.version, replaces = c.replaces, keep_until = c.keep_until, state = c.state
-    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::jsonb[])
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
         as c (app, key, version, replaces, keep_until, state)
     where abs(clock.now - $7) <= $8
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
@@ -48,7 +48,7 @@ pub(super) const COMMIT_WITH_NEW: &str = r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), change as materialized (
-    select c.* from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::jsonb[])
+    select c.* from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
         as c (app, key, version, replaces, keep_until, state)
     where abs(clock.now - $7) <= $8
 ), updated as (
