@@ -1,9 +1,12 @@
 //! Granting.
 
+use super::HOLDERS_MAX;
 use super::command::Acquire;
-use super::lease::{Lease, Mode, Owner};
+use super::compatibility::Access;
+use super::event::{Event, EventKind};
+use super::lease::{Lease, Owner};
 use super::outcome::{Grant, Lost, Outcome, Refusal, Step};
-use super::state::LockState;
+use super::state::{Limit, LockState};
 use super::token;
 use crate::time::Timestamp;
 
@@ -11,42 +14,80 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
     if let Some(step) = answer_repetition(state, ask) {
         return step;
     }
-    if !state.holders.is_empty() {
-        return Step::unchanged(Outcome::Refused(Refusal::Held));
+    let limit = match state.limit_for(ask.mode, ask.limit) {
+        Ok(limit) => limit,
+        Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
+    };
+    let owner = ask.owner.as_ref().filter(|_| ask.reentrant);
+    let token = match state.access(ask.mode, limit, owner) {
+        Access::Held => return Step::unchanged(Outcome::Refused(Refusal::Held)),
+        Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),
+        _ if state.holders.len() >= HOLDERS_MAX => return Step::unchanged(Outcome::Refused(Refusal::Held)),
+        // Whoever holds the lock already stands behind nobody: those before it wait for its own leases to end.
+        Access::Nested(token) => token,
+        Access::Upgrade => token::next(state.token, now),
+        Access::Free => match state.in_the_way(ask, now) {
+            Some(refusal) => return Step::unchanged(Outcome::Refused(refusal)),
+            None => token::next(state.token, now),
+        },
+    };
+    if let Some(permits) = limit {
+        let is_set = state.limit.is_some_and(|limit| limit.is_set);
+        state.limit = Some(Limit { permits, is_set });
     }
-    if ask.behind || state.turns_before(&ask.node, ask.place).next().is_some() {
-        return Step::unchanged(Outcome::Refused(Refusal::Reserved));
+    let lease = grant(state, ask, token, now);
+    let event = Event::of_lease(EventKind::Granted, &lease, now);
+    Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
+}
+
+impl LockState {
+    /// What keeps a compatible wish from being granted.
+    fn in_the_way(&self, ask: &Acquire, now: Timestamp) -> Option<Refusal> {
+        if let Some(until) = self.delayed_until(now) {
+            return Some(Refusal::Delayed(until));
+        }
+        let is_behind = ask.behind || self.turns_before(&ask.node, ask.place).next().is_some();
+        (is_behind && !ask.barge).then_some(Refusal::Reserved)
     }
-    Step::changed(Outcome::Granted(Grant { lease: grant(state, ask, now), repeated: false }))
 }
 
 /// A lease id that is known is never granted anew: its first answer may have been lost, or its lease may be.
 fn answer_repetition(state: &mut LockState, ask: &Acquire) -> Option<Step> {
     let token = state.token;
+    let limit = state.limit_in_force();
     if let Some(lease) = state.lease_mut(&ask.lease_id) {
-        if ask.owner.as_ref().is_some_and(|owner| *owner != lease.owner) {
+        if ask.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || ask.mode != lease.mode {
             return Some(Step::unchanged(Outcome::LeaseIdReused));
         }
         // Committed before it is answered: a give-back of the first grant, whose answer reached nobody, must not undo
         // this one.
         let changed = !std::mem::replace(&mut lease.claimed, true);
-        return Some(Step { outcome: Outcome::Granted(Grant { lease: lease.clone(), repeated: true }), changed });
+        let limit = limit.filter(|_| lease.mode.permits() > 0);
+        let outcome = Outcome::Granted(Grant { lease: lease.clone(), limit, repeated: true });
+        return Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) });
     }
     let ended = state.ended(&ask.lease_id)?;
     let lost = Lost { why: Some(ended.why), at: Some(ended.at), token };
     Some(Step::unchanged(Outcome::LeaseLost(lost)))
 }
 
-fn grant(state: &mut LockState, ask: &Acquire, now: Timestamp) -> Lease {
-    state.token = token::next(state.token, now);
+fn grant(state: &mut LockState, ask: &Acquire, token: u64, now: Timestamp) -> Lease {
+    state.token = state.token.max(token);
+    let hold_until = ask.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms));
+    let counted = now.plus_ms(ask.ttl_ms);
     let lease = Lease {
         lease_id: ask.lease_id.clone(),
-        owner: ask.owner.clone().unwrap_or_else(|| Owner::anonymous(state.token)),
-        mode: Mode::Exclusive,
-        token: state.token,
+        owner: ask.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
+        mode: ask.mode,
+        token,
         ttl_ms: ask.ttl_ms,
         granted_at: now,
-        expires_at: now.plus_ms(ask.ttl_ms),
+        expires_at: hold_until.map_or(counted, |hold_until| hold_until.min(counted)),
+        waited_ms: now.ms_since(ask.place.arrival),
+        delay_ms: ask.delay_ms,
+        hold_until,
+        warned: false,
+        revocation: None,
         claimed: false,
         metadata: ask.metadata.clone(),
     };

@@ -1,6 +1,6 @@
 //! What can be asked of a key.
 
-use super::lease::{LeaseId, Metadata, Owner};
+use super::lease::{LeaseId, Metadata, Mode, Note, Owner};
 use super::turn::{NodeId, Place, Turn};
 
 /// A command to one key's state.
@@ -10,6 +10,12 @@ pub enum Command {
     Renew(Renew),
     Release(Release),
     GiveBack(GiveBack),
+    /// Sets how many permits the key has; `None`: whoever takes the first says so again.
+    SetLimit(Option<u32>),
+    Revoke(Revoke),
+    Force(Force),
+    /// Presents a token to the fence register.
+    Fence(u64),
     /// A node states or refreshes its turn.
     Stand(Turn),
     /// Nobody waits at this node any more.
@@ -26,11 +32,22 @@ pub struct Acquire {
     pub lease_id: LeaseId,
     /// `None`: the rules make one up that nobody else has.
     pub owner: Option<Owner>,
+    pub mode: Mode,
+    /// Of the permits, as the asker believes it to be; `None`: whatever the key's limit is.
+    pub limit: Option<u32>,
     pub ttl_ms: u64,
+    /// The same owner may hold the lock already.
+    pub reentrant: bool,
+    /// Takes a lock that is free ahead of the queue.
+    pub barge: bool,
+    /// The lock-delay, in ms, should the lease run out.
+    pub delay_ms: u64,
+    /// Renewals count no further than this, in ms from the grant.
+    pub max_hold_ms: Option<u64>,
     pub node: NodeId,
     pub place: Place,
-    /// Somebody stands before the asker at its own node: it may not be granted anything now, only be told of a grant
-    /// that it had before.
+    /// Somebody stands before the asker at its own node: it may not be granted a free lock now, only what its owner holds
+    /// already, and be told of a grant that it had before.
     pub behind: bool,
     pub metadata: Option<Metadata>,
 }
@@ -55,4 +72,20 @@ pub struct GiveBack {
     pub lease_id: LeaseId,
     /// The token of the grant that reached nobody.
     pub token: u64,
+}
+
+/// Asks the holders to give the lock back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoke {
+    pub note: Note,
+    /// After this their leases end.
+    pub grace_ms: u64,
+    /// Only the leases with this token; `None`: all.
+    pub token: Option<u64>,
+}
+
+/// Ends every lease now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Force {
+    pub note: Note,
 }

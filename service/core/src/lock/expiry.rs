@@ -1,20 +1,37 @@
 //! What time alone does to a state.
 
-use super::lease::EndReason;
+use super::event::{Event, EventKind};
 use super::state::LockState;
 use crate::time::Timestamp;
 
 impl LockState {
-    /// Ends the leases and lapses the turns whose time has come. Returns whether there were any.
+    /// Ends the leases and lapses the turns whose time has come. Returns whether there were any, and what is to be told.
     ///
     /// Every step begins with it, so a stored state may be behind the time without anyone being wronged.
-    pub fn settle(&mut self, now: Timestamp) -> bool {
+    pub fn settle(&mut self, now: Timestamp) -> (bool, Vec<Event>) {
         let mut changed = self.lapse_turns(now);
-        while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(now)) {
-            let at = self.holders[index].expires_at;
-            self.end(index, EndReason::Expired, at);
-            changed = true;
+        let mut events = Vec::new();
+        for lease in &mut self.holders {
+            if lease.warns_at().is_some_and(|at| at <= now) {
+                lease.warned = true;
+                events.push(Event::of_lease(EventKind::HeldTooLong, lease, now));
+            }
         }
-        changed
+        while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(now)) {
+            let lease = &self.holders[index];
+            let (at, why) = (lease.expires_at, lease.runs_out_as());
+            if lease.delay_ms > 0 {
+                // Whoever held it may be at work still.
+                self.delay_until = self.delay_until.max(Some(at.plus_ms(lease.delay_ms)));
+            }
+            events.push(self.end(index, why, at));
+        }
+        changed |= !events.is_empty();
+        (changed, events)
+    }
+
+    /// The end of the lock-delay, if it is still to come.
+    pub fn delayed_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.delay_until.filter(|until| *until > now)
     }
 }

@@ -81,20 +81,52 @@ impl Metadata {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
+    /// Alone.
     #[default]
     Exclusive,
+    /// With others that share it, but with nobody who has it alone.
+    Shared,
+    /// So many of the key's permits: a weighted semaphore.
+    Permits(u32),
 }
 
 impl Mode {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permits(_) => "permits",
         }
     }
 
-    const fn is_default(&self) -> bool {
+    /// How many permits it takes; 0 where there are none.
+    pub const fn permits(self) -> u32 {
+        match self {
+            Self::Permits(permits) => permits,
+            Self::Exclusive | Self::Shared => 0,
+        }
+    }
+
+    pub(super) const fn is_default(&self) -> bool {
         matches!(self, Self::Exclusive)
     }
+}
+
+/// Somebody wants the lock back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    pub note: Note,
+    /// The lease ends here at the latest.
+    pub deadline: Timestamp,
+}
+
+/// Why somebody interferes with a lock, and who.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Owner>,
 }
 
 /// One grant of a lock.
@@ -108,7 +140,22 @@ pub struct Lease {
     /// The length that was asked for, in ms; a renewal without its own uses it again.
     pub ttl_ms: u64,
     pub granted_at: Timestamp,
+    /// Never later than `hold_until` or the deadline of the revocation.
     pub expires_at: Timestamp,
+    /// How long its holder had stood in the queue, in ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited_ms: u64,
+    /// If the lease runs out, nobody gets the lock for so many ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub delay_ms: u64,
+    /// Renewals count no further than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_until: Option<Timestamp>,
+    /// It has been said that the holder is near `hold_until`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warned: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revocation: Option<Box<Revocation>>,
     /// Somebody relies on this lease besides the receiver of its first answer: the acquire was repeated, or the lease
     /// renewed. It cannot be given back any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -116,6 +163,14 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+pub(super) const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// After how many hundredths of `max_hold_ms` a holder is warned.
+const WARN_AFTER_PERCENT: u64 = 80;
 
 impl Lease {
     /// Whether the lease has ended by itself. Every node waits out the clock bound, so that none ends it early.
@@ -127,6 +182,24 @@ impl Lease {
     pub const fn ends_at(&self) -> Timestamp {
         self.expires_at.plus_ms(CLOCK_BOUND_MS)
     }
+
+    /// The latest expiry that a renewal can come to.
+    pub(super) fn expires_at_most(&self) -> Option<Timestamp> {
+        let deadline = self.revocation.as_ref().map(|revocation| revocation.deadline);
+        self.hold_until.into_iter().chain(deadline).min()
+    }
+
+    /// When its holder is to be warned that renewals will soon not count any more; `None` if it has been, or never is.
+    pub(super) fn warns_at(&self) -> Option<Timestamp> {
+        let hold_ms = self.hold_until.filter(|_| !self.warned)?.ms_since(self.granted_at);
+        Some(self.granted_at.plus_ms(hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100))
+    }
+
+    /// Why it has ended, if time has ended it.
+    pub(super) fn runs_out_as(&self) -> EndReason {
+        let is_revoked = self.revocation.as_ref().is_some_and(|revocation| revocation.deadline <= self.expires_at);
+        if is_revoked { EndReason::Revoked } else { EndReason::Expired }
+    }
 }
 
 /// Why a lease is no more.
@@ -134,15 +207,21 @@ impl Lease {
 pub enum EndReason {
     Expired,
     Released,
+    /// Its holder was asked to give the lock back and did not.
+    Revoked,
+    /// Ended by somebody else, at once.
+    Forced,
 }
 
 impl EndReason {
-    pub(super) const ALL: [Self; 2] = [Self::Expired, Self::Released];
+    pub(super) const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Revoked, Self::Forced];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
             Self::Released => "released",
+            Self::Revoked => "revoked",
+            Self::Forced => "forced",
         }
     }
 }

@@ -5,8 +5,12 @@
 
 mod acquire;
 mod command;
+mod compatibility;
+mod event;
 mod expiry;
+mod fence;
 mod give_back;
+mod intervention;
 mod lease;
 mod outcome;
 mod recent;
@@ -17,12 +21,16 @@ mod step;
 mod token;
 mod turn;
 
-pub use command::{Acquire, Command, GiveBack, Release, Renew};
-pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Owner};
-pub use outcome::{Grant, Lost, Outcome, Refusal, Step};
+pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};
+pub use event::{Event, EventKind};
+pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Note, Owner, Revocation};
+pub use outcome::{Grant, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use state::LockState;
 pub use step::step;
 pub use turn::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Place, Turn};
+
+/// Leases that one key has at most.
+pub const HOLDERS_MAX: usize = 1_024;
 
 /// How many ended leases a state remembers. More would let one retried release find its lease on a busier key, at
 /// the price of a larger row in every commit of every key.

@@ -55,6 +55,8 @@ impl EndReason {
         match self {
             Self::Expired => 'x',
             Self::Released => 'r',
+            Self::Revoked => 'v',
+            Self::Forced => 'f',
         }
     }
 

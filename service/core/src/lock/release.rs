@@ -8,8 +8,11 @@ use crate::time::Timestamp;
 
 pub(super) fn release(state: &mut LockState, ask: &Release, now: Timestamp) -> Step {
     if let Some(index) = state.holders.iter().position(|lease| lease.lease_id == ask.lease_id) {
-        state.end(index, EndReason::Released, now);
-        return Step::changed(Outcome::Released { still_held: 0, already: false });
+        let owner = state.holders[index].owner.clone();
+        let event = state.end(index, EndReason::Released, now);
+        let still_held = state.holders.iter().filter(|lease| lease.owner == owner).count();
+        let still_held = u32::try_from(still_held).unwrap_or(u32::MAX);
+        return Step::changed(Outcome::Released { still_held, already: false }).with(event);
     }
     let lost = state.lost(&ask.lease_id);
     if lost.why == Some(EndReason::Released) {

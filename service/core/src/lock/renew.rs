@@ -1,6 +1,7 @@
 //! Renewal: the lease counted anew.
 
 use super::command::Renew;
+use super::event::{Event, EventKind};
 use super::lease::LeaseId;
 use super::outcome::{Lost, Outcome, Step};
 use super::state::LockState;
@@ -15,10 +16,15 @@ pub(super) fn renew(state: &mut LockState, ask: &Renew, now: Timestamp) -> Step 
     lease.ttl_ms = ask.ttl_ms.unwrap_or(lease.ttl_ms);
     let counted = now.plus_ms(lease.ttl_ms);
     // This node's clock may be behind that of the last one, whose answer the holder relies on.
-    lease.expires_at = if is_shorter { counted } else { counted.max(lease.expires_at) };
+    let counted = if is_shorter { counted } else { counted.max(lease.expires_at) };
+    lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
     // Whoever renews knows of the lease, even if the answer to its acquire was lost.
     lease.claimed = true;
-    Step { changed: *lease != before, outcome: Outcome::Renewed(lease.clone()) }
+    let outcome = Outcome::Renewed(lease.clone());
+    if *lease == before {
+        return Step::unchanged(outcome);
+    }
+    Step::changed(outcome).with(Event::of_lease(EventKind::Renewed, lease, now))
 }
 
 impl LockState {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::TURN_MS;
-use super::state::LockState;
+use super::lease::{Mode, is_zero};
+use super::state::{Limit, LockState};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 pub const PRIORITY_MIN: u8 = 1;
@@ -35,12 +36,16 @@ pub struct Place {
     pub priority: u8,
     /// When the waiter first asked, by the store's clock.
     pub arrival: Timestamp,
+    /// Tells apart those who came to one node in the same ms. Two turns with the same place are one waiter that has
+    /// moved on to another node.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serial: u64,
 }
 
 impl Place {
     /// Sorts places in queue order, the first to be served first.
-    pub const fn rank(self) -> (Reverse<u8>, Timestamp) {
-        (Reverse(self.priority), self.arrival)
+    pub const fn rank(self) -> (Reverse<u8>, Timestamp, u64) {
+        (Reverse(self.priority), self.arrival, self.serial)
     }
 }
 
@@ -50,18 +55,17 @@ impl Place {
 pub struct Turn {
     pub node: NodeId,
     pub place: Place,
+    /// What that waiter wishes for.
+    #[serde(default, skip_serializing_if = "Mode::is_default")]
+    pub mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
     /// How many wait at this node, its best one included; as of the last commit.
     pub waiting: u32,
     pub until: Timestamp,
 }
 
 impl Turn {
-    /// The order among turns is total: two nodes with the same place must agree on who is first.
-    fn rank(&self) -> (Reverse<u8>, Timestamp, &NodeId) {
-        let (priority, arrival) = self.place.rank();
-        (priority, arrival, &self.node)
-    }
-
     /// A turn that stands for longer than any is stated for was stated before the store's clock went back.
     const fn has_lapsed(&self, now: Timestamp) -> bool {
         now.as_ms() >= self.until.as_ms() || self.until.ms_since(now) > TURN_MS + 2 * CLOCK_BOUND_MS
@@ -71,18 +75,25 @@ impl Turn {
 impl LockState {
     /// The turns of other nodes that come before `place` at `node`.
     pub(super) fn turns_before<'a>(&'a self, node: &'a NodeId, place: Place) -> impl Iterator<Item = &'a Turn> {
-        let (priority, arrival) = place.rank();
-        let rank = (priority, arrival, node);
-        self.turns.iter().filter(move |turn| turn.node != *node && turn.rank() < rank)
+        self.turns.iter().filter(move |turn| turn.node != *node && turn.place.rank() < place.rank())
     }
 
     /// The first turn.
     pub fn first_turn(&self) -> Option<&Turn> {
-        self.turns.iter().min_by(|a, b| a.rank().cmp(&b.rank()))
+        self.turns.iter().min_by(|a, b| (a.place.rank(), &a.node).cmp(&(b.place.rank(), &b.node)))
     }
 
     /// Puts `turn` in the place of its node's, or adds it. Returns whether that changed anything.
     pub(super) fn set_turn(&mut self, turn: &Turn) -> bool {
+        // With it, the limit that its waiter believes in is in force, if none was.
+        let limit = turn.limit.filter(|_| self.limit_in_force().is_none());
+        let set = self.put_turn(turn);
+        let Some(permits) = limit else { return set };
+        let before = self.limit.replace(Limit { permits, is_set: false });
+        set || self.limit != before
+    }
+
+    fn put_turn(&mut self, turn: &Turn) -> bool {
         match self.turns.iter_mut().find(|other| other.node == turn.node) {
             Some(own) if own == turn => false,
             Some(own) => {

@@ -181,7 +181,9 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         Change {
             address: entry.work.address.clone(),
             expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
+            notice_at: verdict.state.next_notice(),
             state: std::mem::take(&mut verdict.state),
+            events: std::mem::take(&mut verdict.events),
             keep_until: idle_from.plus_ms(self.node.limits.idle_retention_ms()),
         }
     }
@@ -243,14 +245,14 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             is_fresh: false,
         };
         match committed {
-            Ok(Committed { result: CommitResult::Checked(versions), .. }) => {
+            Ok(Committed { now, result: CommitResult::Checked(versions) }) => {
                 let mut lost = Vec::new();
                 for (((entry, verdict, _), change), version) in judged.into_iter().zip(changes).zip(versions) {
                     let Some(version) = version else {
                         lost.push(again(entry, 1));
                         continue;
                     };
-                    self.wake_next(&change);
+                    self.wake_next(&change, now);
                     self.done.push(entry.decide(Stored { version, state: change.state }, verdict));
                 }
                 lost
@@ -273,8 +275,8 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     }
 
     /// If the lock can be taken now and another node is first, that node must hear of it.
-    fn wake_next(&self, change: &Change) {
-        let next = change.state.admissible_turn().filter(|turn| turn.node != self.node.id);
+    fn wake_next(&self, change: &Change, now: Timestamp) {
+        let next = change.state.admissible_turn(now).filter(|turn| turn.node != self.node.id);
         if let Some(turn) = next {
             self.node.waker.wake(turn.node.clone(), change.address.clone());
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latchgate_core::lock::{GiveBack, Lease, LeaseId, Lost, Metadata, Owner, Refusal};
+use latchgate_core::lock::{GiveBack, Lease, LeaseId, LimitMismatch, Lost, Metadata, Mode, Owner, Refusal};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
@@ -11,7 +11,14 @@ use tokio::sync::{mpsc, oneshot};
 pub struct Ask {
     pub lease_id: LeaseId,
     pub owner: Option<Owner>,
+    pub mode: Mode,
+    /// Of the permits; `None`: whatever the key's limit is.
+    pub limit: Option<u32>,
     pub ttl_ms: u64,
+    pub reentrant: bool,
+    pub barge: bool,
+    pub delay_ms: u64,
+    pub max_hold_ms: Option<u64>,
     pub priority: u8,
     pub metadata: Option<Metadata>,
     /// How long to wait in the queue; zero asks only.
@@ -24,12 +31,16 @@ pub enum Acquired {
     Granted(Granted),
     Refused(Refused),
     LeaseIdReused,
+    LimitMismatch(LimitMismatch),
+    UpgradeBlocked,
     LeaseLost(Lost),
 }
 
 #[derive(Clone, Debug)]
 pub struct Granted {
     pub lease: Lease,
+    /// The key's limit, where the lease has permits.
+    pub limit: Option<u32>,
     pub waited: Duration,
     /// The store's clock at the answer.
     pub now: Timestamp,
@@ -52,6 +63,8 @@ pub struct Refused {
 pub enum RefusedBecause {
     Held,
     Reserved,
+    /// The lock-delay ends then.
+    Delayed(Timestamp),
     WaitTimeout,
 }
 
@@ -60,6 +73,7 @@ impl From<Refusal> for RefusedBecause {
         match refusal {
             Refusal::Held => Self::Held,
             Refusal::Reserved => Self::Reserved,
+            Refusal::Delayed(until) => Self::Delayed(until),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, LeaseId, Place};
+use latchgate_core::lock::{Acquire, LeaseId};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -64,8 +64,8 @@ impl WaitQueue {
         self.arrivals += 1;
         self.latest = self.latest.max(waiter.ask.place.arrival);
         waiter.ask.place.arrival = self.latest;
-        let (priority, arrival) = waiter.ask.place.rank();
-        let rank = (priority, arrival, self.arrivals);
+        waiter.ask.place.serial = self.arrivals;
+        let rank = waiter.ask.place.rank();
         if let Some(deadline) = waiter.deadline {
             self.deadlines.insert((deadline, rank));
         }
@@ -110,10 +110,10 @@ impl WaitQueue {
     }
 
     /// The first that waits, from the front, leaving out those that `skip` names.
-    pub(super) fn best_waiting(&self, skip: impl Fn(Rank) -> bool) -> Option<Place> {
+    pub(super) fn best_waiting(&self, skip: impl Fn(Rank) -> bool) -> Option<&Acquire> {
         let mut waiting =
             self.iter().filter(|(rank, waiter)| waiter.deadline.is_some() && !waiter.is_gone() && !skip(*rank));
-        waiting.next().map(|(_, waiter)| waiter.ask.place)
+        waiting.next().map(|(_, waiter)| &waiter.ask)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {

@@ -233,9 +233,15 @@ impl Shard {
         let acquire = Acquire {
             lease_id: ask.lease_id,
             owner: ask.owner,
+            mode: ask.mode,
+            limit: ask.limit,
             ttl_ms: ask.ttl_ms,
+            reentrant: ask.reentrant,
+            barge: ask.barge,
+            delay_ms: ask.delay_ms,
+            max_hold_ms: ask.max_hold_ms,
             node: self.node.id.clone(),
-            place: Place { priority: ask.priority, arrival },
+            place: Place { priority: ask.priority, arrival, serial: 0 },
             behind: false,
             metadata: ask.metadata,
         };
@@ -339,14 +345,15 @@ impl Shard {
             return false;
         }
         let (Some(room), Some(cached)) = (self.rooms.get(address), self.cache.peek(address)) else { return false };
-        let (Some(place), Some(now)) = (room.queue.best_waiting(|_| false), self.node.clock.now()) else {
+        let (Some(best), Some(now)) = (room.queue.best_waiting(|_| false), self.node.clock.now()) else {
             return false;
         };
+        let place = best.place;
         let state = &cached.stored.state;
         let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
         let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
         brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank))
-            && state.admissible_turn().is_none()
+            && state.admissible_turn(now).is_none()
             && state.holders().iter().all(|lease| !lease.has_expired(now))
             && stands(state, &self.node.id, place, now)
     }
@@ -471,7 +478,7 @@ impl Shard {
         }
         let now = Instant::now();
         let news = match (self.cache.peek(&address), room.queue.best_waiting(|_| false)) {
-            (Some(cached), Some(place)) => next_news(&self.node, &cached.stored.state, place, now),
+            (Some(cached), Some(best)) => next_news(&self.node, &cached.stored.state, best.place, now),
             _ => now + DOWN_PAUSE,
         };
         let at = room.queue.next_deadline().map_or(news, |deadline| deadline.min(news));
@@ -486,7 +493,7 @@ impl Shard {
 fn next_news(node: &Node, state: &LockState, place: Place, now: Instant) -> Instant {
     let own = state.turns().iter().find(|turn| turn.node == node.id);
     let refresh = own.map(|turn| Timestamp::from_ms(turn.until.as_ms().saturating_sub(REFRESH_BEFORE_MS)));
-    let change = state.next_change(&node.id, place);
+    let change = state.next_change(&node.id, place, node.clock.now().unwrap_or_default());
     let next = refresh.into_iter().chain(change).min();
     let wait = next.map_or(DOWN_PAUSE, |next| node.clock.until(next.plus_ms(1), now));
     now + wait.max(Duration::from_millis(1))
@@ -521,8 +528,12 @@ fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bo
         Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
             (Acquired::LeaseLost(run_out(&lease)), false)
         }
-        Outcome::Granted(grant) => (Acquired::Granted(Granted { lease: grant.lease, waited, now }), !grant.repeated),
+        Outcome::Granted(Grant { lease, limit, repeated }) => {
+            (Acquired::Granted(Granted { lease, limit, waited, now }), !repeated)
+        }
         Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
+        Outcome::LimitMismatch(mismatch) => (Acquired::LimitMismatch(mismatch), false),
+        Outcome::UpgradeBlocked => (Acquired::UpgradeBlocked, false),
         _ => (Acquired::LeaseIdReused, false),
     }
 }

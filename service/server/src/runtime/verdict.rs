@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
+use latchgate_core::lock::{Command, Event, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
 
 use super::queue::{Rank, WaitQueue};
 
@@ -16,6 +16,8 @@ pub(super) struct Verdict {
     pub state: LockState,
     /// The state must be committed before anybody is answered.
     pub changed: bool,
+    /// What is told of the change, in order.
+    pub events: Vec<Event>,
     /// One for each command, in order.
     pub outcomes: Vec<Outcome>,
     /// Waiters that have their answer: granted, or refused for good.
@@ -39,6 +41,7 @@ pub(super) fn judge<'a>(
     let mut verdict = Verdict {
         state: base.clone(),
         changed: false,
+        events: Vec::new(),
         outcomes: Vec::with_capacity(commands.len()),
         settled: Vec::new(),
         refusal: Refusal::Held,
@@ -55,8 +58,9 @@ pub(super) fn judge<'a>(
 
 impl Verdict {
     fn step(&mut self, command: &Command, now: Timestamp) -> Outcome {
-        let done = step(&mut self.state, command, now);
+        let mut done = step(&mut self.state, command, now);
         self.changed |= done.changed;
+        self.events.append(&mut done.events);
         done.outcome
     }
 
@@ -99,10 +103,11 @@ impl Verdict {
     /// written anyway.
     fn state_turn(&mut self, queue: &WaitQueue, node: &NodeId, now: Timestamp) {
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
-        let Some(place) = queue.best_waiting(|rank| settled.contains(&rank)) else {
+        let Some(best) = queue.best_waiting(|rank| settled.contains(&rank)) else {
             self.step(&Command::Withdraw(node.clone()), now);
             return;
         };
+        let place = best.place;
         if !self.changed && stands(&self.state, node, place, now) {
             return;
         }
@@ -110,6 +115,8 @@ impl Verdict {
         let turn = Turn {
             node: node.clone(),
             place,
+            mode: best.mode,
+            limit: best.limit,
             waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
             until: now.plus_ms(TURN_MS),
         };

@@ -9,7 +9,7 @@ pub mod postgres;
 pub mod sqlite;
 
 use async_trait::async_trait;
-use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
@@ -51,6 +51,10 @@ pub struct Change {
     pub address: Address,
     pub expected: Version,
     pub state: LockState,
+    /// What is told of the change: written in the same commit, where the store keeps a history.
+    pub events: Vec<Event>,
+    /// When time alone next does something to a lease that somebody may want to hear of.
+    pub notice_at: Option<Timestamp>,
     /// After this the row may be collected.
     pub keep_until: Timestamp,
 }
@@ -167,6 +171,9 @@ pub trait LockStore: Send + Sync + 'static {
 #[async_trait]
 pub trait LockedStates: Send {
     async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+
+    /// Writes all changes, or none if the version of one of them does not hold.
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 }
 
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.

@@ -268,7 +268,7 @@ fn unavailable(error: &sqlx::Error) -> StoreError {
 /// The batch as the statement reads it.
 fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<(&'a App, &'a Key, u64, u64, u64, &'a LockState)> {
     let row = |change: &'a Change| {
-        let Change { address, expected, state, keep_until } = change;
+        let Change { address, expected, state, keep_until, .. } = change;
         let version = expected.next(now).number();
         (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), state)
     };

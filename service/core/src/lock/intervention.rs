@@ -1,0 +1,60 @@
+//! What others than the holder do to a lock: set its limit, ask for it back, take it away.
+
+use super::command::{Force, Revoke};
+use super::event::{Event, EventKind};
+use super::lease::{EndReason, Note, Revocation};
+use super::outcome::{Outcome, Step};
+use super::state::{Limit, LockState};
+use crate::time::Timestamp;
+
+/// A limit that is set takes nothing from holders: only new grants wait.
+pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
+    let before = state.limit;
+    match permits {
+        Some(permits) => state.limit = Some(Limit { permits, is_set: true }),
+        None => {
+            if let Some(limit) = &mut state.limit {
+                limit.is_set = false;
+            }
+        }
+    }
+    let outcome = Outcome::LimitSet { limit: state.limit_in_force(), held: state.permits_held() };
+    if state.limit == before { Step::unchanged(outcome) } else { Step::changed(outcome) }
+}
+
+/// Holders read it in their next renewal; after the grace their leases end. A second revocation may bring the deadline
+/// forward, and only then says why anew.
+pub(super) fn revoke(state: &mut LockState, ask: &Revoke, now: Timestamp) -> Step {
+    let deadline = now.plus_ms(ask.grace_ms);
+    let mut events = Vec::new();
+    let mut leases = 0;
+    let mut last = None;
+    for lease in &mut state.holders {
+        if ask.token.is_some_and(|token| token != lease.token) {
+            continue;
+        }
+        leases += 1;
+        let is_sooner = lease.revocation.as_ref().is_none_or(|revocation| deadline < revocation.deadline);
+        if is_sooner {
+            lease.revocation = Some(Box::new(Revocation { note: ask.note.clone(), deadline }));
+            lease.expires_at = lease.expires_at.min(deadline);
+            events.push(Event::of_lease(EventKind::Revoking, lease, now));
+        }
+        last = last.max(lease.revocation.as_ref().map(|revocation| revocation.deadline));
+    }
+    let changed = !events.is_empty();
+    Step { outcome: Outcome::Revoking { leases, deadline: last }, changed, events }
+}
+
+/// Every lease ends now.
+pub(super) fn force(state: &mut LockState, ask: &Force, now: Timestamp) -> Step {
+    let mut events = Vec::new();
+    while !state.holders.is_empty() {
+        let mut event = state.end(0, EndReason::Forced, now);
+        event.note = Note::clone(&ask.note);
+        events.push(event);
+    }
+    let leases = u32::try_from(events.len()).unwrap_or(u32::MAX);
+    let changed = !events.is_empty();
+    Step { outcome: Outcome::Forced { leases }, changed, events }
+}
