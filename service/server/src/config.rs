@@ -147,6 +147,23 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_WAIT_MS_MAX", default_value_t = 50_000)]
     pub wait_ms_max: u64,
 
+    /// Longest `delay_ms`.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_DELAY_MS_MAX", default_value_t = 3_600_000)]
+    pub delay_ms_max: u64,
+
+    /// Longest `max_hold_ms`.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_MAX_HOLD_MS_MAX", default_value_t = 604_800_000)]
+    pub max_hold_ms_max: u64,
+
+    /// How long the ticket of a wait that ended is good for, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TICKET_MS", default_value_t = 60_000)]
+    pub ticket_ms: u64,
+
+    /// How long the place of a client that came back with a ticket is kept after its wait, for it to come again, in ms.
+    /// Meanwhile nobody behind it is served.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TICKET_HOLD_MS", default_value_t = 250)]
+    pub ticket_hold_ms: u64,
+
     /// Longest body of a request, in bytes.
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
     pub body_bytes_max: usize,
@@ -346,6 +363,9 @@ impl ServeArgs {
             ttl_ms_min: self.ttl_ms_min,
             ttl_ms_max: self.ttl_ms_max,
             wait_ms_max: self.wait_ms_max,
+            delay_ms_max: self.delay_ms_max,
+            max_hold_ms_max: self.max_hold_ms_max,
+            ticket_ms: self.ticket_ms,
             body_bytes_max: self.body_bytes_max,
             body_timeout: Duration::from_millis(self.body_timeout_ms),
             operations: OperationRequestLimits {
@@ -382,6 +402,7 @@ impl ServeArgs {
             waiters_per_key: self.waiters_per_key,
             waiters_per_shard: self.waiters_per_shard,
             cached_keys_per_shard: self.cached_keys_per_shard,
+            ticket_hold: Duration::from_millis(self.ticket_hold_ms),
             store_timeout: Duration::from_millis(self.store.store_timeout_ms),
             idle_retention: Duration::from_millis(self.idle_retention_ms),
             collect_interval: Duration::from_millis(self.collect_interval_ms),

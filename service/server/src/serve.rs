@@ -34,11 +34,12 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let connections_max = make_room(args.connections_max);
     let Opened { locks: store, gate } = open(&args.store, args.migrate).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
-    let operations = open_gate(&args, &store, gate).await?;
+    let secret = secret(&args.store, &store).await?;
+    let operations = open_gate(&args, &secret, gate).await?;
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args.store, store.name());
-    let router = http::router(Context::new(locks.clone(), operations.clone(), args.request_limits()));
+    let router = http::router(Context::new(locks.clone(), operations.clone(), &secret, args.request_limits()));
     let server_limits = ServerLimits { connections_max, ..args.server_limits() };
     let stop = CancellationToken::new();
     let mut serving = tokio::spawn(http::serve(listener, router, server_limits, stop.clone()));
@@ -115,12 +116,17 @@ async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Opened> {
     }
 }
 
+/// What all nodes seal tickets and stamps with.
+async fn secret(args: &StoreArgs, locks: &Arc<dyn LockStore>) -> anyhow::Result<Vec<u8>> {
+    if let Some(secret) = &args.secret {
+        return Ok(secret.clone().into_bytes());
+    }
+    let kept = tokio::time::timeout(OPEN_TIMEOUT, locks.cluster_secret(&rand::random::<[u8; 32]>())).await;
+    Ok(kept.context("the store does not answer")??)
+}
+
 /// The gate on its store; with Redis, also on the store of the locks.
-async fn open_gate(
-    args: &ServeArgs,
-    locks: &Arc<dyn LockStore>,
-    beside: Arc<dyn GateStore>,
-) -> anyhow::Result<Operations> {
+async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Arc<dyn GateStore>) -> anyhow::Result<Operations> {
     let engine = args.store.gate_engine()?;
     let opening = async {
         let (primary, second): (Arc<dyn GateStore>, Option<Arc<dyn GateStore>>) = match engine {
@@ -134,11 +140,7 @@ async fn open_gate(
             }
             GateEngine::Sqlite(path) => (Arc::new(SqliteGateStore::open(&path).await?), None),
         };
-        let secret = match &args.store.secret {
-            Some(secret) => secret.clone().into_bytes(),
-            None => locks.cluster_secret(&rand::random::<[u8; 32]>()).await?,
-        };
-        Operations::start(primary, second, &secret, args.gate_limits()).await
+        Operations::start(primary, second, secret, args.gate_limits()).await
     };
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
 }

@@ -3,6 +3,7 @@
 mod body;
 mod format;
 mod locks;
+mod multilocks;
 mod openapi;
 mod operations;
 mod pages;
@@ -19,6 +20,7 @@ use axum::Router;
 use axum::routing;
 use latchgate_core::App;
 
+use self::locks::ticket::Tickets;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, bind, serve};
@@ -32,6 +34,7 @@ pub struct Context {
     pub locks: Locks,
     pub operations: Operations,
     pub app: App,
+    pub tickets: Tickets,
     pub limits: RequestLimits,
 }
 
@@ -42,6 +45,10 @@ pub struct RequestLimits {
     pub ttl_ms_min: u64,
     pub ttl_ms_max: u64,
     pub wait_ms_max: u64,
+    pub delay_ms_max: u64,
+    pub max_hold_ms_max: u64,
+    /// How long a ticket is good for.
+    pub ticket_ms: u64,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
     pub operations: OperationRequestLimits,
@@ -60,17 +67,22 @@ pub struct OperationRequestLimits {
 }
 
 impl Context {
-    pub fn new(locks: Locks, operations: Operations, limits: RequestLimits) -> Self {
-        Self { locks, operations, app: locks::default_app(), limits }
+    /// `secret` is that of all nodes of the cluster.
+    pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
+        let tickets = Tickets::new(secret, limits.ticket_ms);
+        Self { locks, operations, app: locks::default_app(), tickets, limits }
     }
 }
 
 /// All routes.
 pub fn router(context: Context) -> Router {
     Router::new()
-        .route("/v1/locks", routing::get(locks::list))
-        .route("/v1/locks/", routing::get(locks::get).post(locks::post))
-        .route("/v1/locks/{*rest}", routing::get(locks::get).post(locks::post))
+        .route("/v1/locks", routing::get(locks::reading::list))
+        .route("/v1/locks/", lock_methods())
+        .route("/v1/locks/{*rest}", lock_methods())
+        .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
+        .route("/v1/multilocks/renew", routing::post(multilocks::renew))
+        .route("/v1/multilocks/release", routing::post(multilocks::release))
         .route("/v1/operations", routing::get(operations::list))
         .route("/v1/operations/pre", routing::post(operations::pre))
         .route("/v1/operations/pre/batch", routing::post(operations::pre_batch))
@@ -87,6 +99,10 @@ pub fn router(context: Context) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(Arc::new(context))
+}
+
+fn lock_methods() -> routing::MethodRouter<Shared> {
+    routing::get(locks::get).post(locks::post).put(locks::put).delete(locks::delete)
 }
 
 async fn no_route() -> Problem {

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{locks, operations, status};
+use super::{locks, multilocks, operations, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,16 +19,24 @@ use super::{locks, operations, status};
     ),
     tags(
         (name = "locks", description = "Leases of named locks"),
+        (name = "multilocks", description = "Many locks as one: all or none"),
         (name = "operations", description = "The gate: a call before an operation, a call after it, and never a \
                                              silent second run"),
         (name = "probes", description = "For whoever runs the process"),
     ),
     paths(
-        locks::acquire,
-        locks::renew,
-        locks::release,
-        locks::inspect,
-        locks::list,
+        locks::acquire::acquire,
+        locks::leases::renew,
+        locks::leases::release,
+        locks::reading::inspect,
+        locks::reading::list,
+        locks::interventions::revoke,
+        locks::interventions::force,
+        locks::interventions::set_limit,
+        locks::interventions::fence,
+        multilocks::acquire,
+        multilocks::renew,
+        multilocks::release,
         operations::pre,
         operations::pre_batch,
         operations::preview,

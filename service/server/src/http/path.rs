@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use super::problem::{Code, Problem};
 
 /// The last segments that are verbs, and not the end of a key, when their slash is a literal one.
-const POSTED: [&str; 3] = ["acquire", "renew", "release"];
+const VERBS: [&str; 8] = ["acquire", "renew", "release", "revoke", "fence", "limit", "events", "history"];
 
 /// What a path under `/v1/locks/` names.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl<'a> LockPath<'a> {
     /// part of it.
     pub fn split(rest: &'a str) -> Self {
         match rest.rsplit_once('/') {
-            Some((key, verb)) if POSTED.contains(&verb) => Self::Verb(key, verb),
+            Some((key, verb)) if VERBS.contains(&verb) => Self::Verb(key, verb),
             _ => Self::Key(rest),
         }
     }

@@ -13,15 +13,20 @@ use crate::runtime::Failure;
 pub enum Code {
     InvalidRequest,
     InvalidKey,
+    InvalidTicket,
     BodyTooLarge,
     BodyTimeout,
     NotFound,
     MethodNotAllowed,
     LockHeld,
     LockReserved,
+    LockDelayed,
     WaitTimeout,
     LeaseIdReused,
+    LimitMismatch,
+    UpgradeBlocked,
     LeaseLost,
+    StaleToken,
     OperationInProgress,
     OperationDuplicate,
     OperationUnknown,
@@ -52,18 +57,23 @@ pub struct CodeInfo {
 }
 
 impl Code {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 33] = [
         Self::InvalidRequest,
         Self::InvalidKey,
+        Self::InvalidTicket,
         Self::BodyTooLarge,
         Self::BodyTimeout,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::LockHeld,
         Self::LockReserved,
+        Self::LockDelayed,
         Self::WaitTimeout,
         Self::LeaseIdReused,
+        Self::LimitMismatch,
+        Self::UpgradeBlocked,
         Self::LeaseLost,
+        Self::StaleToken,
         Self::OperationInProgress,
         Self::OperationDuplicate,
         Self::OperationUnknown,
@@ -100,6 +110,13 @@ impl Code {
                 "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. Nothing was \
                  done.",
                 "Mend the key. Slashes, colons, spaces and emoji are fine once percent-encoded.",
+            ),
+            Self::InvalidTicket => (
+                "invalid-ticket",
+                StatusCode::BAD_REQUEST,
+                "The ticket is not valid",
+                "A ticket is good for a minute, and for the very wait that it was given for: the same app, key, mode, permits,                  priority and `lease_id`. Nothing was done.",
+                "Repeat the request that ended with the ticket, with the ticket added; or ask again without it, from the                  end of the queue.",
             ),
             Self::BodyTooLarge => (
                 "body-too-large",
@@ -144,29 +161,59 @@ impl Code {
                 "Nobody holds the lock at this moment; the first in its queue is about to. You do not hold the lock.",
                 "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
             ),
+            Self::LockDelayed => (
+                "lock-delayed",
+                StatusCode::LOCKED,
+                "The last lease ran out, and its lock-delay runs",
+                "Nobody holds the lock. But its last holder did not give it back in time and had asked for a lock-delay                  (`delay_ms`), so that its work may end before anybody else begins. You do not hold the lock.",
+                "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
+            ),
             Self::WaitTimeout => (
                 "wait-timeout",
                 StatusCode::LOCKED,
                 "The wait ended without the lock",
                 "You waited in the queue for `waited_ms` and did not get the lock: the time was up, or the node is \
                  shutting down. You do not hold the lock, and you are no longer in the queue.",
-                "Ask again.",
+                "Ask again with the `ticket`, at any node, within a minute: you stand where you stood.",
             ),
             Self::LeaseIdReused => (
                 "lease-id-reused",
                 StatusCode::CONFLICT,
-                "The lease id belongs to another owner",
-                "A lease with this `lease_id` is live on this key, under another `owner`.",
+                "The lease id belongs to another lease",
+                "A lease with this `lease_id` is live on this key, under another `owner` or in another `mode`.",
                 "Propose a fresh random `lease_id` for every acquire, and repeat it only to retry that same acquire.",
+            ),
+            Self::LimitMismatch => (
+                "limit-mismatch",
+                StatusCode::CONFLICT,
+                "Not the key's limit of permits",
+                "All who use a key as a semaphore must mean the same number of permits. `limit` is the one in force, null if                  nobody has said one; you asked with another, or for more permits than there are. Nothing was done.",
+                "Send the limit that is in force, or none. PUT /v1/locks/{key}/limit changes it.",
+            ),
+            Self::UpgradeBlocked => (
+                "upgrade-blocked",
+                StatusCode::CONFLICT,
+                "Others share the lock with you",
+                "You share this lock and asked to have it alone, but others share it too. Waiting for them is not possible:                  if one of them asked for the same, you would wait for each other. You still share the lock.",
+                "Release what you share and ask for the lock alone, expecting that others change things in between; or ask for                  it alone from the start.",
             ),
             Self::LeaseLost => (
                 "lease-lost",
                 StatusCode::GONE,
                 "The lease is no more",
-                "`why` tells how it ended: `expired` (it was not renewed in time), `released`, or `unknown` (this key \
-                 does not remember it, or never had it). `at` is when, `token` the highest token granted for the key.",
+                "`why` tells how it ended: `expired` (it was not renewed in time), `released`, `revoked` (somebody asked \
+                 for the lock back and the grace is over), `forced` (somebody ended it), or `unknown` (this key does not \
+                 remember it, or never had it). Of a multilock, `lost` says so key by key. `at` is when, `token` the highest token granted for the key.",
                 "Stop what the lock protects: somebody else may hold it by now, and your work may have overlapped \
                  theirs. To go on, acquire again with a fresh `lease_id`.",
+            ),
+            Self::StaleToken => (
+                "stale-token",
+                StatusCode::PRECONDITION_FAILED,
+                "The token is out of date",
+                "A higher token has been granted or presented for this key, or this one was never granted: `current` is the \
+                 highest. Whoever sent it has lost the lock.",
+                "Do not carry out what came with this token.",
             ),
             Self::OperationInProgress => (
                 "operation-in-progress",

@@ -39,6 +39,7 @@ pub(super) struct Judged {
 pub(super) struct Decided {
     pub outcomes: Vec<latchgate_core::lock::Outcome>,
     pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
+    pub called: Option<Rank>,
     pub arrived: Vec<Rank>,
     pub refusal: latchgate_core::lock::Refusal,
 }
@@ -73,8 +74,8 @@ impl Entry {
 
     fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
         let Work { address, arrived, .. } = self.work;
-        let Verdict { outcomes, settled, refusal, .. } = verdict;
-        Judged { address, result: Ok((stored, Decided { outcomes, settled, arrived, refusal })) }
+        let Verdict { outcomes, settled, called, refusal, .. } = verdict;
+        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusal })) }
     }
 }
 
@@ -150,7 +151,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                 ready.append(&mut missing);
             }
             Err(error) => {
-                let failure = self.failure(&error.of_reading());
+                let failure = self.node.failure(&error.of_reading());
                 self.done.extend(missing.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
             }
         }
@@ -208,7 +209,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             match self.timed(self.node.store.lock(&addresses), |(loaded, _)| loaded.now).await {
                 Ok((loaded, locked)) => (loaded.states, locked),
                 Err(error) => {
-                    let failure = self.failure(&error.of_reading());
+                    let failure = self.node.failure(&error.of_reading());
                     self.done.extend(contended.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
                     return Vec::new();
                 }
@@ -252,7 +253,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                         lost.push(again(entry, 1));
                         continue;
                     };
-                    self.wake_next(&change, now);
+                    self.node.tell_next(&change.address, &change.state, now);
                     self.done.push(entry.decide(Stored { version, state: change.state }, verdict));
                 }
                 lost
@@ -263,7 +264,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                 judged.into_iter().map(|(entry, _, _)| again(entry, 0)).collect()
             }
             Err(error) => {
-                let failure = self.failure(&error);
+                let failure = self.node.failure(&error);
                 for (entry, verdict, _) in judged {
                     let settled = verdict.settled.iter().map(|(rank, _)| *rank).collect();
                     let settled = if matches!(failure, Failure::OutcomeUnknown(_)) { settled } else { Vec::new() };
@@ -271,14 +272,6 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                 }
                 Vec::new()
             }
-        }
-    }
-
-    /// If the lock can be taken now and another node is first, that node must hear of it.
-    fn wake_next(&self, change: &Change, now: Timestamp) {
-        let next = change.state.admissible_turn(now).filter(|turn| turn.node != self.node.id);
-        if let Some(turn) = next {
-            self.node.waker.wake(turn.node.clone(), change.address.clone());
         }
     }
 
@@ -295,18 +288,5 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         let answer = answer?;
         self.node.clock.learn(shown(&answer), asked, Instant::now());
         Ok(answer)
-    }
-
-    fn failure(&self, error: &StoreError) -> Failure {
-        tracing::warn!(%error, store = self.node.store.name(), "the store failed");
-        // A store that refuses one batch still answers others.
-        if !matches!(error, StoreError::Contended(_)) {
-            self.node.health.set(false);
-        }
-        match error {
-            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
-            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
-            StoreError::Contended(what) => Failure::Overloaded(what),
-        }
     }
 }

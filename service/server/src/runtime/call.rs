@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use latchgate_core::lock::{GiveBack, Lease, LeaseId, LimitMismatch, Lost, Metadata, Mode, Owner, Refusal};
+use latchgate_core::lock::{
+    Command, GiveBack, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner, PRIORITY_MIN,
+    Place, Refusal,
+};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,6 +26,29 @@ pub struct Ask {
     pub metadata: Option<Metadata>,
     /// How long to wait in the queue; zero asks only.
     pub wait: Duration,
+    /// The place of an earlier wait, to go on from.
+    pub place: Option<Place>,
+}
+
+impl Ask {
+    /// For the whole lock, without waiting.
+    pub fn new(lease_id: LeaseId, ttl_ms: u64) -> Self {
+        Self {
+            lease_id,
+            owner: None,
+            mode: Mode::Exclusive,
+            limit: None,
+            ttl_ms,
+            reentrant: true,
+            barge: false,
+            delay_ms: 0,
+            max_hold_ms: None,
+            priority: PRIORITY_MIN,
+            metadata: None,
+            wait: Duration::ZERO,
+            place: None,
+        }
+    }
 }
 
 /// What came of an acquire.
@@ -34,6 +60,8 @@ pub enum Acquired {
     LimitMismatch(LimitMismatch),
     UpgradeBlocked,
     LeaseLost(Lost),
+    /// To a scout: its turn has come, and its place is kept for a moment.
+    Called,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +84,8 @@ pub struct Refused {
     /// Where the asker stood, or would have stood, in the queue: 1 is next.
     pub position: u64,
     pub waited: Duration,
+    /// Where the asker stood: it may come back to it.
+    pub place: Place,
     pub now: Timestamp,
 }
 
@@ -93,8 +123,7 @@ pub enum Released {
 /// A key as it is now.
 #[derive(Clone, Debug)]
 pub struct Inspected {
-    pub token: u64,
-    pub holders: Vec<Lease>,
+    pub state: LockState,
     pub waiters: u64,
     pub now: Timestamp,
 }
@@ -128,6 +157,7 @@ pub(super) enum Call {
         id: WaiterId,
         ask: Ask,
         asked: Instant,
+        is_scout: bool,
         reply: AcquireReply,
     },
     Renew {
@@ -138,6 +168,11 @@ pub(super) enum Call {
     Release {
         lease_id: LeaseId,
         reply: oneshot::Sender<Answer<Released>>,
+    },
+    /// Whatever has an outcome and no waiter.
+    Command {
+        command: Command,
+        reply: oneshot::Sender<Answer<(Outcome, Timestamp)>>,
     },
     Inspect {
         reply: oneshot::Sender<Answer<Inspected>>,

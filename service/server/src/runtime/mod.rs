@@ -6,18 +6,20 @@ mod clock;
 mod collector;
 pub mod gate;
 mod health;
+mod many;
 pub mod operations;
 mod queue;
+pub mod seal;
 mod shard;
 mod verdict;
 mod waker;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use latchgate_core::lock::LeaseId;
+use latchgate_core::lock::{Command, LeaseId, Outcome};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -26,12 +28,15 @@ pub use self::call::{Acquired, Answer, Ask, Failure, Granted, Inspected, Refused
 use self::call::{Call, Envelope, WaiterId};
 use self::clock::StoreClock;
 use self::health::Health;
+pub use self::many::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
 use self::shard::{CACHE_MAX_AGE, Node, Shard};
 use self::waker::Waker;
 use crate::store::{LockStore, Page, WakeUp};
 
 /// Listings that run at once at a node.
 const LISTS_MAX: usize = 4;
+/// Multilocks that are at the store at once: each takes a connection of its own.
+const MANY_AT_ONCE: usize = 8;
 /// How often a store that is up is asked whether it is.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
@@ -43,6 +48,8 @@ pub struct Limits {
     pub waiters_per_key: usize,
     pub waiters_per_shard: usize,
     pub cached_keys_per_shard: usize,
+    /// How long the place of a client that has come back with a ticket is kept after its wait, for it to come again.
+    pub ticket_hold: Duration,
     /// Longest time for one batch's dealings with the store.
     pub store_timeout: Duration,
     /// How long a key's state is kept after its last lease and turn have ended.
@@ -68,6 +75,7 @@ impl Default for Limits {
             waiters_per_key: 10_000,
             waiters_per_shard: 50_000,
             cached_keys_per_shard: 20_000,
+            ticket_hold: Duration::from_millis(250),
             store_timeout: Duration::from_millis(800),
             idle_retention: Duration::from_secs(3_600),
             collect_interval: Duration::from_secs(1),
@@ -84,6 +92,8 @@ pub struct Locks {
     next_waiter: Arc<AtomicU64>,
     /// Places for listings.
     lists: Arc<Semaphore>,
+    /// Places for multilocks at the store.
+    many: Arc<Semaphore>,
     /// Ends the node's own tasks with the last handle.
     _running: Arc<DropGuard>,
 }
@@ -106,6 +116,7 @@ impl Locks {
             health: Health::default(),
             waker: Waker::start(Arc::clone(&store), limits.store_timeout),
             closing: CancellationToken::new(),
+            looks: OnceLock::new(),
             store,
             limits,
         });
@@ -118,6 +129,7 @@ impl Locks {
             shards.push(sender);
             shard_wake_ups.push(wake_sender);
         }
+        let _ = node.looks.set(shard_wake_ups.clone());
         tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
         tokio::spawn(running.clone().run_until_cancelled_owned(collector::run(Arc::clone(&node))));
@@ -126,6 +138,7 @@ impl Locks {
             node,
             next_waiter: Arc::default(),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            many: Arc::new(Semaphore::new(MANY_AT_ONCE)),
             _running: Arc::new(running.drop_guard()),
         })
     }
@@ -141,10 +154,10 @@ impl Locks {
         if shard.capacity() < shard.max_capacity() / 4 {
             return Err(Failure::Overloaded("too many calls stand before this key's shard"));
         }
-        let id = self.next_waiter.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let lease_id = ask.lease_id.clone();
-        self.send(address, Call::Acquire { id, ask, asked: Instant::now(), reply })?;
+        self.send(address, Call::Acquire { id, ask, asked: Instant::now(), is_scout: false, reply })?;
         let mut leaving = Leaving { shard, address, id, is_armed: true };
         let delivery = answer.await;
         leaving.is_armed = false;
@@ -165,6 +178,17 @@ impl Locks {
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
         answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// Carries out a command that no lease is answered for. Returns what it came to and the store's clock.
+    ///
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn command(&self, address: &Address, command: Command) -> Answer<(Outcome, Timestamp)> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Command { command, reply })?;
+        let gone = || Err(Failure::OutcomeUnknown("the node stopped while it served this".to_owned()));
+        answer.await.unwrap_or_else(|_| gone())
     }
 
     /// # Errors
@@ -201,6 +225,11 @@ impl Locks {
         self.node.health.is_up() && !self.node.closing.is_cancelled()
     }
 
+    /// The store's clock, as far as this node knows.
+    pub fn now(&self) -> Timestamp {
+        self.node.clock.now().unwrap_or_default()
+    }
+
     pub fn store_name(&self) -> &'static str {
         self.node.store.name()
     }
@@ -208,6 +237,10 @@ impl Locks {
     /// Ends all waits and takes on no new ones; everything else is still served.
     pub fn close(&self) {
         self.node.closing.cancel();
+    }
+
+    fn next_waiter(&self) -> WaiterId {
+        self.next_waiter.fetch_add(1, Ordering::Relaxed)
     }
 
     fn send(&self, address: &Address, call: Call) -> Result<(), Failure> {

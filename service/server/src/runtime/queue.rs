@@ -9,8 +9,8 @@ use latchgate_core::lock::{Acquire, LeaseId};
 
 use super::call::{AcquireReply, WaiterId};
 
-/// Queue order: higher priority, then earlier arrival; the last part tells apart those that came in the same ms.
-pub(super) type Rank = (Reverse<u8>, Timestamp, u64);
+/// Queue order: that of the places; the last part tells apart two waiters with one place, as a repeated ticket makes them.
+pub(super) type Rank = (Reverse<u8>, Timestamp, u64, u64);
 
 /// Somebody who has asked for the lock and has not been answered.
 pub(super) struct Waiter {
@@ -19,7 +19,18 @@ pub(super) struct Waiter {
     /// `None`: does not wait, only asks.
     pub deadline: Option<Instant>,
     pub asked: Instant,
+    /// It has come back with a ticket, and may do so again.
+    pub is_returning: bool,
+    /// It only wants to be called when its turn comes.
+    pub is_scout: bool,
     pub reply: AcquireReply,
+}
+
+/// A place whose waiter is away for a moment: nobody behind it is served meanwhile.
+struct Kept {
+    id: WaiterId,
+    ask: Acquire,
+    until: Instant,
 }
 
 impl Waiter {
@@ -41,13 +52,14 @@ pub(super) struct WaitQueue {
     /// More than one, where a client repeats its acquire while the first still waits.
     leases: HashMap<LeaseId, BTreeSet<Rank>>,
     deadlines: BTreeSet<(Instant, Rank)>,
+    kept: BTreeMap<Rank, Kept>,
     arrivals: u64,
     latest: Timestamp,
 }
 
 impl WaitQueue {
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.waiters.is_empty() && self.kept.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,13 +71,21 @@ impl WaitQueue {
         self.deadlines.len()
     }
 
-    /// Stands behind all of its priority who came before, even if the clock has gone back since.
+    /// Stands behind all of its priority who came before, even if the clock has gone back since; or where it stood
+    /// before, if it has come back.
     pub(super) fn insert(&mut self, mut waiter: Waiter) -> Rank {
         self.arrivals += 1;
-        self.latest = self.latest.max(waiter.ask.place.arrival);
-        waiter.ask.place.arrival = self.latest;
-        waiter.ask.place.serial = self.arrivals;
-        let rank = waiter.ask.place.rank();
+        let place = &mut waiter.ask.place;
+        if waiter.is_returning {
+            let place = *place;
+            self.kept.retain(|_, kept| kept.ask.place != place);
+        } else {
+            self.latest = self.latest.max(place.arrival);
+            place.arrival = self.latest;
+            place.serial = self.arrivals;
+        }
+        let (priority, arrival, serial) = place.rank();
+        let rank = (priority, arrival, serial, self.arrivals);
         if let Some(deadline) = waiter.deadline {
             self.deadlines.insert((deadline, rank));
         }
@@ -90,9 +110,35 @@ impl WaitQueue {
         Some(waiter)
     }
 
-    pub(super) fn remove_by_id(&mut self, id: WaiterId) -> Option<Waiter> {
-        let rank = *self.ranks.get(&id)?;
-        self.remove(rank)
+    /// Returns whether anybody was there, and whether it was a waiter and not a kept place.
+    pub(super) fn remove_by_id(&mut self, id: WaiterId) -> Option<bool> {
+        if let Some(rank) = self.ranks.get(&id) {
+            return self.remove(*rank).map(|_| true);
+        }
+        let before = self.kept.len();
+        self.kept.retain(|_, kept| kept.id != id);
+        (self.kept.len() != before).then_some(false)
+    }
+
+    /// Keeps the place of a waiter that has been taken out.
+    pub(super) fn keep(&mut self, rank: Rank, waiter: &Waiter, until: Instant) {
+        self.kept.insert(rank, Kept { id: waiter.id, ask: waiter.ask.clone(), until });
+    }
+
+    pub(super) fn kept_len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Kept places, in queue order.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (Rank, &Acquire)> {
+        self.kept.iter().map(|(rank, kept)| (*rank, &kept.ask))
+    }
+
+    /// Gives up the kept places that nobody came back to. Returns whether there were any.
+    pub(super) fn give_up_kept(&mut self, now: Instant) -> bool {
+        let before = self.kept.len();
+        self.kept.retain(|_, kept| kept.until > now);
+        self.kept.len() != before
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {
@@ -109,15 +155,23 @@ impl WaitQueue {
         self.waiters.iter().map(|(rank, waiter)| (*rank, &**waiter))
     }
 
-    /// The first that waits, from the front, leaving out those that `skip` names.
-    pub(super) fn best_waiting(&self, skip: impl Fn(Rank) -> bool) -> Option<&Acquire> {
+    /// The first that waits, from the front, or whose place is kept; `skip` leaves out waiters, `is_over` kept places.
+    pub(super) fn best_waiting(
+        &self,
+        skip: impl Fn(Rank) -> bool,
+        is_over: impl Fn(&Acquire) -> bool,
+    ) -> Option<&Acquire> {
         let mut waiting =
             self.iter().filter(|(rank, waiter)| waiter.deadline.is_some() && !waiter.is_gone() && !skip(*rank));
-        waiting.next().map(|(_, waiter)| &waiter.ask)
+        let waiting = waiting.next().map(|(rank, waiter)| (rank, &waiter.ask));
+        let kept = self.kept().find(|(_, ask)| !is_over(ask));
+        waiting.into_iter().chain(kept).min_by_key(|(rank, _)| *rank).map(|(_, ask)| ask)
     }
 
+    /// When somebody's patience, or the keeping of a place, next ends.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let kept = self.kept.values().map(|kept| kept.until);
+        self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(kept).min()
     }
 
     /// Takes out whoever's time is up, with how many stood before each.

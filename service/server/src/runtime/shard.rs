@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Grant, Lease, LockState, Lost, NodeId, Outcome, Place, Release, Renew,
+    Acquire, Command, EndReason, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Release, Renew,
 };
 use latchgate_core::{Address, Timestamp};
 use lru::LruCache;
@@ -24,12 +24,14 @@ use super::health::Health;
 use super::queue::{Rank, WaitQueue, Waiter};
 use super::verdict::{REFRESH_BEFORE_MS, stands};
 use super::waker::Waker;
-use crate::store::{LockStore, Stored};
+use crate::store::{LockStore, StoreError, Stored};
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
 /// A cached state older than this is loaded again; well below the time for which idle rows are kept.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
+/// How long a scout's place is kept for it to try its other keys.
+const SCOUT_HOLD: Duration = Duration::from_secs(2);
 /// How often waiters are looked after while the store is down.
 const DOWN_PAUSE: Duration = Duration::from_millis(250);
 
@@ -43,6 +45,38 @@ pub(super) struct Node {
     pub limits: super::Limits,
     /// Ends all waits.
     pub closing: CancellationToken,
+    /// Where shards are told to look at a key: one for each.
+    pub looks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
+}
+
+impl Node {
+    /// If the lock can be taken now and another node is first, that node must hear of it.
+    pub(super) fn tell_next(&self, address: &Address, state: &LockState, now: Timestamp) {
+        let next = state.admissible_turn(now).filter(|turn| turn.node != self.id);
+        if let Some(turn) = next {
+            self.waker.wake(turn.node.clone(), address.clone());
+        }
+    }
+
+    /// Has whoever waits for the key at this node look at it.
+    pub(super) fn look_again(&self, address: &Address) {
+        let Some(looks) = self.looks.get() else { return };
+        let _ = looks[super::shard_of(address, looks.len())].try_send(Some(address.clone()));
+    }
+
+    /// What a failure of the store is to a caller.
+    pub(super) fn failure(&self, error: &StoreError) -> Failure {
+        tracing::warn!(%error, store = self.store.name(), "the store failed");
+        // A store that refuses one batch still answers others.
+        if !matches!(error, StoreError::Contended(_)) {
+            self.health.set(false);
+        }
+        match error {
+            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
+            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+            StoreError::Contended(what) => Failure::Overloaded(what),
+        }
+    }
 }
 
 pub(super) struct Shard {
@@ -102,10 +136,20 @@ struct Overdue {
     is_uncertain: bool,
 }
 
+/// An acquire on its way into a queue.
+struct Asking {
+    id: WaiterId,
+    ask: Ask,
+    asked: Instant,
+    is_scout: bool,
+    reply: super::call::AcquireReply,
+}
+
 enum Reply {
     Renew(oneshot::Sender<Answer<Renewed>>),
     Release(oneshot::Sender<Answer<Released>>),
     Inspect(oneshot::Sender<Answer<Inspected>>),
+    Outcome(oneshot::Sender<Answer<(Outcome, Timestamp)>>),
     Nobody,
 }
 
@@ -189,9 +233,9 @@ impl Shard {
 
     fn take(&mut self, Envelope { address, call }: Envelope, brought: &mut HashMap<Address, Brought>) {
         let (command, reply) = match call {
-            Call::Acquire { id, ask, asked, reply } => {
+            Call::Acquire { id, ask, asked, is_scout, reply } => {
                 if !reply.is_closed() {
-                    self.enqueue(address, id, ask, asked, reply, brought);
+                    self.enqueue(address, Asking { id, ask, asked, is_scout, reply }, brought);
                 }
                 return;
             }
@@ -204,6 +248,7 @@ impl Shard {
             }
             Call::Release { lease_id, reply } => (Command::Release(Release { lease_id }), Reply::Release(reply)),
             Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
+            Call::Command { command, reply } => (command, Reply::Outcome(reply)),
             Call::GiveBack(give_back) => (Command::GiveBack(give_back), Reply::Nobody),
         };
         let brought = brought.entry(address).or_default();
@@ -212,15 +257,8 @@ impl Shard {
         brought.replies.push(reply);
     }
 
-    fn enqueue(
-        &mut self,
-        address: Address,
-        id: WaiterId,
-        ask: Ask,
-        asked: Instant,
-        reply: super::call::AcquireReply,
-        brought: &mut HashMap<Address, Brought>,
-    ) {
+    fn enqueue(&mut self, address: Address, asking: Asking, brought: &mut HashMap<Address, Brought>) {
+        let Asking { id, ask, asked, is_scout, reply } = asking;
         let limits = &self.node.limits;
         let in_room = self.rooms.get(&address).map_or(0, |room| room.queue.len());
         let is_waiting = !ask.wait.is_zero();
@@ -241,12 +279,13 @@ impl Shard {
             delay_ms: ask.delay_ms,
             max_hold_ms: ask.max_hold_ms,
             node: self.node.id.clone(),
-            place: Place { priority: ask.priority, arrival, serial: 0 },
+            place: ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: 0 }),
             behind: false,
             metadata: ask.metadata,
         };
         let deadline = is_waiting.then(|| asked + ask.wait);
-        let waiter = Waiter { id, ask: acquire, deadline, asked, reply };
+        let is_returning = ask.place.is_some();
+        let waiter = Waiter { id, ask: acquire, deadline, asked, is_returning, is_scout, reply };
         let rank = self.rooms.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;
         brought.entry(address).or_default().arrived.push(rank);
@@ -254,8 +293,8 @@ impl Shard {
 
     fn leave(&mut self, address: Address, id: WaiterId, brought: &mut HashMap<Address, Brought>) {
         let Some(room) = self.rooms.get_mut(&address) else { return };
-        if room.queue.remove_by_id(id).is_some() {
-            self.waiters -= 1;
+        if let Some(was_waiter) = room.queue.remove_by_id(id) {
+            self.waiters -= usize::from(was_waiter);
             brought.entry(address).or_default();
         }
     }
@@ -283,8 +322,14 @@ impl Shard {
             let brought = brought.entry(address).or_default();
             let overdue = room.queue.take_overdue(now);
             self.waiters -= overdue.len() + room.queue.drop_gone();
+            let has_given_up = room.queue.give_up_kept(now);
             // If it was not patience that ran out, it is the store that has news.
-            brought.must_load |= overdue.is_empty();
+            brought.must_load |= overdue.is_empty() && !has_given_up;
+            for (_, rank, waiter) in overdue.iter().filter(|(_, _, waiter)| waiter.is_returning) {
+                if room.queue.kept_len() < self.node.limits.waiters_per_key {
+                    room.queue.keep(*rank, waiter, now + self.node.limits.ticket_hold);
+                }
+            }
             brought.overdue.extend(room.overdue(overdue));
         }
     }
@@ -345,14 +390,20 @@ impl Shard {
             return false;
         }
         let (Some(room), Some(cached)) = (self.rooms.get(address), self.cache.peek(address)) else { return false };
-        let (Some(best), Some(now)) = (room.queue.best_waiting(|_| false), self.node.clock.now()) else {
+        let (Some(best), Some(now)) = (room.queue.best_waiting(|_| false, |_| false), self.node.clock.now()) else {
             return false;
         };
         let place = best.place;
         let state = &cached.stored.state;
         let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
         let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
-        brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank))
+        // Its owner may hold the lock already, it may go ahead of the queue, its limit may be wrong.
+        let is_special = |ask: &Acquire| {
+            let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
+            ask.barge || ask.mode.permits() > 0 || ask.owner.as_ref().is_some_and(is_holder)
+        };
+        let is_plain = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| !is_special(&waiter.ask));
+        brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank) && is_plain(rank))
             && state.admissible_turn(now).is_none()
             && state.holders().iter().all(|lease| !lease.has_expired(now))
             && stands(state, &self.node.id, place, now)
@@ -388,9 +439,9 @@ impl Shard {
                 Reply::Renew(reply) => drop(reply.send(renewed(outcome, now))),
                 Reply::Release(reply) => drop(reply.send(released(outcome))),
                 Reply::Inspect(reply) => {
-                    let inspected = Inspected { token: state.token(), holders: state.holders().to_vec(), waiters, now };
-                    let _ = reply.send(Ok(inspected));
+                    let _ = reply.send(Ok(Inspected { state: state.clone(), waiters, now }));
                 }
+                Reply::Outcome(reply) => drop(reply.send(Ok((outcome, now)))),
                 Reply::Nobody => {}
             }
         }
@@ -406,6 +457,13 @@ impl Shard {
                 (acquired, _) => Delivery::new(Ok(acquired)),
             };
             let _ = waiter.reply.send(delivery);
+        }
+        if let Some(rank) = decided.called
+            && let Some(waiter) = room.queue.remove(rank)
+        {
+            self.waiters -= 1;
+            room.queue.keep(rank, &waiter, answered + SCOUT_HOLD);
+            let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Called)));
         }
         // Those who only asked are told who is in the way.
         for rank in decided.arrived {
@@ -429,6 +487,7 @@ impl Shard {
                 Reply::Renew(reply) => drop(reply.send(Err(failure))),
                 Reply::Release(reply) => drop(reply.send(Err(failure))),
                 Reply::Inspect(reply) => drop(reply.send(Err(failure))),
+                Reply::Outcome(reply) => drop(reply.send(Err(failure))),
                 Reply::Nobody => {}
             }
         }
@@ -477,7 +536,7 @@ impl Shard {
             return;
         }
         let now = Instant::now();
-        let news = match (self.cache.peek(&address), room.queue.best_waiting(|_| false)) {
+        let news = match (self.cache.peek(&address), room.queue.best_waiting(|_| false, |_| false)) {
             (Some(cached), Some(best)) => next_news(&self.node, &cached.stored.state, best.place, now),
             _ => now + DOWN_PAUSE,
         };
@@ -522,7 +581,7 @@ fn released(outcome: Outcome) -> Answer<Released> {
 }
 
 /// The answer, and whether it is a new grant.
-fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bool) {
+pub(super) fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bool) {
     match outcome {
         // The commit took longer than the lease is long: whoever is told of it now must not go on.
         Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
@@ -538,7 +597,7 @@ fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bo
     }
 }
 
-fn run_out(lease: &Lease) -> Lost {
+pub(super) fn run_out(lease: &Lease) -> Lost {
     Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token }
 }
 
@@ -562,6 +621,7 @@ fn refused(
         waiters,
         position: state.waiting_before(node, waiter.ask.place) + before as u64 + 1,
         waited: waiter.waited(Instant::now()),
+        place: waiter.ask.place,
         now,
     }
 }

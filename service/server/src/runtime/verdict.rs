@@ -4,7 +4,9 @@
 use std::collections::{BTreeSet, HashSet};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, Event, LockState, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step};
+use latchgate_core::lock::{
+    Acquire, Command, Event, LockState, Mode, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step,
+};
 
 use super::queue::{Rank, WaitQueue};
 
@@ -22,6 +24,8 @@ pub(super) struct Verdict {
     pub outcomes: Vec<Outcome>,
     /// Waiters that have their answer: granted, or refused for good.
     pub settled: Vec<(Rank, Outcome)>,
+    /// The scout whose turn has come. Its place stays.
+    pub called: Option<Rank>,
     /// Why those who only asked do not get the lock.
     pub refusal: Refusal,
 }
@@ -44,6 +48,7 @@ pub(super) fn judge<'a>(
         events: Vec::new(),
         outcomes: Vec::with_capacity(commands.len()),
         settled: Vec::new(),
+        called: None,
         refusal: Refusal::Held,
     };
     for command in commands {
@@ -67,7 +72,17 @@ impl Verdict {
     /// From the front until the first that must wait: the queue is strict.
     fn admit(&mut self, queue: &WaitQueue, now: Timestamp) {
         for (rank, waiter) in queue.iter().filter(|(_, waiter)| !waiter.is_gone()) {
-            match self.step(&Command::Acquire(waiter.ask.clone()), now) {
+            let mut ask = waiter.ask.clone();
+            ask.behind |= self.is_behind_a_kept_place(queue, rank, &ask);
+            if waiter.is_scout {
+                // What it truly asks for concerns other keys as well: it is called, and tries.
+                match step(&mut self.state.clone(), &Command::Acquire(ask), now).outcome {
+                    Outcome::Refused(refusal) => self.refusal = refusal,
+                    _ => self.called = Some(rank),
+                }
+                return;
+            }
+            match self.step(&Command::Acquire(ask), now) {
                 Outcome::Refused(refusal) => {
                     self.refusal = refusal;
                     return;
@@ -75,6 +90,13 @@ impl Verdict {
                 outcome => self.settled.push((rank, outcome)),
             }
         }
+    }
+
+    /// Readers do not stand in each other's way.
+    fn is_behind_a_kept_place(&self, queue: &WaitQueue, rank: Rank, ask: &Acquire) -> bool {
+        let goes_together = |kept: &Acquire| kept.mode == Mode::Shared && ask.mode == Mode::Shared;
+        let mut before = queue.kept().take_while(|(kept, _)| *kept < rank);
+        before.any(|(_, kept)| !goes_together(kept) && !self.state.knows(&kept.lease_id))
     }
 
     /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
@@ -89,7 +111,7 @@ impl Verdict {
         let repetitions: BTreeSet<Rank> = maybe_granted.copied().chain(holding).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
         for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
-            let Some(waiter) = queue.get(rank) else { continue };
+            let Some(waiter) = queue.get(rank).filter(|waiter| !waiter.is_scout) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;
             match self.step(&Command::Acquire(ask), now) {
@@ -103,7 +125,8 @@ impl Verdict {
     /// written anyway.
     fn state_turn(&mut self, queue: &WaitQueue, node: &NodeId, now: Timestamp) {
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
-        let Some(best) = queue.best_waiting(|rank| settled.contains(&rank)) else {
+        let best = queue.best_waiting(|rank| settled.contains(&rank), |kept| self.state.knows(&kept.lease_id));
+        let Some(best) = best else {
             self.step(&Command::Withdraw(node.clone()), now);
             return;
         };

@@ -173,7 +173,9 @@ pub trait LockedStates: Send {
     async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 
     /// Writes all changes, or none if the version of one of them does not hold.
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.commit(now, changes).await
+    }
 }
 
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.

@@ -1,7 +1,5 @@
 //! Short ways to ask a node, and to wait for what must come.
 
-use std::time::Duration;
-
 use futures::poll;
 use latchgate::runtime::{Acquired, Answer, Ask, Granted, Inspected, Locks, Refused, Released, Renewed};
 use latchgate_core::lock::{EndReason, LeaseId, Owner};
@@ -29,7 +27,7 @@ pub fn owner(name: &str) -> Option<Owner> {
 
 /// Asks for a long lease, and does not wait; the owner is named as the lease.
 pub fn ask(lease: &str) -> Ask {
-    Ask { lease_id: id(lease), owner: owner(lease), ttl_ms: 600_000, priority: 1, metadata: None, wait: Duration::ZERO }
+    Ask { owner: owner(lease), ..Ask::new(id(lease), 600_000) }
 }
 
 /// The same, and waits as long as it takes.
@@ -106,7 +104,7 @@ pub async fn inspect(node: &Locks) -> Inspected {
 }
 
 pub async fn holder(node: &Locks) -> Option<String> {
-    inspect(node).await.holders.first().map(|lease| lease.owner.as_str().to_owned())
+    inspect(node).await.state.holders().first().map(|lease| lease.owner.as_str().to_owned())
 }
 
 pub async fn until_waiting(node: &Locks, waiters: u64) {

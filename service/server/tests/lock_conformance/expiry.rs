@@ -29,7 +29,7 @@ pub async fn an_expired_lease_cannot_renew_or_release_its_successor(world: &Worl
     let second = granted(joined(join(&node, wait("second")).await).await).lease;
     assert_eq!(release_lost(node.release(&key(), id("first")).await), Some(EndReason::Expired));
     assert_eq!(renew_lost(node.renew(&key(), id("first"), Some(60_000)).await), Some(EndReason::Expired));
-    assert_eq!(inspect(&node).await.holders, [second]);
+    assert_eq!(inspect(&node).await.state.holders(), [second]);
 }
 
 pub async fn an_expired_lock_is_free_for_who_only_asks(world: &World) {

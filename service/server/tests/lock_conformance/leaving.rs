@@ -21,7 +21,7 @@ pub async fn who_has_left_the_queue_never_holds(world: &World) {
     // Nobody was granted anything in between or since.
     let after = inspect(&node).await;
     assert!(next.token > first.token);
-    assert_eq!((after.token, after.waiters), (next.token, 0));
+    assert_eq!((after.state.token(), after.waiters), (next.token, 0));
 }
 
 pub async fn a_grant_that_reaches_nobody_goes_to_the_next(world: &World) {
@@ -50,7 +50,7 @@ pub async fn a_grant_that_was_repeated_is_not_given_back(world: &World) {
     drop(unheard);
     // The give-back, if it is sent, comes before this.
     for _ in 0..3 {
-        assert_eq!(inspect(&node).await.holders, std::slice::from_ref(&repeated));
+        assert_eq!(inspect(&node).await.state.holders(), std::slice::from_ref(&repeated));
     }
     release(&node, "me").await;
 }
@@ -61,7 +61,7 @@ async fn grant_to_nobody(node: &Locks, lease: &str, next: Option<&str>) -> u64 {
     let mut unheard = Box::pin(node.acquire(&address, wait(lease)));
     assert!(poll!(&mut unheard).is_pending());
     until_held_by(node, lease).await;
-    let token = inspect(node).await.token;
+    let token = inspect(node).await.state.token();
     if let Some(next) = next {
         join(node, wait(next)).await;
         until_waiting(node, 1).await;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use latchgate::runtime::{Failure, Limits, RefusedBecause};
-use latchgate::store::{Change, CommitResult, LockStore};
+use latchgate::store::{Change, CommitResult, LockStore, Stored};
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
 
@@ -49,7 +49,8 @@ async fn outdate(store: &dyn LockStore) -> bool {
     let loaded = store.load(std::slice::from_ref(&address)).await.unwrap();
     let stored = loaded.states[0].clone();
     let keep_until = Timestamp::from_ms(1);
-    let change = Change { address, expected: stored.version, state: stored.state, keep_until };
+    let Stored { version, state } = stored;
+    let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until };
     let result = store.commit(loaded.now, &[change]).await.unwrap().result;
     matches!(result, CommitResult::Checked(versions) if versions[0].is_some())
 }

@@ -14,7 +14,7 @@ pub async fn a_repeated_acquire_has_the_same_grant(world: &World) {
         let again = take(&node, &key(), repetition).await.lease;
         assert_eq!((again.token, again.expires_at), (first.token, first.expires_at));
     }
-    let holders = inspect(&node).await.holders;
+    let holders = inspect(&node).await.state.holders().to_vec();
     assert_eq!(holders.len(), 1);
     assert_eq!(holders[0].token, first.token);
 }

@@ -10,18 +10,18 @@ use crate::worlds::World;
 pub async fn a_free_lock_is_granted_and_shown(world: &World) {
     let node = world.node().await;
     let before = inspect(&node).await;
-    assert_eq!((before.token, before.holders.len(), before.waiters), (0, 0, 0));
+    assert_eq!((before.state.token(), before.state.holders().len(), before.waiters), (0, 0, 0));
 
     let metadata = Some(Metadata::from_json_text(r#"{"why":"to \"see\" 🔒"}"#));
     let granted = take(&node, &key(), Ask { metadata: metadata.clone(), ttl_ms: 60_000, ..ask("me") }).await;
     let lease = &granted.lease;
     assert_eq!((&lease.lease_id, lease.owner.as_str(), &lease.metadata), (&id("me"), "me", &metadata));
     assert_eq!(lease.expires_at, lease.granted_at.plus_ms(60_000));
-    assert!(lease.token > before.token);
+    assert!(lease.token > before.state.token());
 
     let after = inspect(&node).await;
-    assert_eq!((after.token, after.waiters), (lease.token, 0));
-    assert_eq!(after.holders, [granted.lease]);
+    assert_eq!((after.state.token(), after.waiters), (lease.token, 0));
+    assert_eq!(after.state.holders(), [granted.lease]);
 }
 
 pub async fn a_held_lock_is_refused_with_its_holder(world: &World) {
@@ -45,7 +45,7 @@ pub async fn a_released_lock_is_free_and_its_tokens_rise(world: &World) {
         release(&node, &lease).await;
         assert_eq!(holder(&node).await, None);
     }
-    assert_eq!(inspect(&node).await.token, token);
+    assert_eq!(inspect(&node).await.state.token(), token);
 }
 
 pub async fn a_second_release_is_already_done(world: &World) {
@@ -69,7 +69,7 @@ pub async fn a_renewal_counts_the_lease_anew(world: &World) {
     assert!(again.expires_at >= longer.expires_at);
     let shorter = renewed(&node, Some(30_000)).await;
     assert!(shorter.expires_at < again.expires_at);
-    assert_eq!(inspect(&node).await.holders, [shorter]);
+    assert_eq!(inspect(&node).await.state.holders(), [shorter]);
 }
 
 async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lease {
@@ -98,7 +98,7 @@ pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {
     take(&node, &at("other"), ask("me")).await;
     assert!(matches!(node.release(&at("other"), id("me")).await, Ok(Released::Released { .. })));
     assert!(acquire_lost(node.acquire(&at("other"), ask("me")).await).is_some());
-    assert_eq!(inspect(&node).await.holders, [here.lease]);
+    assert_eq!(inspect(&node).await.state.holders(), [here.lease]);
 }
 
 pub async fn locks_are_listed_by_prefix(world: &World) {

@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, KeyInit, Mac};
 use latchgate_core::gate::{OperationId, OperationName, RETENTION_MS_DEFAULT, Sha256Digest, Stamp};
 use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 
+use crate::runtime::seal::Sealer;
+
+const PURPOSE: &str = "latchgate unguarded stamp";
 /// Longest stamp, in bytes.
 pub const STAMP_MAX_BYTES: usize = 2_048;
 
@@ -60,7 +59,7 @@ impl Unguarded {
 
 /// Signs the stamps that no store keeps.
 #[derive(Clone)]
-pub(super) struct Signer(Hmac<Sha256>);
+pub(super) struct Signer(Sealer);
 
 impl StampText {
     pub(super) fn guarded(home: Home, stamp: Stamp) -> Self {
@@ -90,14 +89,12 @@ impl fmt::Display for StampText {
 
 impl Signer {
     pub(super) fn new(secret: &[u8]) -> Self {
-        // HMAC takes a key of any length.
-        Self(Hmac::new_from_slice(secret).expect("a key of any length"))
+        Self(Sealer::new(secret))
     }
 
     pub(super) fn sign(&self, unguarded: &Unguarded) -> StampText {
         let payload = serde_json::to_vec(unguarded).unwrap_or_default();
-        let mac = self.mac(&payload).finalize().into_bytes();
-        StampText(format!("o{}.{}", URL_SAFE_NO_PAD.encode(&payload), URL_SAFE_NO_PAD.encode(mac)))
+        StampText(format!("o{}", self.0.seal(PURPOSE, &payload)))
     }
 
     /// What a presented stamp says; `None` if it is none that this cluster gave.
@@ -114,19 +111,7 @@ impl Signer {
     }
 
     fn read_unguarded(&self, rest: &str) -> Option<Unguarded> {
-        let (payload, mac) = rest.split_once('.')?;
-        let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
-        let mac = URL_SAFE_NO_PAD.decode(mac).ok()?;
-        self.mac(&payload).verify_slice(&mac).ok()?;
-        serde_json::from_slice(&payload).ok()
-    }
-
-    /// The purpose is part of what is signed: other things are signed with the same secret.
-    fn mac(&self, payload: &[u8]) -> Hmac<Sha256> {
-        let mut mac = self.0.clone();
-        mac.update(b"latchgate unguarded stamp\0");
-        mac.update(payload);
-        mac
+        serde_json::from_slice(&self.0.open(PURPOSE, rest)?).ok()
     }
 }
 

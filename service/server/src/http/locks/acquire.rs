@@ -1,0 +1,200 @@
+//! `POST /v1/locks/{key}/acquire`.
+
+use axum::response::Response;
+use latchgate_core::Address;
+use latchgate_core::lock::{LeaseId, Mode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::answers::{ended, json, left_ms, permits, refusal, unanswered};
+use super::terms::{ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner};
+use super::ticket::Resumed;
+use crate::http::format::{ms, rfc3339};
+use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::{Context, body};
+use crate::runtime::{Acquired, Ask, Granted, Refused, RefusedBecause};
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcquireRequest {
+    /// Who asks, at most 256 bytes; shown to whoever is refused. Made up if absent.
+    #[schema(example = "billing-7", max_length = 256)]
+    owner: Option<String>,
+    /// A fresh random id, proposed so that the call can be repeated when its answer was lost: the same id gets the same
+    /// grant. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. Made up if absent.
+    #[schema(max_length = 64)]
+    lease_id: Option<String>,
+    /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
+    mode: Option<ModeName>,
+    /// For `permits`: how many; 1 if absent.
+    #[schema(minimum = 1)]
+    permits: Option<u32>,
+    /// For `permits`: of how many. It must be the key's limit while anybody holds or waits for permits; if absent, it is
+    /// whatever the key's is.
+    #[schema(minimum = 1)]
+    limit: Option<u32>,
+    /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
+    #[schema(example = 30_000, minimum = 1)]
+    ttl_ms: Option<u64>,
+    /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
+    #[schema(example = 0)]
+    wait_ms: Option<u64>,
+    /// 1 to 10, higher first; 1 if absent. First come, first served within one.
+    #[schema(minimum = 1, maximum = 10)]
+    priority: Option<u8>,
+    /// Whether the same `owner` may hold the lock already and then gets one more lease under the same token; true if
+    /// absent. Permits are counted anew in any case.
+    reentrant: Option<bool>,
+    /// Take a lock that is free ahead of the queue.
+    barge: bool,
+    /// Lock-delay: should this lease run out, nobody gets the lock for so many ms; 0 if absent.
+    delay_ms: Option<u64>,
+    /// Renewals count no further than this, in ms from the grant.
+    max_hold_ms: Option<u64>,
+    /// From an earlier wait that ended without the lock, not older than a minute: you stand where you stood. Repeat what
+    /// you asked for with it.
+    ticket: Option<String>,
+    /// A JSON object of at most 1 KiB, shown to whoever is refused.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct AcquireAnswer<'a> {
+    #[schema(example = "orders/42")]
+    key: &'a str,
+    /// Proves that the lease is yours: keep it to yourself.
+    lease_id: &'a str,
+    owner: &'a str,
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    /// Strictly higher than every token granted for this key before, but for one more lease of the same owner: let the
+    /// resource refuse lower ones.
+    #[schema(example = 1_784_000_000_000_000_u64)]
+    token: u64,
+    /// What is left of the lease, in ms, at the time of this answer.
+    ttl_ms: u64,
+    /// When the lease ends unless renewed, by the store's clock.
+    expires_at: String,
+    /// How long you stood in the queue, in ms.
+    waited_ms: u64,
+}
+
+/// Take a lock.
+///
+/// 200: it is yours until the lease ends. Anything else: it is not. With `wait_ms` the call stands in the key's queue
+/// and answers when its turn has come; a client that goes away leaves the queue.
+#[utoipa::path(
+    post, path = "/v1/locks/{key}/acquire", tag = "locks",
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    request_body(content = Option<AcquireRequest>, example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
+    responses(
+        (status = 200, description = "The lock is yours.", body = AcquireAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`; with `holders`, `waiters`, `position`, and a `ticket` after a wait", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+    let request: AcquireRequest = body::parse(body)?;
+    let ask = request.into_ask(context, address)?;
+    let (lease_id, wish) = (ask.lease_id.clone(), (ask.mode, ask.limit));
+    match context.locks.acquire(address, ask).await {
+        Ok(Acquired::Granted(granted)) => Ok(json(&answer(address, &granted))),
+        Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, wish)], &lease_id, &refused)),
+        Ok(other) => Err(ended(&other)),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+/// A refusal; after a wait with the ticket to go on from there.
+pub fn with_ticket(
+    context: &Context,
+    keys: &[(&Address, (Mode, Option<u32>))],
+    lease_id: &LeaseId,
+    refused: &Refused,
+) -> Problem {
+    let problem = refusal(refused);
+    match refused.why {
+        RefusedBecause::WaitTimeout => {
+            problem.with("ticket", context.tickets.give(keys, lease_id, refused.place, refused.now))
+        }
+        _ => problem,
+    }
+}
+
+impl AcquireRequest {
+    fn into_ask(self, context: &Context, address: &Address) -> Result<Ask, Problem> {
+        let resumed = self.resumed(context, address)?;
+        let (mode, limit) = match resumed.as_ref().and_then(|resumed| resumed.wish) {
+            Some(wish) => wish,
+            None => self.wish().check()?,
+        };
+        Ok(Ask {
+            owner: parse_owner(self.owner.as_deref())?,
+            mode,
+            limit,
+            ttl_ms: context.ttl_or_default(self.ttl_ms)?,
+            reentrant: self.reentrant.unwrap_or(true),
+            barge: self.barge,
+            delay_ms: context.check_delay(self.delay_ms)?,
+            max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+            priority: check_priority(self.priority)?,
+            metadata: self.metadata.map(parse_metadata).transpose()?,
+            wait: context.check_wait(self.wait_ms)?,
+            place: resumed.as_ref().map(|resumed| resumed.place),
+            lease_id: match (resumed, self.lease_id) {
+                (Some(resumed), _) => resumed.lease_id,
+                (None, Some(lease_id)) => parse_lease_id(&lease_id)?,
+                (None, None) => made_up_lease_id(),
+            },
+        })
+    }
+
+    fn wish(&self) -> Wish {
+        Wish { mode: self.mode, permits: self.permits, limit: self.limit }
+    }
+
+    fn resumed(&self, context: &Context, address: &Address) -> Result<Option<Resumed>, Problem> {
+        let Some(ticket) = &self.ticket else { return Ok(None) };
+        let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
+        let wish = if is_named { Some(self.wish().check()?) } else { None };
+        let resumed = context.tickets.take(ticket, &[(address, wish)], context.locks.now())?;
+        check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
+        Ok(Some(resumed))
+    }
+}
+
+/// A ticket is one wait's place: nobody takes it along into another acquire, or up in the queue.
+pub fn check_unchanged(resumed: &Resumed, lease_id: Option<&str>, priority: Option<u8>) -> Result<(), Problem> {
+    let invalid = |detail: &str| Err(Problem::new(Code::InvalidTicket, detail).with("field", "ticket"));
+    if lease_id.is_some_and(|lease_id| lease_id != resumed.lease_id.as_str()) {
+        return invalid("This ticket is for another lease_id.");
+    }
+    if priority.is_some_and(|priority| priority != resumed.place.priority) {
+        return invalid("This ticket is for another priority.");
+    }
+    Ok(())
+}
+
+fn answer<'a>(address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
+    let lease = &granted.lease;
+    AcquireAnswer {
+        key: address.key.as_str(),
+        lease_id: lease.lease_id.as_str(),
+        owner: lease.owner.as_str(),
+        mode: lease.mode.as_str(),
+        permits: permits(lease),
+        limit: granted.limit,
+        token: lease.token,
+        ttl_ms: left_ms(lease, granted.now),
+        expires_at: rfc3339(lease.expires_at),
+        waited_ms: ms(granted.waited),
+    }
+}

@@ -1,0 +1,171 @@
+//! What clients see of leases, and of refusals.
+
+use axum::response::{IntoResponse, Response};
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Lease, LeaseId, LimitMismatch, Lost};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::http::format::{ms, rfc3339};
+use crate::http::problem::{Code, Problem};
+use crate::runtime::{Acquired, Failure, Refused, RefusedBecause};
+
+/// Longest advice to wait: a lock may be released long before its lease ends.
+pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
+
+/// A lease as others may see it: without its id.
+#[derive(Serialize, ToSchema)]
+pub struct Holder {
+    owner: String,
+    mode: &'static str,
+    /// How many permits it has, where the mode is `permits`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
+    token: u64,
+    granted_at: String,
+    expires_at: String,
+    /// What is left of the lease, in ms.
+    ttl_ms: u64,
+    /// When it ends at the latest, however often it is renewed (`max_hold_ms`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold_until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revocation: Option<RevocationAnswer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+}
+
+/// Somebody asks for the lock back.
+#[derive(Serialize, ToSchema)]
+pub struct RevocationAnswer {
+    reason: Option<String>,
+    by: Option<String>,
+    /// The lease ends then, by the store's clock.
+    deadline: String,
+    /// How long that is from this answer, in ms.
+    deadline_ms: u64,
+}
+
+impl RevocationAnswer {
+    pub fn of(lease: &Lease, now: Timestamp) -> Option<Self> {
+        let revocation = lease.revocation.as_ref()?;
+        Some(Self {
+            reason: revocation.note.reason.as_deref().map(str::to_owned),
+            by: revocation.note.by.as_ref().map(|by| by.as_str().to_owned()),
+            deadline: rfc3339(revocation.deadline),
+            deadline_ms: revocation.deadline.ms_since(now),
+        })
+    }
+}
+
+/// What is left of a lease. The estimate of the store's clock may go back by a ms: no lease is longer than asked.
+pub fn left_ms(lease: &Lease, now: Timestamp) -> u64 {
+    lease.expires_at.ms_since(now).min(lease.ttl_ms)
+}
+
+/// How many permits a lease has; `None` where its mode knows none.
+pub fn permits(lease: &Lease) -> Option<u32> {
+    Some(lease.mode.permits()).filter(|permits| *permits > 0)
+}
+
+pub fn holders(leases: &[Lease], now: Timestamp) -> Vec<Holder> {
+    leases.iter().map(|lease| holder(lease, now)).collect()
+}
+
+fn holder(lease: &Lease, now: Timestamp) -> Holder {
+    let metadata = lease.metadata.as_ref();
+    Holder {
+        owner: lease.owner.as_str().to_owned(),
+        mode: lease.mode.as_str(),
+        permits: permits(lease),
+        token: lease.token,
+        granted_at: rfc3339(lease.granted_at),
+        expires_at: rfc3339(lease.expires_at),
+        ttl_ms: lease.expires_at.ms_since(now),
+        hold_until: lease.hold_until.map(rfc3339),
+        revocation: RevocationAnswer::of(lease, now),
+        metadata: metadata.and_then(|metadata| RawValue::from_string(metadata.as_json_text().to_owned()).ok()),
+    }
+}
+
+pub fn refusal(refused: &Refused) -> Problem {
+    let first = refused.holders.first().map_or("somebody", |lease| lease.owner.as_str());
+    let (code, detail) = match refused.why {
+        RefusedBecause::Held => (Code::LockHeld, format!("{first} holds this lock.")),
+        RefusedBecause::Reserved => {
+            (Code::LockReserved, "You could have the lock, but others are before you.".to_owned())
+        }
+        RefusedBecause::Delayed(until) => {
+            let left_ms = until.ms_since(refused.now);
+            (Code::LockDelayed, format!("The last lease ran out, and nobody gets the lock for {left_ms} ms more."))
+        }
+        RefusedBecause::WaitTimeout => {
+            (Code::WaitTimeout, format!("You waited {} ms without getting the lock.", ms(refused.waited)))
+        }
+    };
+    let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
+    let problem = Problem::new(code, detail)
+        .with("holders", holders(&refused.holders, refused.now))
+        .with("waiters", refused.waiters)
+        .with("position", refused.position);
+    match refused.why {
+        // Nothing can shorten it.
+        RefusedBecause::Delayed(until) => {
+            let left_ms = until.ms_since(refused.now);
+            let problem = problem.with("delayed_until", rfc3339(until)).with("delay_left_ms", left_ms);
+            return problem.retry_after_ms(left_ms.max(1));
+        }
+        RefusedBecause::WaitTimeout => problem.with("waited_ms", ms(refused.waited)),
+        RefusedBecause::Held | RefusedBecause::Reserved => problem,
+    }
+    .retry_after_ms(expiry.unwrap_or(RETRY_AFTER_MAX_MS).clamp(1, RETRY_AFTER_MAX_MS))
+}
+
+/// What an acquire that ended without a lease and not by a refusal is to a client.
+pub fn ended(acquired: &Acquired) -> Problem {
+    match acquired {
+        Acquired::LeaseIdReused => Problem::new(
+            Code::LeaseIdReused,
+            "This lease_id is in use under another owner or in another mode: propose a fresh one for every acquire.",
+        ),
+        Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
+        Acquired::UpgradeBlocked => Problem::new(
+            Code::UpgradeBlocked,
+            "You share this lock with others: release what you share, and ask for the lock alone.",
+        ),
+        Acquired::LeaseLost(lost) => lease_lost(lost),
+        Acquired::Refused(refused) => refusal(refused),
+        Acquired::Granted(_) | Acquired::Called => Problem::new(Code::InternalError, "This request hit a defect."),
+    }
+}
+
+fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
+    let detail = match mismatch.limit {
+        Some(limit) => format!("This key has {limit} permits as long as somebody holds or waits for some."),
+        None => "Nobody has said how many permits this key has: send limit.".to_owned(),
+    };
+    Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)
+}
+
+pub fn lease_lost(lost: &Lost) -> Problem {
+    let why = lost.why.map_or("unknown", |why| why.as_str());
+    let detail = match lost.why {
+        Some(why) => format!("This lease has ended: {why}."),
+        None => "This key has no such lease, or does not remember it.".to_owned(),
+    };
+    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339)).with("token", lost.token)
+}
+
+pub fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {
+    let problem = Problem::of_failure(failure);
+    match failure {
+        Failure::OutcomeUnknown(_) => problem.with("lease_id", lease_id.as_str()),
+        _ => problem,
+    }
+}
+
+pub fn json(answer: &impl Serialize) -> Response {
+    axum::Json(answer).into_response()
+}

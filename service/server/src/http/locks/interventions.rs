@@ -1,0 +1,200 @@
+//! What others than the holder do to a lock: `revoke`, `DELETE`, `limit`; and the fence register.
+
+use axum::http::Uri;
+use axum::response::Response;
+use latchgate_core::Address;
+use latchgate_core::lock::{Command, Force, Outcome, Revoke};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::answers::json;
+use super::terms::{check_limit, parse_note};
+use crate::http::format::rfc3339;
+use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::{Context, body, path, query};
+
+/// How long a holder has to give the lock back unless the request says so, in ms.
+const GRACE_MS_DEFAULT: u64 = 10_000;
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RevokeRequest {
+    /// Why, at most 512 bytes: the holder reads it in its next renewal.
+    reason: Option<String>,
+    /// Who asks, at most 256 bytes.
+    by: Option<String>,
+    /// How long the holder has, in ms: up to the longest lease; 10 000 if absent. After it the lease is ended.
+    grace_ms: Option<u64>,
+    /// Only the leases with this token; all if absent.
+    token: Option<u64>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RevokeAnswer<'a> {
+    key: &'a str,
+    /// How many leases have been asked for.
+    leases: u32,
+    /// When the last of them ends; null if there was none.
+    deadline: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ForceQuery {
+    /// Why, at most 512 bytes.
+    reason: Option<String>,
+    /// Who does it, at most 256 bytes.
+    by: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ForceAnswer<'a> {
+    key: &'a str,
+    /// How many leases were ended.
+    ended: u32,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitRequest {
+    /// How many permits the key has from now on; null: whoever takes the first says so again.
+    #[serde(deserialize_with = "Option::deserialize")]
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct LimitAnswer<'a> {
+    key: &'a str,
+    /// The limit in force; null if there is none until somebody takes permits.
+    limit: Option<u32>,
+    /// Permits that are held; they may be more than the limit, until they are released.
+    permits_held: u32,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FenceRequest {
+    /// From the answer to acquire.
+    token: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct FenceAnswer<'a> {
+    key: &'a str,
+    token: u64,
+}
+
+/// Ask the holders to give a lock back.
+#[utoipa::path(
+    post, path = "/v1/locks/{key}/revoke", tag = "locks",
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    request_body(content = Option<RevokeRequest>, example = json!({"reason": "deploy", "grace_ms": 10_000})),
+    responses(
+        (status = 200, description = "The holders are asked; after the grace their leases end.", body = RevokeAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+    let request: RevokeRequest = body::parse(body)?;
+    let grace_ms = request.grace_ms.unwrap_or(GRACE_MS_DEFAULT);
+    if grace_ms > context.limits.ttl_ms_max {
+        return Err(Problem::field("grace_ms", format!("must be at most {}", context.limits.ttl_ms_max)));
+    }
+    let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
+    let outcome = command(context, address, Command::Revoke(Revoke { note, grace_ms, token: request.token })).await?;
+    match outcome {
+        Outcome::Revoking { leases, deadline } => {
+            Ok(json(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// End every lease of a lock now.
+///
+/// Whoever holds it is told at its next renewal or release. Waiters are served next.
+#[utoipa::path(
+    delete, path = "/v1/locks/{key}", tag = "locks",
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), ForceQuery),
+    responses(
+        (status = 200, description = "Nobody who held the lock holds it any more.", body = ForceAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn force(context: &Context, key: &str, uri: &Uri) -> Result<Response, Problem> {
+    let address = path::address(&context.app, key)?;
+    let query: ForceQuery = query::parse(uri)?;
+    let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
+    match command(context, &address, Command::Force(Force { note })).await? {
+        Outcome::Forced { leases } => Ok(json(&ForceAnswer { key: address.key.as_str(), ended: leases })),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Set how many permits a key has.
+///
+/// Lowering it takes nothing from holders: only new grants wait. A limit that is set stays.
+#[utoipa::path(
+    put, path = "/v1/locks/{key}/limit", tag = "locks",
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    request_body(content = LimitRequest, example = json!({"limit": 5})),
+    responses(
+        (status = 200, description = "The limit is set.", body = LimitAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+    let request: LimitRequest = body::parse(body)?;
+    let limit = request.limit.map(check_limit).transpose()?;
+    match command(context, address, Command::SetLimit(limit)).await? {
+        Outcome::LimitSet { limit, held } => {
+            Ok(json(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Ask whether a token is still good, on behalf of a resource that cannot remember the highest one.
+///
+/// 200: go on. It passes as long as its lease is live, or nobody has been granted the lock or has presented a higher
+/// token since.
+#[utoipa::path(
+    post, path = "/v1/locks/{key}/fence", tag = "locks",
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    request_body(content = FenceRequest),
+    responses(
+        (status = 200, description = "The token passes.", body = FenceAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "`stale-token`, with the key's `current` token", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+    let FenceRequest { token } = body::parse(body)?;
+    match command(context, address, Command::Fence(token)).await? {
+        Outcome::Fenced => Ok(json(&FenceAnswer { key: address.key.as_str(), token })),
+        Outcome::StaleToken { current } => {
+            let detail = match current {
+                0 => "Nothing is known of this key, so no lease of it is live.".to_owned(),
+                current if token > current => format!("This token was never granted: the highest is {current}."),
+                current => format!("The token {current} has been granted or presented since."),
+            };
+            Err(Problem::new(Code::StaleToken, detail).with("current", current))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn command(context: &Context, address: &Address, command: Command) -> Result<Outcome, Problem> {
+    let done = context.locks.command(address, command).await;
+    done.map(|(outcome, _)| outcome).map_err(|failure| Problem::of_failure(&failure))
+}
+
+fn unexpected(outcome: &Outcome) -> Problem {
+    tracing::error!(?outcome, "a command came to an outcome that it cannot come to");
+    Problem::new(Code::InternalError, "This request hit a defect.")
+}

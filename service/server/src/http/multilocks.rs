@@ -1,0 +1,340 @@
+//! The endpoints of multilocks: many keys as one.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use latchgate_core::lock::{LeaseId, Lost};
+use latchgate_core::{Address, Key};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::format::{ms, rfc3339};
+use super::locks::acquire::{check_unchanged, with_ticket};
+use super::locks::answers::{RevocationAnswer, ended, json, left_ms, permits, unanswered};
+use super::locks::terms::{
+    ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner,
+};
+use super::locks::ticket::{Resumed, Wished};
+use super::problem::{Code, Problem, ProblemBody};
+use super::{Context, Shared, body};
+use crate::runtime::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MultilockRequest {
+    /// 1 to 64 keys, none twice.
+    locks: Vec<KeyRequest>,
+    /// As with one lock.
+    #[serde(default)]
+    owner: Option<String>,
+    /// One id for all its leases.
+    #[serde(default)]
+    lease_id: Option<String>,
+    #[serde(default)]
+    ttl_ms: Option<u64>,
+    #[serde(default)]
+    wait_ms: Option<u64>,
+    #[serde(default)]
+    priority: Option<u8>,
+    #[serde(default)]
+    reentrant: Option<bool>,
+    #[serde(default)]
+    delay_ms: Option<u64>,
+    #[serde(default)]
+    max_hold_ms: Option<u64>,
+    #[serde(default)]
+    ticket: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRequest {
+    /// As it is, not percent-encoded.
+    #[schema(example = "accounts/1")]
+    key: String,
+    #[serde(default)]
+    mode: Option<ModeName>,
+    #[serde(default)]
+    permits: Option<u32>,
+    #[serde(default)]
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct MultilockAnswer<'a> {
+    /// One for each key, in the order asked.
+    locks: Vec<KeyAnswer<'a>>,
+    /// Proves that all of them are yours: keep it to yourself.
+    lease_id: &'a str,
+    owner: &'a str,
+    /// What is left of the shortest of the leases, in ms, at the time of this answer.
+    ttl_ms: u64,
+    expires_at: String,
+    waited_ms: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct KeyAnswer<'a> {
+    key: &'a str,
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    token: u64,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MultilockRenewRequest {
+    lease_id: String,
+    /// The keys of the multilock.
+    #[schema(example = json!(["accounts/1", "accounts/2"]))]
+    keys: Vec<String>,
+    /// The leases' new length in ms, from now; as before if absent.
+    #[serde(default)]
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MultilockReleaseRequest {
+    lease_id: String,
+    /// The keys of the multilock.
+    #[schema(example = json!(["accounts/1", "accounts/2"]))]
+    keys: Vec<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct MultilockRenewAnswer<'a> {
+    locks: Vec<RenewedKey<'a>>,
+    lease_id: &'a str,
+    /// What is left of the shortest of the leases, in ms, at the time of this answer.
+    ttl_ms: u64,
+    expires_at: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RenewedKey<'a> {
+    key: &'a str,
+    token: u64,
+    /// Set when somebody asks for this lock back.
+    revocation: Option<RevocationAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct MultilockReleaseAnswer {
+    released: bool,
+    /// Leases that the same owner still has, key by key.
+    still_held: Vec<u32>,
+    /// All had been released before: this is a repetition.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    already: bool,
+}
+
+/// A key of a multilock whose lease is no more.
+#[derive(Serialize)]
+struct LostKey<'a> {
+    key: &'a str,
+    why: &'static str,
+    at: Option<String>,
+    token: u64,
+}
+
+/// Take many locks, all or none.
+///
+/// 200: all of them are yours. Anything else: none is. With `wait_ms` it stands in the queue of the first key that
+/// refuses it, holding nothing.
+#[utoipa::path(
+    post, path = "/v1/multilocks/acquire", tag = "multilocks",
+    request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
+    responses(
+        (status = 200, description = "All locks are yours.", body = MultilockAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended there", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "As with one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = read(&context, body).await?;
+    let request: MultilockRequest = body::parse(&body)?;
+    let ask = request.into_ask(&context)?;
+    let locks: Vec<(Address, Wished)> =
+        ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
+    let lease_id = ask.lease_id.clone();
+    match context.locks.acquire_many(ask).await {
+        Ok(AcquiredMany::Granted { leases, waited, now }) => {
+            let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
+            let Some(first) = first else {
+                return Err(Problem::new(Code::InternalError, "This request hit a defect."));
+            };
+            let answer = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| KeyAnswer {
+                key: address.key.as_str(),
+                mode: lease.mode.as_str(),
+                permits: permits(lease),
+                limit: *limit,
+                token: lease.token,
+            });
+            Ok(json(&MultilockAnswer {
+                locks: answer.collect(),
+                lease_id: lease_id.as_str(),
+                owner: first.owner.as_str(),
+                ttl_ms: left_ms(first, now),
+                expires_at: rfc3339(first.expires_at),
+                waited_ms: ms(waited),
+            }))
+        }
+        Ok(AcquiredMany::Refused { index, refused }) => {
+            let keys: Vec<(&Address, Wished)> = locks.iter().map(|(address, wish)| (address, *wish)).collect();
+            let problem = with_ticket(&context, &keys, &lease_id, &refused);
+            Err(problem.with("key", locks[index].0.key.as_str()))
+        }
+        Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+/// Keep many locks for longer, all or none.
+#[utoipa::path(
+    post, path = "/v1/multilocks/renew", tag = "multilocks",
+    request_body(content = MultilockRenewRequest),
+    responses(
+        (status = 200, description = "All leases are counted anew from now.", body = MultilockRenewAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the keys that are in `lost`: stop. None was renewed.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = read(&context, body).await?;
+    let request: MultilockRenewRequest = body::parse(&body)?;
+    let lease_id = parse_lease_id(&request.lease_id)?;
+    let addresses = addresses(&context, &request.keys)?;
+    let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
+    match context.locks.renew_many(addresses, lease_id.clone(), ttl_ms).await {
+        Ok(RenewedMany::Renewed { leases, now }) => {
+            let first = leases.iter().min_by_key(|lease| lease.expires_at);
+            let locks = request.keys.iter().zip(&leases).map(|(key, lease)| RenewedKey {
+                key,
+                token: lease.token,
+                revocation: RevocationAnswer::of(lease, now),
+            });
+            Ok(json(&MultilockRenewAnswer {
+                locks: locks.collect(),
+                lease_id: lease_id.as_str(),
+                ttl_ms: first.map_or(0, |lease| left_ms(lease, now)),
+                expires_at: first.map(|lease| rfc3339(lease.expires_at)).unwrap_or_default(),
+            }))
+        }
+        Ok(RenewedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+/// Give many locks back.
+#[utoipa::path(
+    post, path = "/v1/multilocks/release", tag = "multilocks",
+    request_body(content = MultilockReleaseRequest),
+    responses(
+        (status = 200, description = "All are released.", body = MultilockReleaseAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the keys that are in `lost`; the others are released", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn release(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = read(&context, body).await?;
+    let request: MultilockReleaseRequest = body::parse(&body)?;
+    let lease_id = parse_lease_id(&request.lease_id)?;
+    let addresses = addresses(&context, &request.keys)?;
+    match context.locks.release_many(addresses, lease_id.clone()).await {
+        Ok(ReleasedMany::Released { still_held, already }) => {
+            Ok(json(&MultilockReleaseAnswer { released: true, still_held, already }))
+        }
+        Ok(ReleasedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+impl MultilockRequest {
+    fn into_ask(self, context: &Context) -> Result<ManyAsk, Problem> {
+        let addresses = addresses(context, self.locks.iter().map(|lock| &lock.key))?;
+        let mut locks = Vec::with_capacity(addresses.len());
+        for (address, KeyRequest { mode, permits, limit, .. }) in addresses.into_iter().zip(&self.locks) {
+            let (mode, limit) = Wish { mode: *mode, permits: *permits, limit: *limit }.check()?;
+            locks.push(Wanted { address, mode, limit });
+        }
+        let resumed = self.resumed(context, &locks)?;
+        Ok(ManyAsk {
+            locks,
+            owner: parse_owner(self.owner.as_deref())?,
+            ttl_ms: context.ttl_or_default(self.ttl_ms)?,
+            reentrant: self.reentrant.unwrap_or(true),
+            delay_ms: context.check_delay(self.delay_ms)?,
+            max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+            priority: check_priority(self.priority)?,
+            metadata: self.metadata.map(parse_metadata).transpose()?,
+            wait: context.check_wait(self.wait_ms)?,
+            place: resumed.as_ref().map(|resumed| resumed.place),
+            lease_id: lease_id(resumed, self.lease_id.as_deref())?,
+        })
+    }
+
+    fn resumed(&self, context: &Context, locks: &[Wanted]) -> Result<Option<Resumed>, Problem> {
+        let Some(ticket) = &self.ticket else { return Ok(None) };
+        let keys: Vec<(&Address, Option<Wished>)> =
+            locks.iter().map(|wanted| (&wanted.address, Some((wanted.mode, wanted.limit)))).collect();
+        let resumed = context.tickets.take(ticket, &keys, context.locks.now())?;
+        check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
+        Ok(Some(resumed))
+    }
+}
+
+fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Problem> {
+    match (resumed, named) {
+        (Some(resumed), _) => Ok(resumed.lease_id),
+        (None, Some(lease_id)) => parse_lease_id(lease_id),
+        (None, None) => Ok(made_up_lease_id()),
+    }
+}
+
+async fn read(context: &Context, body: Body) -> Result<bytes::Bytes, Problem> {
+    body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await
+}
+
+fn addresses<'a>(context: &Context, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
+    let mut addresses: Vec<Address> = Vec::new();
+    for (index, key) in keys.into_iter().enumerate() {
+        let invalid = |rule: String| Problem::new(Code::InvalidKey, format!("The key {rule}.")).with("index", index);
+        let key = Key::parse(key).map_err(|error| invalid(error.to_string()))?;
+        let address = Address { app: context.app.clone(), key };
+        if addresses.len() == MANY_MAX {
+            return Err(Problem::new(Code::InvalidRequest, format!("A multilock has at most {MANY_MAX} keys.")));
+        }
+        if addresses.contains(&address) {
+            return Err(Problem::new(Code::InvalidRequest, "No key may be named twice.").with("index", index));
+        }
+        addresses.push(address);
+    }
+    if addresses.is_empty() {
+        return Err(Problem::new(Code::InvalidRequest, "A multilock has at least one key."));
+    }
+    Ok(addresses)
+}
+
+fn lost_keys(keys: &[String], lost: &[(usize, Lost)]) -> Problem {
+    let name = |(index, lost): &(usize, Lost)| LostKey {
+        key: &keys[*index],
+        why: lost.why.map_or("unknown", |why| why.as_str()),
+        at: lost.at.map(rfc3339),
+        token: lost.token,
+    };
+    let lost: Vec<LostKey<'_>> = lost.iter().map(name).collect();
+    Problem::new(Code::LeaseLost, format!("The leases of {} of the keys are no more.", lost.len())).with("lost", lost)
+}

@@ -1,0 +1,469 @@
+//! Multilocks: many keys in one commit, all or none.
+//!
+//! While it waits a multilock holds nothing. It stands in the queue of the first key that refuses it, as a scout with its
+//! first arrival; when its turn comes there, it tries all keys again, and moves on to the next that refuses.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use latchgate_core::lock::{
+    Acquire, Command, Event, GiveBack, Lease, LeaseId, LockState, Lost, Metadata, Mode, NodeId, Outcome, Owner, Place,
+    Refusal, Release, Renew, step,
+};
+use latchgate_core::{Address, Timestamp};
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use super::Locks;
+use super::call::{Acquired, Answer, Ask, Call, Delivery, Failure, Refused, RefusedBecause, WaiterId};
+use super::shard::Node;
+use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
+
+/// Keys that one multilock has at most.
+pub const MANY_MAX: usize = 64;
+/// Rounds of one attempt: lost races and wrong clocks.
+const ROUNDS_MAX: u32 = 8;
+
+/// One key of a multilock.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub address: Address,
+    pub mode: Mode,
+    /// Of the permits; `None`: whatever the key's limit is.
+    pub limit: Option<u32>,
+}
+
+/// An acquire of many keys, as a caller puts it.
+#[derive(Clone, Debug)]
+pub struct ManyAsk {
+    /// At most [`MANY_MAX`], none twice.
+    pub locks: Vec<Wanted>,
+    pub lease_id: LeaseId,
+    pub owner: Option<Owner>,
+    pub ttl_ms: u64,
+    pub reentrant: bool,
+    pub delay_ms: u64,
+    pub max_hold_ms: Option<u64>,
+    pub priority: u8,
+    pub metadata: Option<Metadata>,
+    pub wait: Duration,
+    /// The place of an earlier wait, to go on from.
+    pub place: Option<Place>,
+}
+
+/// What came of it. The index is that of the key in the order asked.
+#[derive(Clone, Debug)]
+pub enum AcquiredMany {
+    /// One lease for each key, with the limit of its permits.
+    Granted {
+        leases: Vec<(Lease, Option<u32>)>,
+        waited: Duration,
+        now: Timestamp,
+    },
+    Refused {
+        index: usize,
+        refused: Refused,
+    },
+    /// Refused for good: a lease id that is in use, a limit, a lease that is lost.
+    Ended {
+        index: usize,
+        acquired: Acquired,
+    },
+}
+
+/// What came of a renewal of many keys.
+#[derive(Clone, Debug)]
+pub enum RenewedMany {
+    Renewed {
+        leases: Vec<Lease>,
+        now: Timestamp,
+    },
+    /// Nothing was renewed: these keys' leases are lost.
+    Lost(Vec<(usize, Lost)>),
+}
+
+/// What came of a release of many keys: nothing is held any more.
+#[derive(Clone, Debug)]
+pub enum ReleasedMany {
+    Released {
+        /// Leases that the owner still has, key by key.
+        still_held: Vec<u32>,
+        /// All had been released before.
+        already: bool,
+    },
+    /// These keys' leases had been lost before; the others are released.
+    Lost(Vec<(usize, Lost)>),
+}
+
+/// What is to be written, and what it comes to once it is.
+struct Decision<T> {
+    result: T,
+    writes: Vec<(usize, LockState, Vec<Event>)>,
+}
+
+enum Attempt {
+    Granted { leases: Vec<(Lease, Option<u32>)>, is_new: bool },
+    Refused { index: usize, refusal: Refusal, state: Box<LockState>, now: Timestamp },
+    Ended { index: usize, outcome: Outcome },
+}
+
+impl Locks {
+    /// # Errors
+    /// When there is no answer; then see [`Failure`] for whether something was done.
+    pub async fn acquire_many(&self, ask: ManyAsk) -> Answer<AcquiredMany> {
+        if self.node.closing.is_cancelled() && !ask.wait.is_zero() {
+            return Err(Failure::ShuttingDown);
+        }
+        let lease_id = ask.lease_id.clone();
+        let (reply, answer) = oneshot::channel();
+        // In a task of its own: whatever it is at when the client goes away, it is brought to an end.
+        tokio::spawn(seek(self.clone(), ask, reply));
+        answer.await.unwrap_or_else(|_| Err(super::unanswered(&lease_id)))
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire_many`].
+    pub async fn renew_many(
+        &self,
+        addresses: Vec<Address>,
+        lease_id: LeaseId,
+        ttl_ms: Option<u64>,
+    ) -> Answer<RenewedMany> {
+        let decide = move |states: Vec<LockState>, now: Timestamp| {
+            let (mut leases, mut lost) = (Vec::new(), Vec::new());
+            let (mut renewals, mut ends) = (Vec::new(), Vec::new());
+            for (index, mut state) in states.into_iter().enumerate() {
+                let done = step(&mut state, &Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms }), now);
+                let write = (index, state, done.events);
+                match done.outcome {
+                    Outcome::Renewed(lease) => {
+                        leases.push(lease);
+                        if done.changed {
+                            renewals.push(write);
+                        }
+                    }
+                    Outcome::LeaseLost(why) => {
+                        lost.push((index, why));
+                        if done.changed {
+                            ends.push(write);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if lost.is_empty() {
+                Decision { result: RenewedMany::Renewed { leases, now }, writes: renewals }
+            } else {
+                // What time has ended is written before anybody is told of it.
+                Decision { result: RenewedMany::Lost(lost), writes: ends }
+            }
+        };
+        let renewed = self.together(addresses, decide).await?;
+        let now = self.node.clock.latest().unwrap_or_default();
+        Ok(match renewed {
+            RenewedMany::Renewed { leases, .. } => {
+                // As with one key: whoever is told of it too late must not go on.
+                let has_run_out = |(index, lease): (usize, &Lease)| {
+                    (lease.expires_at <= now).then(|| (index, super::shard::run_out(lease)))
+                };
+                let lost: Vec<(usize, Lost)> = leases.iter().enumerate().filter_map(has_run_out).collect();
+                if lost.is_empty() { RenewedMany::Renewed { leases, now } } else { RenewedMany::Lost(lost) }
+            }
+            lost @ RenewedMany::Lost(_) => lost,
+        })
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire_many`].
+    pub async fn release_many(&self, addresses: Vec<Address>, lease_id: LeaseId) -> Answer<ReleasedMany> {
+        let decide = move |states: Vec<LockState>, now: Timestamp| {
+            let (mut held, mut lost, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+            let mut all_already = true;
+            for (index, mut state) in states.into_iter().enumerate() {
+                let done = step(&mut state, &Command::Release(Release { lease_id: lease_id.clone() }), now);
+                match done.outcome {
+                    Outcome::Released { still_held, already } => {
+                        held.push(still_held);
+                        all_already &= already;
+                    }
+                    Outcome::LeaseLost(why) => lost.push((index, why)),
+                    _ => {}
+                }
+                if done.changed {
+                    writes.push((index, state, done.events));
+                }
+            }
+            let result = if lost.is_empty() {
+                ReleasedMany::Released { still_held: held, already: all_already }
+            } else {
+                ReleasedMany::Lost(lost)
+            };
+            Decision { result, writes }
+        };
+        self.together(addresses, decide).await
+    }
+
+    /// Locks the states of all keys, decides, and writes what the decision changes, in one commit. Runs to its end even
+    /// if the caller goes away.
+    async fn together<T: Send + 'static>(
+        &self,
+        addresses: Vec<Address>,
+        decide: impl Fn(Vec<LockState>, Timestamp) -> Decision<T> + Send + Sync + 'static,
+    ) -> Answer<T> {
+        if !self.node.health.is_up() {
+            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+        }
+        let places = Arc::clone(&self.many);
+        let node = Arc::clone(&self.node);
+        let running = tokio::spawn(async move {
+            let deadline = tokio::time::Instant::now() + node.limits.store_timeout;
+            let Ok(Ok(_place)) = timeout_at(deadline, places.acquire_owned()).await else {
+                return Err(Failure::Overloaded("too many multilocks at once"));
+            };
+            for _ in 0..ROUNDS_MAX {
+                if let Some(result) = round(&node, &addresses, &decide, deadline).await? {
+                    return Ok(result);
+                }
+            }
+            Err(Failure::Overloaded("others keep changing these keys, or the store is too slow"))
+        });
+        running.await.unwrap_or_else(|error| Err(Failure::OutcomeUnknown(error.to_string())))
+    }
+}
+
+/// One try; `None` if it must be tried again.
+async fn round<T>(
+    node: &Node,
+    addresses: &[Address],
+    decide: &(impl Fn(Vec<LockState>, Timestamp) -> Decision<T> + Send + Sync),
+    deadline: tokio::time::Instant,
+) -> Answer<Option<T>> {
+    let asked = Instant::now();
+    let locked = timeout_at(deadline, node.store.lock(addresses)).await.unwrap_or_else(|_| Err(too_late()));
+    let (loaded, locked) = locked.map_err(|error| node.failure(&error.of_reading()))?;
+    node.clock.learn(loaded.now, asked, Instant::now());
+    let now = node.clock.now().unwrap_or(loaded.now);
+    let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
+    let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
+    let Decision { result, writes } = decide(states, now);
+    if writes.is_empty() {
+        return Ok(Some(result));
+    }
+    let change = |(index, state, events): (usize, LockState, Vec<Event>)| Change {
+        address: addresses[index].clone(),
+        expected: versions[index],
+        notice_at: state.next_notice(),
+        keep_until: state.idle_from().max(now).plus_ms(node.limits.idle_retention_ms()),
+        events,
+        state,
+    };
+    let changes: Vec<Change> = writes.into_iter().map(change).collect();
+    let asked = Instant::now();
+    let committed = timeout_at(deadline, locked.commit_all(now, &changes)).await.unwrap_or_else(|_| Err(too_late()));
+    let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
+    node.clock.learn(shown, asked, Instant::now());
+    let CommitResult::Checked(versions) = checked else { return Ok(None) };
+    if versions.iter().any(Option::is_none) {
+        return Ok(None);
+    }
+    for change in &changes {
+        node.tell_next(&change.address, &change.state, now);
+        node.look_again(&change.address);
+    }
+    Ok(Some(result))
+}
+
+fn too_late() -> StoreError {
+    StoreError::OutcomeUnknown("it took too long to answer".to_owned())
+}
+
+/// Tries, waits for its turn, and tries again, until there is an answer.
+async fn seek(locks: Locks, ask: ManyAsk, mut reply: oneshot::Sender<Answer<AcquiredMany>>) {
+    let asked = Instant::now();
+    let ask = Arc::new(ask);
+    let arrival = locks.node.clock.at(asked).unwrap_or_default();
+    let place = ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: 0 });
+    let deadline = asked + ask.wait;
+    // Where it stands; leaving when dropped.
+    let mut standing: Option<Standing> = None;
+    loop {
+        let (index, refused) = match attempt(&locks, &ask, place).await {
+            Err(failure) => return drop(reply.send(Err(failure))),
+            Ok(Attempt::Ended { index, outcome }) => {
+                let (acquired, _) = super::shard::acquired(outcome, asked.elapsed(), arrival);
+                return drop(reply.send(Ok(AcquiredMany::Ended { index, acquired })));
+            }
+            Ok(Attempt::Granted { leases, is_new }) => {
+                return conclude(&locks, &ask, leases, is_new, asked, reply).await;
+            }
+            Ok(Attempt::Refused { index, refusal, state, now }) => {
+                (index, refused(&locks.node, &state, refusal, place, asked, now))
+            }
+        };
+        let now = Instant::now();
+        if ask.wait.is_zero() {
+            return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+        }
+        if now >= deadline || locks.node.closing.is_cancelled() {
+            let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
+            return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+        }
+        let next = match Standing::at(&locks, &ask, index, place, deadline - now) {
+            Ok(next) => next,
+            Err(failure) => return drop(reply.send(Err(failure))),
+        };
+        // Only now does it leave the queue in which it stood.
+        let next = standing.insert(next);
+        let delivery = tokio::select! {
+            () = reply.closed() => return,
+            delivery = &mut next.call => delivery,
+        };
+        match delivery.map_err(|_| Failure::ShuttingDown).and_then(Delivery::accept) {
+            Ok(Acquired::Refused(mut refused)) => {
+                refused.waited = asked.elapsed();
+                return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+            }
+            // Its turn; or something that only a try of all keys tells.
+            Ok(_) => {}
+            Err(failure) => return drop(reply.send(Err(failure))),
+        }
+    }
+}
+
+async fn attempt(locks: &Locks, ask: &Arc<ManyAsk>, place: Place) -> Answer<Attempt> {
+    let addresses = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();
+    // Not this node's name: its own waiters' turn counts like any other. That of the scout has the same place.
+    let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
+    let ask = Arc::clone(ask);
+    let decide = move |states: Vec<LockState>, now: Timestamp| {
+        let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
+        for (index, (wanted, mut state)) in ask.locks.iter().zip(states).enumerate() {
+            let done = step(&mut state, &Command::Acquire(acquire(&ask, wanted, &node, place)), now);
+            let result = match done.outcome {
+                Outcome::Granted(grant) => {
+                    is_new |= !grant.repeated;
+                    leases.push((grant.lease, grant.limit));
+                    if done.changed {
+                        writes.push((index, state, done.events));
+                    }
+                    continue;
+                }
+                Outcome::Refused(refusal) => Attempt::Refused { index, refusal, state: Box::new(state.clone()), now },
+                outcome => Attempt::Ended { index, outcome },
+            };
+            // Nothing is granted; but a lease that is told lost because its time is over is written so.
+            let ends = matches!(&result, Attempt::Ended { outcome: Outcome::LeaseLost(_), .. }) && done.changed;
+            let writes = if ends { vec![(index, state, done.events)] } else { Vec::new() };
+            return Decision { result, writes };
+        }
+        Decision { result: Attempt::Granted { leases, is_new }, writes }
+    };
+    locks.together(addresses, decide).await
+}
+
+fn acquire(ask: &ManyAsk, wanted: &Wanted, node: &NodeId, place: Place) -> Acquire {
+    Acquire {
+        lease_id: ask.lease_id.clone(),
+        owner: ask.owner.clone(),
+        mode: wanted.mode,
+        limit: wanted.limit,
+        ttl_ms: ask.ttl_ms,
+        reentrant: ask.reentrant,
+        barge: false,
+        delay_ms: ask.delay_ms,
+        max_hold_ms: ask.max_hold_ms,
+        node: node.clone(),
+        place,
+        behind: false,
+        metadata: ask.metadata.clone(),
+    }
+}
+
+/// Answers with the leases; gives them back if the client has gone.
+async fn conclude(
+    locks: &Locks,
+    ask: &ManyAsk,
+    leases: Vec<(Lease, Option<u32>)>,
+    is_new: bool,
+    asked: Instant,
+    reply: oneshot::Sender<Answer<AcquiredMany>>,
+) {
+    let now = locks.node.clock.latest().unwrap_or_default();
+    if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
+        let acquired = Acquired::LeaseLost(super::shard::run_out(&leases[index].0));
+        return drop(reply.send(Ok(AcquiredMany::Ended { index, acquired })));
+    }
+    let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
+    let unheard = reply.send(Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now })).is_err();
+    if !unheard || !is_new {
+        return;
+    }
+    let addresses = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();
+    let lease_id = ask.lease_id.clone();
+    let decide = move |states: Vec<LockState>, now: Timestamp| {
+        let mut writes = Vec::new();
+        for (index, (mut state, token)) in states.into_iter().zip(&tokens).enumerate() {
+            let give_back = Command::GiveBack(GiveBack { lease_id: lease_id.clone(), token: *token });
+            let done = step(&mut state, &give_back, now);
+            if done.changed {
+                writes.push((index, state, done.events));
+            }
+        }
+        Decision { result: (), writes }
+    };
+    // If it fails, the leases end by their expiry.
+    let _ = locks.together(addresses, decide).await;
+}
+
+fn refused(node: &Node, state: &LockState, refusal: Refusal, place: Place, asked: Instant, now: Timestamp) -> Refused {
+    Refused {
+        why: refusal.into(),
+        holders: state.holders().to_vec(),
+        waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
+        position: state.waiting_before(&node.id, place) + 1,
+        waited: asked.elapsed(),
+        place,
+        now,
+    }
+}
+
+/// A scout in the queue of one key. It leaves when dropped.
+struct Standing {
+    locks: Locks,
+    address: Address,
+    id: WaiterId,
+    call: oneshot::Receiver<Delivery>,
+}
+
+impl Standing {
+    fn at(locks: &Locks, ask: &ManyAsk, index: usize, place: Place, wait: Duration) -> Answer<Self> {
+        let wanted = &ask.locks[index];
+        let id = locks.next_waiter();
+        let (reply, call) = oneshot::channel();
+        let scout = Ask {
+            lease_id: ask.lease_id.clone(),
+            owner: ask.owner.clone(),
+            mode: wanted.mode,
+            limit: wanted.limit,
+            ttl_ms: ask.ttl_ms,
+            reentrant: ask.reentrant,
+            barge: false,
+            delay_ms: ask.delay_ms,
+            max_hold_ms: ask.max_hold_ms,
+            priority: ask.priority,
+            metadata: None,
+            wait,
+            place: Some(place),
+        };
+        let call_acquire = Call::Acquire { id, ask: scout, asked: Instant::now(), is_scout: true, reply };
+        locks.send(&wanted.address, call_acquire)?;
+        Ok(Self { locks: locks.clone(), address: wanted.address.clone(), id, call })
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        // Should the shard be full, the place lapses.
+        let _ = self.locks.send(&self.address, Call::Leave(self.id));
+    }
+}
