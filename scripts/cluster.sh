@@ -42,7 +42,7 @@ up() {
     enter_room
     local running=() part
     for part in "${PARTS[@]}"; do
-        ! is_running "$part" || running+=("$part")
+        if is_running "$part"; then running+=("$part"); else sweep "$part"; fi
     done
     start_parts "$binary" "$balance"
     if ((${#running[@]} == ${#PARTS[@]})); then
@@ -50,10 +50,10 @@ up() {
     elif ((${#running[@]} > 0)); then
         say "these ran already: ${running[*]}"
     fi
-    report
     # From here on they are on their own.
     STARTED=()
     IS_NEW=
+    report
 }
 
 down() {
@@ -74,12 +74,14 @@ down() {
 # socket must be short.
 find_room() {
     [[ -L $CLUSTER_DIR ]] || return 1
-    ROOM=$(readlink "$CLUSTER_DIR")
+    ROOM=$(readlink "$CLUSTER_DIR") # where it led to may be gone
     # Removed with all that is in it: so it must be one of ours.
     [[ $(basename "$ROOM") == latchgate-cluster.* ]] || die "$CLUSTER_DIR is not a link that this script has made"
 }
 
 remove_room() {
+    local part
+    for part in "${PARTS[@]}"; do sweep "$part"; done
     rm -rf "$ROOM"
     rm -f "$CLUSTER_DIR"
 }
@@ -99,7 +101,7 @@ enter_room() {
         remove_room
     fi
     [[ ! -e $CLUSTER_DIR ]] || die "$CLUSTER_DIR is in the way"
-    ROOM=$(mktemp -d "${TMPDIR:-/tmp}/latchgate-cluster.XXXXXX")
+    ROOM=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/latchgate-cluster.XXXXXX")")
     chmod 711 "$ROOM"
     # Fails if somebody else is starting one at this moment.
     ln -s "$ROOM" "$CLUSTER_DIR" || { rm -rf "$ROOM"; exit 1; }
@@ -108,13 +110,18 @@ enter_room() {
 
 # start_parts BINARY BALANCE: those that do not run.
 start_parts() {
-    local node
+    local node part
     is_running postgres || start_postgres
     is_running redis || start_redis
     export LATCHGATE_LOCKS=postgres://postgres@127.0.0.1:${PORTS[postgres]}/postgres
     export LATCHGATE_GATE=redis://127.0.0.1:${PORTS[redis]}
     for node in node-1 node-2 node-3; do
-        is_running "$node" || start_http "$node" "$1" serve
+        if is_running "$node"; then
+            # Its stores may just have come back.
+            until_ready "$node" "http://127.0.0.1:${PORTS[$node]}/readyz"
+        else
+            start_http "$node" "$1" serve
+        fi
     done
     balance "$2"
     for part in "${!PORTS[@]}"; do echo "$part ${PORTS[$part]}"; done >"$ROOM/ports"
@@ -129,13 +136,17 @@ balance() {
     export BALANCER_NODE_1=127.0.0.1:${PORTS[node-1]}
     export BALANCER_NODE_2=127.0.0.1:${PORTS[node-2]}
     export BALANCER_NODE_3=127.0.0.1:${PORTS[node-3]}
+    echo "$BALANCER_METHOD" >"$ROOM/balance"
+    local nginx=("$(nginx_bin)" -e stderr -p "$ROOM/nginx" -c "$ROOM/nginx.conf")
     if is_running nginx; then
-        [[ $BALANCER_METHOD != "$was" ]] || return 0
         export BALANCER_LISTEN=127.0.0.1:${PORTS[nginx]}
         render_nginx >"$ROOM/nginx.conf"
-        # Running requests end where they are.
-        run_nginx -s reload
-        echo "$BALANCER_METHOD" >"$ROOM/balance"
+        if [[ $BALANCER_METHOD != "$was" ]]; then
+            # Running requests end where they are.
+            "${nginx[@]}" -q -s reload 2>>"$ROOM/nginx.log"
+        fi
+        # It may take nodes that are back for down for a second.
+        until_ready nginx "http://$BALANCER_LISTEN/healthz"
         return
     fi
     mkdir -p "$ROOM/nginx"
@@ -143,10 +154,9 @@ balance() {
         local port=${PORTS[nginx]:-$(free_port)}
         export BALANCER_LISTEN=127.0.0.1:$port
         render_nginx >"$ROOM/nginx.conf"
-        start nginx "$(nginx_bin)" -e stderr -p "$ROOM/nginx" -c "$ROOM/nginx.conf" -g 'daemon off;'
+        start nginx "${nginx[@]}" -g 'daemon off;'
         if wait_until nginx curl -fs -m 2 "http://127.0.0.1:$port/healthz"; then
             PORTS[nginx]=$port
-            echo "$BALANCER_METHOD" >"$ROOM/balance"
             return
         fi
         say "trying nginx again ($try)"
@@ -154,8 +164,10 @@ balance() {
     die "nginx does not start"
 }
 
-run_nginx() {
-    "$(nginx_bin)" -e stderr -p "$ROOM/nginx" -c "$ROOM/nginx.conf" "$@"
+# until_ready NAME URL: for what runs already.
+until_ready() {
+    read -r _ STARTED_PID _ <"$ROOM/$1.pid"
+    wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
 }
 
 # Variables for a shell.

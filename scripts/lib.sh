@@ -115,12 +115,13 @@ start() {
     echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
 }
 
-# birth_of PID: when the process was started, in ticks. With it a pid names one process for good: pids come round again.
+# birth_of PID: when the process was started, in ticks; nothing if it has ended, though its parent may not have noticed.
+# With it a pid names one process for good: pids come round again.
 birth_of() {
     local stat
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
     # The second field is the command's name, which may have spaces and brackets in it.
-    awk '{ print $20 }' <<<"${stat##*) }"
+    awk '$1 != "Z" && $1 != "X" { print $20 }' <<<"${stat##*) }"
 }
 
 # is_running NAME: does the process live that was started as NAME in this ROOM, by whichever script?
@@ -129,19 +130,31 @@ is_running() {
     read -r signal pid birth 2>/dev/null <"$ROOM/$1.pid" && [[ -n $birth && $birth == "$(birth_of "$pid")" ]]
 }
 
-# stop NAME: ends it, however it was started.
+# stop NAME: ends it and all of its processes.
 stop() {
-    local signal pid birth
-    is_running "$1" || return 0
-    read -r signal pid birth <"$ROOM/$1.pid"
-    end_process "$signal" "$pid"
+    local signal pid
+    if is_running "$1"; then
+        read -r signal pid _ <"$ROOM/$1.pid"
+        end_process "$signal" "$pid"
+    fi
+    sweep "$1"
+}
+
+# sweep NAME: ends what a killed NAME has left: workers of nginx, say, which still answer on its port. Whose they are is
+# seen by where their output goes.
+sweep() {
+    local output pid
+    while read -r output; do
+        pid=${output#/proc/}
+        end_process KILL "${pid%%/*}"
+    done < <(find /proc/[0-9]*/fd/1 -lname "$ROOM/$1.log" 2>/dev/null)
 }
 
 # end_process SIGNAL PID: returns when it has ended; after ten seconds by force.
 end_process() {
     kill -s "$1" "$2" 2>/dev/null || return 0
     for _ in {1..200}; do
-        kill -0 "$2" 2>/dev/null || return 0
+        [[ -n $(birth_of "$2") ]] || return 0
         sleep 0.05
     done
     kill -KILL "$2" 2>/dev/null || true
@@ -173,6 +186,8 @@ start_postgres() {
         (cd "$dir" && setpriv "${AS_POSTGRES[@]}" -- "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust \
             --username=postgres -D "$dir/data" >"$ROOM/initdb.log" 2>&1) ||
             die "initdb failed: $(cat "$ROOM/initdb.log")"
+    else
+        forget_killed_postgres "$dir"
     fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
         -c fsync=on -c synchronous_commit=on)
@@ -187,6 +202,13 @@ start_postgres() {
         say "trying Postgres again ($try)"
     done
     die "Postgres does not start"
+}
+
+# forget_killed_postgres DIR: to Postgres, a killed server whose parent has not noticed still runs: in a container without an
+# init, say. Its lock files may go once none of its processes is left.
+forget_killed_postgres() {
+    sweep postgres
+    rm -f "$1"/data/postmaster.pid "$1"/.s.PGSQL.*
 }
 
 # postgres_is_ready LOCK_FILE: unlike a connection, it cannot be that of another server on the port; and its first line tells
