@@ -34,8 +34,10 @@ up() {
     local binary=${CLUSTER_BINARY-}
     if [[ -z $binary ]]; then
         cargo build --release --locked -p latchgate
-        binary=$(realpath "${CARGO_TARGET_DIR:-target}/release/latchgate")
+        binary=${CARGO_TARGET_DIR:-target}/release/latchgate
     fi
+    # One path for it, wherever it is looked at from.
+    binary=$(realpath "$binary")
     # Each waiter is two connections of nginx.
     ulimit -n "$(ulimit -Hn)"
 
