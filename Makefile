@@ -1,9 +1,9 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi bench
+.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for another store)
 	cargo run --release --locked -- serve $(ARGS)
@@ -20,7 +20,7 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-drift: ## Fail if openapi/openapi.json is not what the code generates
+drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
 	scripts/drift.sh
 
 openapi: ## Generate openapi/openapi.json from the code
@@ -30,3 +30,9 @@ openapi: ## Generate openapi/openapi.json from the code
 
 bench: ## Measure a node on a private Postgres beside a bare HTTP handler (ARGS go to the comparison)
 	scripts/bench.sh $(ARGS)
+
+cluster: ## Start Postgres, Redis, three nodes and nginx, or what of them does not run (ARGS="--balance round_robin")
+	scripts/cluster.sh up $(ARGS)
+
+cluster-down: ## Stop the cluster and remove its data
+	scripts/cluster.sh down

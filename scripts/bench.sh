@@ -27,22 +27,6 @@ age_postgres() {
 }
 age_postgres
 
-# start_http NAME COMMAND...: the command is given `--listen ADDRESS` as its last arguments; sets HTTP_URL.
-start_http() {
-    local name=$1 try port
-    shift
-    for try in 1 2 3; do
-        port=$(free_port)
-        start "$name" "$@" --listen "127.0.0.1:$port"
-        HTTP_URL=http://127.0.0.1:$port
-        if wait_until "$name" curl -fs -m 2 "$HTTP_URL/readyz"; then
-            return
-        fi
-        say "trying $name again ($try)"
-    done
-    die "$name does not start"
-}
-
 start_http latchgate "$bin/latchgate" serve --locks "$POSTGRES_URL"
 subject=$HTTP_URL
 start_http floor "$bin/latchgate-bench" floor-server

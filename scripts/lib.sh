@@ -14,12 +14,18 @@ SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/latchgate.XXXXXX")
 # The postgres user must be able to pass through to its own directory below.
 chmod 711 "$SCRATCH"
 STARTED=()
+# Where servers keep their data, their logs and their pid files.
+ROOM=$SCRATCH
+# Ports by server's name: given ones are taken, others are free ones and entered here.
+declare -A PORTS=()
+# Set by a script whose servers go on after it has ended.
+OUTLIVES=
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc curl jq postgres redis nginx) that are missing, by apt
-# when we are root, and otherwise says what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst jq nginx postgres python3-yaml redis) that
+# are missing, by apt when we are root, and otherwise says what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -42,7 +48,8 @@ has_tool() {
     case $1 in
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
-        nginx) command -v nginx >/dev/null || [[ -x /usr/sbin/nginx ]] ;;
+        nginx) [[ -n $(nginx_bin) ]] ;;
+        python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac
 }
@@ -50,6 +57,7 @@ has_tool() {
 package_of() {
     case $1 in
         cc) echo build-essential ;; # SQLite is compiled into the binary
+        envsubst) echo gettext-base ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
         *) echo "$1" ;;
@@ -62,6 +70,11 @@ postgres_bin() {
     initdb=$(find /usr/lib/postgresql/*/bin/initdb 2>/dev/null | sort -V | tail -n 1)
     [[ -n $initdb ]] || initdb=$(command -v initdb || true)
     [[ -z $initdb ]] || dirname "$initdb"
+}
+
+# nginx is in /usr/sbin, which is not in everybody's PATH.
+nginx_bin() {
+    PATH=$PATH:/usr/sbin command -v nginx || true
 }
 
 # free_port: below the kernel's ephemeral range, where no outgoing connection can take it.
@@ -81,10 +94,10 @@ free_port() {
 AS_POSTGRES=()
 [[ $(id -u) != 0 ]] || AS_POSTGRES=(--reuid postgres --regid postgres --init-groups)
 
-# start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $SCRATCH/NAME.log;
-# sets STARTED_PID. Should this script be killed outright, the kernel stops the command.
+# start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $ROOM/NAME.log;
+# sets STARTED_PID. Should this script be killed outright, the kernel stops the command, unless OUTLIVES is set.
 start() {
-    local name=$1 signal=TERM as=()
+    local name=$1 signal=TERM at_our_death as=()
     shift
     if [[ $name == postgres ]]; then
         # To Postgres, SIGTERM means: wait until all clients have gone.
@@ -93,10 +106,58 @@ start() {
     fi
     local apart=(setsid --)
     [[ -z ${ONE_SESSION-} ]] || apart=()
+    at_our_death=$signal
+    [[ -z $OUTLIVES ]] || at_our_death=clear
     # In one setpriv: a later change of user would make the kernel forget the signal.
-    "${apart[@]}" setpriv --pdeathsig "$signal" "${as[@]}" -- "$@" >>"$SCRATCH/$name.log" 2>&1 </dev/null &
+    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
+    echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
+}
+
+# birth_of PID: when the process was started, in ticks; nothing if it has ended, though its parent may not have noticed.
+# With it a pid names one process for good: pids come round again.
+birth_of() {
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+    # The second field is the command's name, which may have spaces and brackets in it.
+    awk '$1 != "Z" && $1 != "X" { print $20 }' <<<"${stat##*) }"
+}
+
+# is_running NAME: does the process live that was started as NAME in this ROOM, by whichever script?
+is_running() {
+    local signal pid birth
+    read -r signal pid birth 2>/dev/null <"$ROOM/$1.pid" && [[ -n $birth && $birth == "$(birth_of "$pid")" ]]
+}
+
+# stop NAME: ends it and all of its processes.
+stop() {
+    local signal pid
+    if is_running "$1"; then
+        read -r signal pid _ <"$ROOM/$1.pid"
+        end_process "$signal" "$pid"
+    fi
+    sweep "$1"
+}
+
+# sweep NAME: ends what a killed NAME has left: workers of nginx, say, which still answer on its port. Whose they are is
+# seen by where their output goes.
+sweep() {
+    local output pid
+    while read -r output; do
+        pid=${output#/proc/}
+        end_process KILL "${pid%%/*}"
+    done < <(find /proc/[0-9]*/fd/1 -lname "$ROOM/$1.log" 2>/dev/null)
+}
+
+# end_process SIGNAL PID: returns when it has ended; after ten seconds by force.
+end_process() {
+    kill -s "$1" "$2" 2>/dev/null || return 0
+    for _ in {1..200}; do
+        [[ -n $(birth_of "$2") ]] || return 0
+        sleep 0.05
+    done
+    kill -KILL "$2" 2>/dev/null || true
 }
 
 # wait_until NAME COMMAND...: until the command succeeds, while the process started as NAME lives; at most a minute.
@@ -107,7 +168,7 @@ wait_until() {
     until "$@" >/dev/null 2>&1; do
         if ! kill -0 "$pid" 2>/dev/null || ((SECONDS > deadline)); then
             say "$name did not get ready:"
-            tail -n 50 "$SCRATCH/$name.log" >&2
+            tail -n 50 "$ROOM/$name.log" >&2
             return 1
         fi
         sleep 0.05
@@ -117,20 +178,24 @@ wait_until() {
 
 # start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
-    local bin dir=$SCRATCH/postgres try port
+    local bin dir=$ROOM/postgres try port
     bin=$(postgres_bin)
-    mkdir "$dir"
-    [[ $(id -u) != 0 ]] || chown postgres: "$dir"
-    (cd "$dir" && setpriv "${AS_POSTGRES[@]}" -- "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust \
-        --username=postgres -D "$dir/data" >"$SCRATCH/initdb.log" 2>&1) ||
-        die "initdb failed: $(cat "$SCRATCH/initdb.log")"
+    if [[ ! -d $dir ]]; then
+        mkdir "$dir"
+        [[ $(id -u) != 0 ]] || chown postgres: "$dir"
+        (cd "$dir" && setpriv "${AS_POSTGRES[@]}" -- "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust \
+            --username=postgres -D "$dir/data" >"$ROOM/initdb.log" 2>&1) ||
+            die "initdb failed: $(cat "$ROOM/initdb.log")"
+    else
+        forget_killed_postgres "$dir"
+    fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
         -c fsync=on -c synchronous_commit=on)
     for try in 1 2 3; do
-        port=$(free_port)
-        # The directory's lock file, unlike a connection, cannot be that of another server on the port.
+        port=${PORTS[postgres]:-$(free_port)}
         start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"
-        if wait_until postgres grep -q '^ready' "$dir/data/postmaster.pid"; then
+        if wait_until postgres postgres_is_ready "$dir/data/postmaster.pid"; then
+            PORTS[postgres]=$port
             POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres
             return
         fi
@@ -139,14 +204,29 @@ start_postgres() {
     die "Postgres does not start"
 }
 
-# start_redis: a throw-away server that keeps everything in memory; sets REDIS_URL.
+# forget_killed_postgres DIR: to Postgres, a killed server whose parent has not noticed still runs: in a container without an
+# init, say. Its lock files may go once none of its processes is left.
+forget_killed_postgres() {
+    sweep postgres
+    rm -f "$1"/data/postmaster.pid "$1"/.s.PGSQL.*
+}
+
+# postgres_is_ready LOCK_FILE: unlike a connection, it cannot be that of another server on the port; and its first line tells
+# it from one that a killed server has left behind.
+postgres_is_ready() {
+    [[ $(head -n 1 "$1") == "$STARTED_PID" ]] && grep -q '^ready' "$1"
+}
+
+# start_redis: a throw-away server that keeps everything in memory, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
+REDIS_OPTIONS=()
 start_redis() {
-    local dir=$SCRATCH/redis try port
-    mkdir "$dir"
+    local dir=$ROOM/redis try port
+    mkdir -p "$dir"
     for try in 1 2 3; do
-        port=$(free_port)
-        start redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no
+        port=${PORTS[redis]:-$(free_port)}
+        start redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no "${REDIS_OPTIONS[@]}"
         if wait_until redis redis-cli -p "$port" ping; then
+            PORTS[redis]=$port
             REDIS_URL=redis://127.0.0.1:$port
             return
         fi
@@ -155,17 +235,38 @@ start_redis() {
     die "Redis does not start"
 }
 
+# start_http NAME COMMAND...: the command is given `--listen ADDRESS` as its last arguments; sets HTTP_URL.
+start_http() {
+    local name=$1 try port
+    shift
+    for try in 1 2 3; do
+        port=${PORTS[$name]:-$(free_port)}
+        start "$name" "$@" --listen "127.0.0.1:$port"
+        HTTP_URL=http://127.0.0.1:$port
+        if wait_until "$name" curl -fs -m 2 "$HTTP_URL/readyz"; then
+            PORTS[$name]=$port
+            return
+        fi
+        say "trying $name again ($try)"
+    done
+    die "$name does not start"
+}
+
+# render_nginx: prints deploy/nginx.conf with the environment's BALANCER_… variables in their places, as nginx's own image
+# renders it. Nothing else with a $ is touched: nginx has variables itself.
+render_nginx() {
+    local names
+    # shellcheck disable=SC2016 # envsubst wants the names as they stand in the template
+    names=$(compgen -e BALANCER_ | sed 's/.*/${&}/')
+    envsubst "$names" <deploy/nginx.conf
+}
+
 # stop_all: ends what was started, last first, and removes its data. Runs by itself at the end.
 stop_all() {
     local signal pid index
     for ((index = ${#STARTED[@]} - 1; index >= 0; index--)); do
         read -r signal pid <<<"${STARTED[index]}"
-        kill -s "$signal" "$pid" 2>/dev/null || continue
-        for _ in {1..200}; do
-            kill -0 "$pid" 2>/dev/null || break
-            sleep 0.05
-        done
-        kill -KILL "$pid" 2>/dev/null || true
+        end_process "$signal" "$pid"
     done
     STARTED=()
     rm -rf "$SCRATCH"

@@ -35,6 +35,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Bring the store's schema up to date, and end.
     Migrate(MigrateArgs),
+    /// Ask the node on this machine whether it can serve; fails if not. For health checks in images without curl.
+    Health(HealthArgs),
     /// Print the API's description (OpenAPI, JSON).
     Openapi,
 }
@@ -95,6 +97,17 @@ pub struct MigrateArgs {
     pub store: StoreArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// The address that the node listens on; one for all interfaces is asked on loopback.
+    #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+
+    /// Longest time for the answer, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HEALTH_TIMEOUT_MS", default_value_t = 2_000)]
+    pub timeout_ms: u64,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod health;
+
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
@@ -11,6 +13,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => serve::migrate(args).await,
+        Command::Health(args) => health::run(&args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());
             Ok(())

@@ -87,3 +87,19 @@ async fn settings_come_from_the_environment_too() {
     assert!(node.log().contains("Postgres"), "{}", node.log());
     crate::client::acquire(&node, "k", json!({ "ttl_ms": 40_001 })).await.assert_problem(400, "invalid-request");
 }
+
+#[tokio::test]
+async fn health_succeeds_only_while_the_node_answers() {
+    let health = async |listen: String| {
+        let args = ["health", "--timeout-ms", "1000", "--listen", &listen];
+        let ended = tokio::process::Command::new(BIN).args(args).output().await.unwrap();
+        (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let mut node = embedded().await;
+    let port = node.port();
+    assert_eq!(health(format!("0.0.0.0:{port}")).await, (true, String::new()));
+    node.pause();
+    let (is_healthy, said) = health(format!("127.0.0.1:{port}")).await;
+    assert!(!is_healthy && said.contains("does not answer"), "{said}");
+    node.resume();
+}

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Compares docker-compose.yml, deploy/Dockerfile, deploy/nginx.conf and .env.example with each other and with what the
+binary accepts. Called by scripts/check-deploy.sh from the top directory, with the binary as its argument.
+
+Prints the variables that docker-compose.yml gives to nginx's template, one NAME=value in each line."""
+
+import ipaddress
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import yaml
+
+BINARY = sys.argv[1]
+WRONG = []
+
+
+def expect(holds, complaint):
+    if not holds:
+        WRONG.append(complaint)
+
+
+def read(path):
+    return pathlib.Path(path).read_text(encoding="utf-8")
+
+
+def interpolated(value):
+    """As Compose does it: with the defaults, and with a password for what has none."""
+    if isinstance(value, dict):
+        return {key: interpolated(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [interpolated(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match):
+        if match.group(0) == "$$":
+            return "$"
+        return match.group(3) if match.group(2) == ":-" else "0123456789abcdef"
+
+    return re.sub(r"\$\$|\$\{(\w+)(:-|:\?)([^}]*)\}", replace, value)
+
+
+def latchgate(*arguments, env=None):
+    bare = {name: text for name, text in os.environ.items() if not name.startswith("LATCHGATE_")}
+    return subprocess.run([BINARY, *arguments], env=bare | (env or {}), capture_output=True, text=True, timeout=20)
+
+
+def setting(flag):
+    """The default of a flag of `serve`."""
+    entry = re.search(rf" --{flag} <\w+> [^\[]*\[env: \w+=\] \[default: (\d+)\]", SERVE_HELP)
+    expect(entry, f"serve has no --{flag} with a default")
+    return int(entry.group(1)) if entry else 0
+
+
+def in_ms(text):
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m)", text).groups()
+    return int(number) * {"ms": 1, "s": 1_000, "m": 60_000}[unit]
+
+
+def directive(name, text):
+    found = re.search(rf"^\s*{name} (\S+);", text, re.MULTILINE)
+    expect(found, f"deploy/nginx.conf does not say {name}")
+    return found.group(1) if found else "0s"
+
+
+def check_environment_file():
+    used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT))
+    told = set(re.findall(r"^(?:# )?([A-Z_]+)=", read(".env.example"), re.MULTILINE))
+    expect(used == told, f".env.example and docker-compose.yml differ in {sorted(used ^ told)}")
+
+
+def check_nodes(nodes, dockerfile):
+    known = set(re.findall(r"\[env: (\w+)", SERVE_HELP))
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE).group(1))
+    expect(re.search(rf"^COPY --from=build \S+ {entry[0]}$", dockerfile, re.MULTILINE), "ENTRYPOINT is not what is copied")
+    image_env = dict(re.findall(r"^ENV (\w+)=(\S+)$", dockerfile, re.MULTILINE))
+    exposed = re.search(r"^EXPOSE (\d+)$", dockerfile, re.MULTILINE).group(1)
+    expect([node for node in nodes.values() if "build" in node], "no node builds the image")
+    for name, node in nodes.items():
+        env = image_env | node["environment"]
+        expect(env.keys() <= known, f"{name}: serve does not know {sorted(env.keys() - known)}")
+        accepted = latchgate(*node["command"], "--help")
+        expect(accepted.returncode == 0, f"{name}: {node['command']}: {accepted.stderr}")
+        # The last thing that is looked at before a store is opened: all other values have been accepted by then.
+        refused = latchgate(*node["command"], env=env | {"LATCHGATE_LOCKS": "nothing"})
+        expect("--locks must be" in refused.stderr, f"{name}: its environment is refused: {refused.stderr}")
+        check_urls(name, env)
+        test = node["healthcheck"]["test"]
+        expect(test[:2] == ["CMD", entry[0]], f"{name}: the health check runs something else")
+        health = latchgate(*test[2:], "--help")
+        expect(health.returncode == 0, f"{name}: {test}: {health.stderr}")
+        expect(env["LATCHGATE_LISTEN"].endswith(f":{exposed}"), f"{name} does not listen on the exposed port")
+        expect(in_ms(node["stop_grace_period"]) > setting("drain-timeout-ms"), f"{name} is killed while it drains")
+
+
+def check_urls(name, env):
+    locks, gate = urlsplit(env.get("LATCHGATE_LOCKS", "")), urlsplit(env.get("LATCHGATE_GATE", ""))
+    postgres, redis = SERVICES["postgres"]["environment"], SERVICES["redis"]["environment"]
+    expect(
+        (locks.scheme, locks.username, locks.password, locks.hostname, locks.port or 5432, locks.path[1:])
+        == ("postgres", postgres["POSTGRES_USER"], postgres["POSTGRES_PASSWORD"], "postgres", 5432, postgres["POSTGRES_DB"]),
+        f"{name}: LATCHGATE_LOCKS does not lead to the service postgres",
+    )
+    expect(
+        (gate.scheme, gate.password, gate.hostname, gate.port or 6379)
+        == ("redis", redis["REDISCLI_AUTH"], "redis", 6379),
+        f"{name}: LATCHGATE_GATE does not lead to the service redis",
+    )
+
+
+def check_services():
+    for name, service in SERVICES.items():
+        for key in ("restart", "healthcheck", "stop_grace_period", "networks"):
+            expect(key in service, f"{name} has no {key}")
+        expect(set(service["networks"]) <= COMPOSE["networks"].keys(), f"{name} is on a network that does not exist")
+        expect(set(service.get("depends_on", [])) <= SERVICES.keys(), f"{name} depends on a service that does not exist")
+        if name != "postgres":
+            expect(service.get("read_only") is True, f"{name} can write to its root file system")
+            expect(service.get("user", "root").split(":")[0] not in ("root", "0"), f"{name} runs as root")
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            is_there = os.path.exists(source) if source.startswith(".") else source in COMPOSE["volumes"]
+            expect(is_there, f"{name}: there is no {source}")
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    expect(COMPOSE["volumes"].keys() <= used, "a volume is not used")
+
+
+def check_stores():
+    postgres, redis = SERVICES["postgres"], SERVICES["redis"]
+    expect(int(postgres["image"].split(":")[1]) >= 18, "before 18, Postgres's data was in another directory")
+    expect("postgres:/var/lib/postgresql" in postgres["volumes"], "Postgres's data is not in its volume")
+    command = shlex.split(redis["command"][-1].splitlines()[0], posix=True)
+    directory = command[command.index("--dir") + 1]
+    expect(f"redis:{directory}" in redis["volumes"], "Redis's data is not in its volume")
+    local = shlex.split(re.search(r"^REDIS_OPTIONS=\((.+)\)$", read("scripts/cluster.sh"), re.MULTILINE).group(1))
+    for option, value in zip(local[::2], local[1::2]):
+        given = command[command.index(option) + 1] if option in command else None
+        expect(given == value, f"Redis: {option} is {value} in scripts/cluster.sh and {given} in docker-compose.yml")
+
+
+def check_nginx(nodes):
+    nginx, template = SERVICES["nginx"], read("deploy/nginx.conf")
+    env = nginx["environment"]
+    given = {name for name in env if re.search(env["NGINX_ENVSUBST_FILTER"], name)}
+    local = set(re.findall(r"export (BALANCER_\w+)=", read("scripts/cluster.sh")))
+    wanted = set(re.findall(r"\$\{(\w+)\}", template))
+    expect(given == wanted, f"deploy/nginx.conf and docker-compose.yml differ in {sorted(given ^ wanted)}")
+    expect(local == wanted, f"deploy/nginx.conf and scripts/cluster.sh differ in {sorted(local ^ wanted)}")
+    rendered = env["NGINX_ENVSUBST_OUTPUT_DIR"]
+    expect(rendered in nginx["tmpfs"], "nginx cannot write the rendered template")
+    expect("./deploy/nginx.conf:/etc/nginx/templates/nginx.conf.template:ro" in nginx["volumes"], "no template")
+    expect(f"{rendered}/nginx.conf" in nginx["command"] and rendered in nginx["command"], "nginx reads another file")
+    port = env["BALANCER_LISTEN"].split(":")[1]
+    expect(nginx["ports"][0].endswith(f":{port}"), "another port is published than nginx listens on")
+    expect(f"http://127.0.0.1:{port}/healthz" in nginx["healthcheck"]["test"], "nginx's health check asks another port")
+
+    subnet = ipaddress.ip_network(COMPOSE["networks"]["front"]["ipam"]["config"][0]["subnet"])
+    addresses = []
+    for name, node in nodes.items():
+        address = node["networks"]["front"]["ipv4_address"]
+        expect(ipaddress.ip_address(address) in subnet, f"{name}: {address} is not in {subnet}")
+        addresses.append(f"{address}:{node['environment']['LATCHGATE_LISTEN'].split(':')[1]}")
+    balanced = [env[name] for name in sorted(env) if name.startswith("BALANCER_NODE_")]
+    expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
+
+    body = directive("client_max_body_size", template)
+    expect(body == f"{setting('operation-body-bytes-max') // 1024}k", f"nginx takes bodies of {body}, a node does not")
+    read_timeout = in_ms(directive("proxy_read_timeout", template))
+    expect(read_timeout > setting("wait-ms-max") + 10_000, "nginx does not wait for a long poll")
+    for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
+        expect(in_ms(keepalive) < setting("header-timeout-ms"), "nginx uses connections that a node has closed")
+    for name in sorted(given):
+        print(f"{name}={env[name]}")
+
+
+def check_dockerfile(dockerfile):
+    copied = set()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE):
+        copied |= set(line.split()[:-1])
+    let_in = set(re.findall(r"^!(\S+)$", read(".dockerignore"), re.MULTILINE))
+    expect(copied == let_in, f"deploy/Dockerfile and .dockerignore differ in {sorted(copied ^ let_in)}")
+    for path in copied:
+        expect(os.path.exists(path), f"deploy/Dockerfile copies {path}, which does not exist")
+    for source in pathlib.Path("service").glob("*/src/**/*.rs"):
+        for embedded in re.findall(r'include_(?:str|bytes)!\("([^"]+)"\)', read(source)):
+            check_embedded(source, source.parent / embedded, copied)
+        for embedded in re.findall(r'migrate!\("([^"]+)"\)', read(source)):
+            check_embedded(source, pathlib.Path(*source.parts[:2]) / embedded, copied)
+    version = re.search(r'^rust-version = "(.+)"$', read("Cargo.toml"), re.MULTILINE).group(1)
+    expect(f"ARG RUST_VERSION={version}\n" in dockerfile, f"deploy/Dockerfile does not build with Rust {version}")
+
+
+def check_embedded(source, path, copied):
+    path = os.path.relpath(path)
+    expect(os.path.exists(path), f"{source}: there is no {path}")
+    expect(path.split("/")[0] in copied, f"{source} embeds {path}, which deploy/Dockerfile does not copy")
+
+
+# On one line: it is wrapped anywhere.
+SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
+COMPOSE_TEXT = read("docker-compose.yml")
+COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))
+SERVICES = COMPOSE["services"]
+
+
+def main():
+    dockerfile = read("deploy/Dockerfile")
+    nodes = {name: service for name, service in SERVICES.items() if service["image"].startswith("latchgate:")}
+    check_environment_file()
+    check_services()
+    check_nodes(nodes, dockerfile)
+    check_stores()
+    check_nginx(nodes)
+    check_dockerfile(dockerfile)
+    for complaint in WRONG:
+        print(f"error: {complaint}", file=sys.stderr)
+    sys.exit(1 if WRONG else 0)
+
+
+main()

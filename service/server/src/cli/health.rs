@@ -1,0 +1,41 @@
+//! `latchgate health`: `/readyz` of a node on this machine, as an exit code.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::config::HealthArgs;
+
+/// # Errors
+/// When the node does not answer in time, or answers that it cannot serve.
+pub async fn run(args: &HealthArgs) -> anyhow::Result<()> {
+    let address = reachable(args.listen);
+    let asking = tokio::time::timeout(Duration::from_millis(args.timeout_ms), ask(address));
+    let answer = asking.await.with_context(|| format!("{address} does not answer"))?;
+    let status = answer.with_context(|| format!("cannot ask {address}"))?;
+    ensure!(status.starts_with("HTTP/1.1 200 "), "{address} answers {status:?}");
+    Ok(())
+}
+
+/// The status line of the node's answer.
+async fn ask(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(16 * 1_024).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
+}
+
+/// Nobody can connect to "all interfaces".
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, listen.port())
+}
