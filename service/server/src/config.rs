@@ -249,6 +249,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", env = "LATCHGATE_COLLECT_ROWS", default_value_t = 1_000, value_parser = positive)]
     pub collect_rows: usize,
 
+    /// How long to go on accepting connections at a shutdown, in ms, for load balancers that ask /readyz to notice. Waits end
+    /// with tickets at once in any case.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_DRAIN_NOTICE_MS", default_value_t = 0)]
+    pub drain_notice_ms: u64,
+
     /// Longest time for running requests to end at a shutdown, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_DRAIN_TIMEOUT_MS", default_value_t = 10_000)]
     pub drain_timeout_ms: u64,

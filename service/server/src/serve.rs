@@ -48,6 +48,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
             tracing::info!(signal = told?, "shutting down");
             locks.close();
             operations.close();
+            tokio::time::sleep(Duration::from_millis(args.drain_notice_ms)).await;
             stop.cancel();
         }
         ended = &mut serving => return ended.context("the server ended by itself"),

@@ -111,9 +111,6 @@ impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
     pub async fn acquire_many(&self, ask: ManyAsk) -> Answer<AcquiredMany> {
-        if self.node.closing.is_cancelled() && !ask.wait.is_zero() {
-            return Err(Failure::ShuttingDown);
-        }
         let lease_id = ask.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own: whatever it is at when the client goes away, it is brought to an end.

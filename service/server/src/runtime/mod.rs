@@ -146,8 +146,11 @@ impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
     pub async fn acquire(&self, address: &Address, ask: Ask) -> Answer<Acquired> {
-        if self.node.closing.is_cancelled() && !ask.wait.is_zero() {
-            return Err(Failure::ShuttingDown);
+        let mut ask = ask;
+        // A node that is shutting down lets nobody wait: who would have to gets a ticket instead.
+        let is_sent_on = self.node.closing.is_cancelled() && !ask.wait.is_zero();
+        if is_sent_on {
+            ask.wait = Duration::ZERO;
         }
         let shard = self.shard(address);
         // The last quarter is for those who hold something already.
@@ -161,7 +164,12 @@ impl Locks {
         let mut leaving = Leaving { shard, address, id, is_armed: true };
         let delivery = answer.await;
         leaving.is_armed = false;
-        delivery.map_or_else(|_| Err(unanswered(&lease_id)), call::Delivery::accept)
+        match delivery.map_or_else(|_| Err(unanswered(&lease_id)), call::Delivery::accept) {
+            Ok(Acquired::Refused(refused)) if is_sent_on => {
+                Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
+            }
+            answer => answer,
+        }
     }
 
     /// # Errors

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::runtime::{Ask, Failure, Locks, RefusedBecause};
+use latchgate::runtime::{Ask, Locks, RefusedBecause};
 
 use crate::asking::{ask, granted, hold, holder, id, join, joined, key, refused, release, until_waiting, wait};
 use crate::worlds::World;
@@ -81,8 +81,8 @@ pub async fn closing_ends_waits_and_serves_the_rest(world: &World) {
     for waiting in waiting {
         assert_eq!(refused(joined(waiting).await).why, RefusedBecause::WaitTimeout);
     }
-    let answer = node.acquire(&key(), wait("fourth")).await;
-    assert!(matches!(answer, Err(Failure::ShuttingDown)), "{answer:?}");
+    // It would have to wait: it gets its place, to wait with elsewhere.
+    assert_eq!(refused(node.acquire(&key(), wait("fourth")).await).why, RefusedBecause::WaitTimeout);
     assert_eq!(refused(node.acquire(&key(), ask("fifth")).await).why, RefusedBecause::Held);
     release(&node, "first").await;
     hold(&node, "sixth").await;
