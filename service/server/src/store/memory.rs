@@ -11,8 +11,8 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
-    WAKE_UPS_MAX, WakeUp,
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, Rule, StoreError, Stored,
+    Version, WAKE_UPS_MAX, WakeUp,
 };
 
 /// Clones share the states, as nodes share a database.
@@ -59,23 +59,28 @@ impl Shared {
         Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() }
     }
 
-    fn commit(&self, now: Timestamp, changes: &[Change]) -> Committed {
+    fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Committed {
         let mut rows = self.rows();
         let store_now = self.clock.now();
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Committed { now: store_now, result: CommitResult::ClockOff };
         }
-        let mut write = |change: &Change| {
-            let version = rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version);
-            if version != change.expected {
+        let holds = |rows: &BTreeMap<Address, Row>, change: &Change| {
+            rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
+        };
+        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&rows, change)) {
+            return Committed { now: store_now, result: CommitResult::Checked(vec![None; changes.len()]) };
+        }
+        let write = |change: &Change| {
+            if !holds(&rows, change) {
                 return None;
             }
-            let version = version.next(now);
+            let version = change.expected.next(now);
             let stored = Stored { version, state: change.state.clone() };
             rows.insert(change.address.clone(), Row { stored, keep_until: change.keep_until });
             Some(version)
         };
-        let versions = changes.iter().map(&mut write).collect();
+        let versions = changes.iter().map(write).collect();
         Committed { now: store_now, result: CommitResult::Checked(versions) }
     }
 }
@@ -100,7 +105,7 @@ impl LockStore for MemoryStore {
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
-        Ok(self.shared.commit(now, changes))
+        Ok(self.shared.commit(now, changes, Rule::Each))
     }
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
@@ -174,6 +179,10 @@ struct Locked {
 #[async_trait]
 impl LockedStates for Locked {
     async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        Ok(self.shared.commit(now, changes))
+        Ok(self.shared.commit(now, changes, Rule::Each))
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        Ok(self.shared.commit(now, changes, Rule::AllOrNone))
     }
 }

@@ -83,6 +83,29 @@ pub enum CommitResult {
     ClockOff,
 }
 
+impl CommitResult {
+    /// The same after it has been undone.
+    pub(crate) fn undone(self) -> Self {
+        match self {
+            Self::Checked(versions) => Self::Checked(vec![None; versions.len()]),
+            Self::ClockOff => Self::ClockOff,
+        }
+    }
+
+    /// Whether every change was made.
+    pub(crate) fn is_complete(&self) -> bool {
+        matches!(self, Self::Checked(versions) if versions.iter().all(Option::is_some))
+    }
+}
+
+/// Which changes of a batch are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Each whose version holds.
+    Each,
+    AllOrNone,
+}
+
 /// The store broke. Contention is not an error: see [`CommitResult`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -170,12 +193,12 @@ pub trait LockStore: Send + Sync + 'static {
 /// States that nobody else can change.
 #[async_trait]
 pub trait LockedStates: Send {
+    /// As [`LockStore::commit`]. A row that was not there could not be locked: its change may lose.
     async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 
-    /// Writes all changes, or none if the version of one of them does not hold.
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.commit(now, changes).await
-    }
+    /// Writes all changes, or none if the version of one of them does not hold: then every version in the answer is
+    /// `None`, those of the changes that could have been made too.
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 }
 
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.

@@ -5,7 +5,7 @@ use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
 use latchgate_testkit::eventually;
 
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, state};
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, state};
 
 pub async fn locked_states_are_loaded_in_the_order_asked(world: &World) {
     let (a, b, c) = (at("a"), at("b"), at("c"));
@@ -86,6 +86,46 @@ pub async fn a_locked_commit_is_held_to_the_clock_as_it_is_then(world: &World) {
         return;
     }
     panic!("this machine never came to a commit within the clock bound");
+}
+
+pub async fn changes_that_go_together_are_all_made(world: &World) {
+    let (there, fresh) = (at("there"), at("fresh"));
+    let version = world.write(&there, state(1), FOREVER).await;
+    let versions = world.commit_all(&[new(&fresh, state(2)), change(&there, version, state(3))]).await;
+    for ((address, version), number) in [&fresh, &there].into_iter().zip(versions).zip([2, 3]) {
+        assert_eq!(world.load(address).await, Stored { version: version.unwrap(), state: state(number) });
+    }
+}
+
+pub async fn of_changes_that_go_together_none_is_made_if_one_cannot_be(world: &World) {
+    let (there, fresh, taken, gone) = (at("there"), at("fresh"), at("taken"), at("gone"));
+    let version = world.write(&there, state(1), FOREVER).await;
+    let stale = world.write(&taken, state(1), FOREVER).await;
+    let current = world.write(&taken, state(2), FOREVER).await;
+    let possible = [change(&there, version, state(9)), new(&fresh, state(9))];
+    let impossible = [change(&taken, stale, state(9)), new(&taken, state(9)), change(&gone, version, state(9))];
+    for impossible in impossible {
+        let [first, last] = possible.clone();
+        assert_eq!(world.commit_all(&[first, impossible, last]).await, [None, None, None]);
+        assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
+        assert_eq!(world.load(&taken).await, Stored { version: current, state: state(2) });
+        assert_eq!(world.load(&fresh).await, Stored::default());
+        assert_eq!(world.load(&gone).await, Stored::default());
+    }
+    assert!(world.commit_all(&possible).await.iter().all(Option::is_some));
+}
+
+pub async fn changes_that_go_together_are_held_to_the_clock(world: &World) {
+    let (there, fresh) = (at("there"), at("fresh"));
+    let version = world.write(&there, state(1), FOREVER).await;
+    let changes = [change(&there, version, state(2)), new(&fresh, state(2))];
+    let (loaded, locked) = world.store.lock(&[there.clone(), fresh.clone()]).await.unwrap();
+    let ahead = loaded.now.plus_ms(CLOCK_BOUND_MS + 20_000);
+    assert_eq!(locked.commit_all(ahead, &changes).await.unwrap().result, CommitResult::ClockOff);
+    assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
+    assert_eq!(world.load(&fresh).await, Stored::default());
+    // The locks are gone with it.
+    assert!(world.commit(&changes).await.iter().all(Option::is_some));
 }
 
 async fn a_while_after(world: &World, time: latchgate_core::Timestamp) {

@@ -1,13 +1,13 @@
 //! What nodes that share a Postgres are promised besides.
 
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{LockStore, WakeUp};
+use latchgate::store::{CommitResult, LockStore, Stored, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
 use crate::waking::next;
-use crate::worlds::{FOREVER, PATIENCE, World, at, postgres_config, state};
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, postgres_config, state};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_that_was_cut_off_says_that_wake_ups_may_have_been_missed() {
@@ -54,6 +54,30 @@ async fn a_database_without_a_schema_is_refused_with_advice() {
     let config = postgres_config().await;
     let Err(error) = PostgresStore::open(&config).await else { panic!("opened without a schema") };
     assert!(error.to_string().contains("latchgate migrate"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_made_by_somebody_else_meanwhile_undoes_all_changes_that_go_together() {
+    let world = crate::worlds::postgres().await;
+    // A row that is not there cannot be locked.
+    let there = at("there");
+    let version = world.write(&there, state(1), FOREVER).await;
+    for round in 0..20 {
+        let fresh = at(&format!("fresh-{round}"));
+        let (loaded, locked) = world.store.lock(&[there.clone(), fresh.clone()]).await.unwrap();
+        let theirs = world.write(&fresh, state(2), FOREVER).await;
+        let changes = [change(&there, version, state(3)), new(&fresh, state(3))];
+        let committed = locked.commit_all(loaded.now, &changes).await.unwrap();
+        assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
+        assert_eq!(world.load(&fresh).await, Stored { version: theirs, state: state(2) });
+        if committed.result == CommitResult::ClockOff {
+            // Too slow to say anything.
+            continue;
+        }
+        assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
+        return;
+    }
+    panic!("this machine never came to a commit within the clock bound");
 }
 
 /// Ends the store's connections that fit the condition; there must be some.

@@ -8,7 +8,7 @@ use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
-use latchgate_core::lock::{Acquire, Command, LeaseId, LockState, Metadata, NodeId, Place, step};
+use latchgate_core::lock::{Acquire, Command, LeaseId, LockState, Metadata, Mode, NodeId, Place, step};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
@@ -85,11 +85,23 @@ impl World {
         }
     }
 
+    /// As [`World::commit`], with the states locked: all changes or none.
+    pub async fn commit_all(&self, changes: &[Change]) -> Vec<Option<Version>> {
+        let addresses: Vec<Address> = changes.iter().map(|change| change.address.clone()).collect();
+        loop {
+            let (loaded, locked) = self.store.lock(&addresses).await.unwrap();
+            let committed = locked.commit_all(loaded.now, changes).await.unwrap();
+            if let CommitResult::Checked(versions) = committed.result {
+                return versions;
+            }
+        }
+    }
+
     /// Writes the key, whatever there is; returns the new version.
     pub async fn write(&self, address: &Address, state: LockState, keep_until: Timestamp) -> Version {
         loop {
             let expected = self.load(address).await.version;
-            let change = Change { address: address.clone(), expected, state: state.clone(), keep_until };
+            let change = Change { keep_until, ..change(address, expected, state.clone()) };
             if let Some(version) = self.commit(&[change]).await[0] {
                 return version;
             }
@@ -117,7 +129,8 @@ pub fn at(key: &str) -> Address {
 }
 
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
-    Change { address: address.clone(), expected, state, keep_until: FOREVER }
+    let address = address.clone();
+    Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until: FOREVER }
 }
 
 pub fn new(address: &Address, state: LockState) -> Change {
@@ -134,9 +147,15 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
     let acquire = Command::Acquire(Acquire {
         lease_id: LeaseId::parse(&format!("lease-{number}")).unwrap(),
         owner: None,
+        mode: Mode::Exclusive,
+        limit: None,
         ttl_ms: 30_000,
+        reentrant: true,
+        barge: false,
+        delay_ms: 0,
+        max_hold_ms: None,
         node: NodeId::new("node"),
-        place: Place { priority: 1, arrival: now },
+        place: Place { priority: 1, arrival: now, serial: 0 },
         behind: false,
         metadata: metadata.map(Metadata::from_json_text),
     });

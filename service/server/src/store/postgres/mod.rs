@@ -2,26 +2,26 @@
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
 pub(super) mod checks;
+mod commit;
+mod rows;
 mod statements;
 mod wake_ups;
 
-use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate_core::lock::{LockState, NodeId};
-use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use latchgate_core::lock::NodeId;
+use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use sqlx::{ConnectOptions, Connection, Row};
+use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 
+use self::commit::Locked;
+use self::rows::{read_collected, read_listed, read_loaded, read_timestamp};
 use super::connections::{Connections, Loan};
-use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
-    WakeUp,
-};
+use super::{Change, Collected, Committed, Loaded, LockStore, LockedStates, Page, StoreError, WakeUp};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
@@ -137,7 +137,8 @@ impl LockStore for PostgresStore {
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.lend().await?;
-        let committed = write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
+        let committed =
+            commit::write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
         connection.done();
         Ok(committed)
     }
@@ -216,21 +217,6 @@ impl LockStore for PostgresStore {
     }
 }
 
-struct Locked {
-    connection: PgConnection,
-}
-
-#[async_trait]
-impl LockedStates for Locked {
-    async fn commit(mut self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let written = write(&mut self.connection, now, changes).await;
-        let committed = written.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let done = sqlx::query("commit").execute(&mut self.connection).await;
-        done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
-        Ok(committed)
-    }
-}
-
 fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
     let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
     Ok(options.application_name("latchgate").disable_statement_logging())
@@ -269,90 +255,4 @@ async fn fetch(
     let apps: Vec<&str> = addresses.iter().map(|address| address.app.as_str()).collect();
     let keys: Vec<&str> = addresses.iter().map(|address| address.key.as_str()).collect();
     sqlx::query(statement).bind(apps).bind(keys).fetch_all(connection).await
-}
-
-async fn write(connection: &mut PgConnection, now: Timestamp, changes: &[Change]) -> Result<Committed, sqlx::Error> {
-    // Every committer takes its row locks in the same order, or two batches could wait for each other.
-    let mut order: Vec<usize> = (0..changes.len()).collect();
-    order.sort_unstable_by(|&a, &b| changes[a].address.cmp(&changes[b].address));
-    let sorted = || order.iter().map(|&index| &changes[index]);
-    let column = |value: fn(&Change, Timestamp) -> u64| -> Vec<i64> {
-        sorted().map(|change| value(change, now).cast_signed()).collect()
-    };
-    let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
-    let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
-    let row = sqlx::query(if has_new { statements::COMMIT_WITH_NEW } else { statements::COMMIT_CHANGED })
-        .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
-        .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
-        .bind(column(|change, now| change.expected.next(now).number()))
-        .bind(column(|change, _| change.expected.number()))
-        .bind(column(|change, _| change.keep_until.as_ms()))
-        .bind(states)
-        .bind(now.as_ms().cast_signed())
-        .bind(CLOCK_BOUND_MS.cast_signed())
-        .fetch_one(connection)
-        .await?;
-    let store_now = read_timestamp(&row, 0)?;
-    if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-        return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
-    }
-    let written: i64 = row.try_get(1)?;
-    let version = |change: &Change| Some(change.expected.next(now));
-    if usize::try_from(written).is_ok_and(|written| written == changes.len()) {
-        let versions = changes.iter().map(version).collect();
-        return Ok(Committed { now: store_now, result: CommitResult::Checked(versions) });
-    }
-    let apps: Vec<String> = row.try_get::<Option<_>, _>(2)?.unwrap_or_default();
-    let keys: Vec<String> = row.try_get::<Option<_>, _>(3)?.unwrap_or_default();
-    let made: HashMap<(&str, &str), ()> =
-        apps.iter().zip(&keys).map(|(app, key)| ((app.as_str(), key.as_str()), ())).collect();
-    let is_made = |change: &&Change| made.contains_key(&(change.address.app.as_str(), change.address.key.as_str()));
-    let versions = changes.iter().map(|change| Some(change).filter(is_made).and_then(version)).collect();
-    Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
-}
-
-fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
-    let mut states = Vec::with_capacity(rows.len());
-    let mut now = Timestamp::default();
-    for row in rows {
-        now = read_timestamp(row, 0)?;
-        states.push(match row.try_get::<Option<i64>, _>(1)? {
-            None => Stored::default(),
-            Some(version) => {
-                let state = read_state(row, 2)?;
-                Stored { version: Version::from_number(version.cast_unsigned()), state }
-            }
-        });
-    }
-    Ok(Loaded { states, now })
-}
-
-fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
-    Ok((read_key(row, 0)?, read_state(row, 1)?))
-}
-
-fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
-    let seen: i64 = row.try_get(0)?;
-    let removed: i64 = row.try_get(1)?;
-    let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
-    let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
-    Ok(Collected { removed: removed.cast_unsigned(), next })
-}
-
-fn read_state(row: &PgRow, index: usize) -> Result<LockState, sqlx::Error> {
-    serde_json::from_str(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {
-    let ms: i64 = row.try_get(index)?;
-    Ok(Timestamp::from_ms(ms.cast_unsigned()))
-}
-
-fn read_key(row: &PgRow, index: usize) -> Result<Key, sqlx::Error> {
-    Key::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-fn read_app(row: &PgRow, index: usize) -> Result<App, sqlx::Error> {
-    App::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -22,8 +22,8 @@ use super::clock::ProcessClock;
 use super::connections::{Connections, Loan};
 use super::gate::sqlite::SqliteGateStore;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, Stored, Version,
-    WakeUp,
+    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, Rule, StoreError, Stored,
+    Version, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -217,19 +217,35 @@ struct Locked {
     clock: ProcessClock,
 }
 
-#[async_trait]
-impl LockedStates for Locked {
-    async fn commit(mut self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+impl Locked {
+    async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let store_now = self.clock.now();
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
         }
         let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut self.connection);
         let rows = rows.await.map_err(|error| unavailable(&error))?;
+        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
+        let result = CommitResult::Checked(versions);
+        if rule == Rule::AllOrNone && !result.is_complete() {
+            let undone = sqlx::query("rollback").execute(&mut self.connection).await;
+            undone.map_err(|error| unavailable(&error))?;
+            return Ok(Committed { now: store_now, result: result.undone() });
+        }
         let done = sqlx::query("commit").execute(&mut self.connection).await;
         done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
-        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
-        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+        Ok(Committed { now: store_now, result })
+    }
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.write(now, changes, Rule::Each).await
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.write(now, changes, Rule::AllOrNone).await
     }
 }
 

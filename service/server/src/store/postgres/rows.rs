@@ -1,0 +1,53 @@
+//! What the statements answer with.
+
+use latchgate_core::lock::LockState;
+use latchgate_core::{Address, App, Key, Timestamp};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::store::{Collected, Loaded, Stored, Version};
+
+pub(super) fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
+    let mut states = Vec::with_capacity(rows.len());
+    let mut now = Timestamp::default();
+    for row in rows {
+        now = read_timestamp(row, 0)?;
+        states.push(match row.try_get::<Option<i64>, _>(1)? {
+            None => Stored::default(),
+            Some(version) => {
+                let state = read_state(row, 2)?;
+                Stored { version: Version::from_number(version.cast_unsigned()), state }
+            }
+        });
+    }
+    Ok(Loaded { states, now })
+}
+
+pub(super) fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
+    Ok((read_key(row, 0)?, read_state(row, 1)?))
+}
+
+pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
+    let seen: i64 = row.try_get(0)?;
+    let removed: i64 = row.try_get(1)?;
+    let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
+    let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
+    Ok(Collected { removed: removed.cast_unsigned(), next })
+}
+
+pub(super) fn read_state(row: &PgRow, index: usize) -> Result<LockState, sqlx::Error> {
+    serde_json::from_str(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {
+    let ms: i64 = row.try_get(index)?;
+    Ok(Timestamp::from_ms(ms.cast_unsigned()))
+}
+
+pub(super) fn read_key(row: &PgRow, index: usize) -> Result<Key, sqlx::Error> {
+    Key::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+pub(super) fn read_app(row: &PgRow, index: usize) -> Result<App, sqlx::Error> {
+    App::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
