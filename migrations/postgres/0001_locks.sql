@@ -9,6 +9,8 @@ create table locks (
     replaces   bigint not null,
     -- ms since the Unix epoch; after it the row may be collected, if unchanged.
     keep_until bigint not null,
+    -- ms since the Unix epoch; after it a lease in the state needs a look. Null: never. The walk that collects rows finds it.
+    notice_at  bigint,
     -- JSON as text: nothing here looks into it, and parsing it in every commit would cost the database a sixth of its time.
     state      text not null,
     primary key (app, key)

@@ -5,6 +5,7 @@ create table locks (
     version    integer not null,
     replaces   integer not null,
     keep_until integer not null,
+    notice_at  integer,
     state      text not null,
     primary key (app, key)
 ) strict, without rowid;

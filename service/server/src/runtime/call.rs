@@ -180,6 +180,8 @@ pub(super) enum Call {
     GiveBack(GiveBack),
     /// A waiter's client has gone.
     Leave(WaiterId),
+    /// Time has done something to the key that somebody may want to hear of.
+    Look,
 }
 
 /// A call and the key that it is about.

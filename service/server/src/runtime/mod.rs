@@ -132,9 +132,11 @@ impl Locks {
         let _ = node.looks.set(shard_wake_ups.clone());
         tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
-        tokio::spawn(running.clone().run_until_cancelled_owned(collector::run(Arc::clone(&node))));
+        let shards: Arc<[mpsc::Sender<Envelope>]> = shards.into();
+        let collector = collector::run(Arc::clone(&node), Arc::clone(&shards));
+        tokio::spawn(running.clone().run_until_cancelled_owned(collector));
         Ok(Self {
-            shards: shards.into(),
+            shards,
             node,
             next_waiter: Arc::default(),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),

@@ -250,6 +250,10 @@ impl Shard {
             Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
             Call::Command { command, reply } => (command, Reply::Outcome(reply)),
             Call::GiveBack(give_back) => (Command::GiveBack(give_back), Reply::Nobody),
+            Call::Look => {
+                brought.entry(address.clone()).or_default().must_load = true;
+                (Command::Tick, Reply::Nobody)
+            }
         };
         let brought = brought.entry(address).or_default();
         brought.must_load |= matches!(reply, Reply::Inspect(_));

@@ -32,6 +32,7 @@ struct Shared {
 
 struct Row {
     stored: Stored,
+    notice_at: Option<Timestamp>,
     keep_until: Timestamp,
 }
 
@@ -77,7 +78,8 @@ impl Shared {
             }
             let version = change.expected.next(now);
             let stored = Stored { version, state: change.state.clone() };
-            rows.insert(change.address.clone(), Row { stored, keep_until: change.keep_until });
+            let row = Row { stored, notice_at: change.notice_at, keep_until: change.keep_until };
+            rows.insert(change.address.clone(), row);
             Some(version)
         };
         let versions = changes.iter().map(write).collect();
@@ -130,17 +132,17 @@ impl LockStore for MemoryStore {
         let mut rows = self.shared.rows();
         let now = self.shared.clock.now();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let page: Vec<(Address, bool)> = rows
-            .range((from, Bound::Unbounded))
-            .take(limit)
-            .map(|(address, row)| (address.clone(), row.keep_until < now))
-            .collect();
-        let next = if page.len() == limit { page.last().map(|(address, _)| address.clone()) } else { None };
-        let over: Vec<&Address> = page.iter().filter(|(_, over)| *over).map(|(address, _)| address).collect();
+        let page: Vec<(&Address, &Row)> = rows.range((from, Bound::Unbounded)).take(limit).collect();
+        let addresses = |is_meant: fn(&Row, Timestamp) -> bool| -> Vec<Address> {
+            page.iter().filter(|(_, row)| is_meant(row, now)).map(|(address, _)| (*address).clone()).collect()
+        };
+        let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
+        let over = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
+        let next = if page.len() == limit { page.last().map(|(address, _)| (*address).clone()) } else { None };
         for address in &over {
-            rows.remove(*address);
+            rows.remove(address);
         }
-        Ok(Collected { removed: over.len() as u64, next })
+        Ok(Collected { removed: over.len() as u64, due, next })
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -53,7 +53,8 @@ pub struct Change {
     pub state: LockState,
     /// What is told of the change: written in the same commit, where the store keeps a history.
     pub events: Vec<Event>,
-    /// When time alone next does something to a lease that somebody may want to hear of.
+    /// When time alone next does something to a lease that somebody may want to hear of. Until that is done, and written
+    /// without a notice, the row stays.
     pub notice_at: Option<Timestamp>,
     /// After this the row may be collected.
     pub keep_until: Timestamp,
@@ -145,6 +146,8 @@ pub type Page = Vec<(Key, LockState)>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     pub removed: u64,
+    /// Rows whose `notice_at` has passed.
+    pub due: Vec<Address>,
     /// Where to go on; `None` at the end.
     pub next: Option<Address>,
 }
@@ -174,7 +177,7 @@ pub trait LockStore: Send + Sync + 'static {
     /// States of `app` whose keys begin with `prefix` and come after `after`, in key order, at most `limit`.
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
 
-    /// Looks at up to `limit` rows after `after` and removes those whose time to be kept is over.
+    /// Looks at up to `limit` rows after `after`: removes those whose time to be kept is over, and tells which are due.
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
 
     /// Tells nodes to look at keys. May be lost.

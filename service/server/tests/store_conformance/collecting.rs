@@ -52,6 +52,38 @@ pub async fn pages_cover_everything_once(world: &World) {
     }
 }
 
+pub async fn rows_are_due_once_their_notice_has_passed(world: &World) {
+    let later = world.now().await.plus_ms(3_600_000);
+    let keys = ["first", "last", "later", "never", "settled"].map(at);
+    let [first, last, is_later, never, settled] = &keys;
+    let notices =
+        [(first, Some(OVER)), (last, Some(OVER)), (is_later, Some(later)), (never, None), (settled, Some(OVER))];
+    let batch: Vec<Change> =
+        notices.into_iter().map(|(address, notice_at)| Change { notice_at, ..new(address, state(1)) }).collect();
+    let versions = world.commit(&batch).await;
+    // A change that is made takes the notice along.
+    assert!(world.commit(&[change(settled, versions[4].unwrap(), state(2))]).await[0].is_some());
+
+    assert_eq!(world.store.collect(None, 100).await.unwrap().due, [first.clone(), last.clone()]);
+    // Page by page as well, and again in the next walk.
+    let page = world.store.collect(None, 1).await.unwrap();
+    assert_eq!((&page.due[..], &page.next), (std::slice::from_ref(first), &Some(first.clone())));
+    assert_eq!(world.store.collect(page.next.as_ref(), 100).await.unwrap().due, [last.clone()]);
+}
+
+pub async fn a_row_that_is_due_is_kept_until_it_has_been_looked_at(world: &World) {
+    let key = at("key");
+    let over = Change { keep_until: OVER, ..new(&key, state(1)) };
+    let version = world.commit(&[Change { notice_at: Some(OVER), ..over.clone() }]).await[0].unwrap();
+    for _ in 0..2 {
+        let collected = world.store.collect(None, 100).await.unwrap();
+        assert_eq!((collected.removed, collected.due), (0, vec![key.clone()]));
+    }
+    assert!(world.commit(&[Change { expected: version, ..over }]).await[0].is_some());
+    let collected = world.store.collect(None, 100).await.unwrap();
+    assert_eq!((collected.removed, collected.due), (1, vec![]));
+}
+
 pub async fn a_row_made_anew_never_has_an_old_version(world: &World) {
     let key = at("key");
     let mut versions = Vec::new();

@@ -75,6 +75,8 @@ every_store! {
     collecting: [
         only_rows_past_their_time_are_collected,
         pages_cover_everything_once,
+        rows_are_due_once_their_notice_has_passed,
+        a_row_that_is_due_is_kept_until_it_has_been_looked_at,
         a_row_made_anew_never_has_an_old_version,
     ];
 }

@@ -62,6 +62,7 @@ pub(super) async fn write(
         .bind(column(|change, now| change.expected.next(now).number()))
         .bind(column(|change, _| change.expected.number()))
         .bind(column(|change, _| change.keep_until.as_ms()))
+        .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<Option<i64>>>())
         .bind(states)
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())

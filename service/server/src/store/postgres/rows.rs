@@ -32,7 +32,10 @@ pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sql
     let removed: i64 = row.try_get(1)?;
     let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
     let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
-    Ok(Collected { removed: removed.cast_unsigned(), next })
+    let apps: Vec<String> = row.try_get::<Option<_>, _>(4)?.unwrap_or_default();
+    let keys: Vec<String> = row.try_get::<Option<_>, _>(5)?.unwrap_or_default();
+    let due = apps.into_iter().zip(keys).map(|(app, key)| Ok(Address { app: parse_app(&app)?, key: parse_key(&key)? }));
+    Ok(Collected { removed: removed.cast_unsigned(), due: due.collect::<Result<_, sqlx::Error>>()?, next })
 }
 
 pub(super) fn read_state(row: &PgRow, index: usize) -> Result<LockState, sqlx::Error> {
@@ -45,9 +48,17 @@ pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sql
 }
 
 pub(super) fn read_key(row: &PgRow, index: usize) -> Result<Key, sqlx::Error> {
-    Key::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+    parse_key(row.try_get(index)?)
 }
 
 pub(super) fn read_app(row: &PgRow, index: usize) -> Result<App, sqlx::Error> {
-    App::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
+    parse_app(row.try_get(index)?)
+}
+
+fn parse_key(text: &str) -> Result<Key, sqlx::Error> {
+    Key::parse(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn parse_app(text: &str) -> Result<App, sqlx::Error> {
+    App::parse(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }

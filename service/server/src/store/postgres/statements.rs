@@ -31,10 +31,11 @@ with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), written as (
     update locks l
-    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, state = c.state
-    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-        as c (app, key, version, replaces, keep_until, state)
-    where abs(clock.now - $7) <= $8
+    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
+        state = c.state
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+        as c (app, key, version, replaces, keep_until, notice_at, state)
+    where abs(clock.now - $8) <= $9
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
     returning l.app, l.key
 )
@@ -48,19 +49,21 @@ pub(super) const COMMIT_WITH_NEW: &str = r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), change as materialized (
-    select c.* from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-        as c (app, key, version, replaces, keep_until, state)
-    where abs(clock.now - $7) <= $8
+    select c.*
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+        as c (app, key, version, replaces, keep_until, notice_at, state)
+    where abs(clock.now - $8) <= $9
 ), updated as (
     update locks l
-    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, state = c.state
+    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
+        state = c.state
     from change c
     where c.replaces > 0
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
     returning l.app, l.key
 ), inserted as (
-    insert into locks (app, key, version, replaces, keep_until, state)
-    select app, key, version, replaces, keep_until, state from change where replaces = 0
+    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
+    select app, key, version, replaces, keep_until, notice_at, state from change where replaces = 0
     on conflict (app, key) do nothing
     returning app, key
 ), written as (
@@ -79,20 +82,25 @@ limit $4"#;
 
 /// Walks the primary key a page at a time; the last address seen is where the next page begins.
 pub(super) const COLLECT: &str = r#"
-with page as (
-    select app, key, version from locks
+with clock as materialized (
+    select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
+), page as (
+    select app, key, version, notice_at from locks
     where (app, key) > ($1 collate "C", $2 collate "C")
     order by app, key
     limit $3
 ), removed as (
-    delete from locks l using page p
+    delete from locks l using clock, page p
     where l.app = p.app and l.key = p.key and l.version = p.version
-        and l.keep_until < floor(date_part('epoch', clock_timestamp()) * 1000)::bigint
+        and l.keep_until < clock.now and l.notice_at is null
     returning 1
+), due as (
+    select array_agg(app) as apps, array_agg(key) as keys from clock, page where notice_at < clock.now
 ), last as (
     select app, key from page order by app desc, key desc limit 1
 )
-select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last)"#;
+select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last),
+    (select apps from due), (select keys from due)"#;
 
 pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
 

@@ -163,26 +163,35 @@ impl LockStore for SqliteStore {
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
         let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
         let (app, key) = after.map_or(("", ""), |address| (address.app.as_str(), address.key.as_str()));
-        let limit_bound = i64::try_from(limit).unwrap_or(i64::MAX);
-        let page = sqlx::query(statements::PAGE).bind(app).bind(key).bind(limit_bound).fetch_all(&mut *connection);
-        let page = page.await.map_err(|error| unavailable(&error))?;
+        let now = self.clock.now().as_ms().cast_signed();
+        let page = sqlx::query(statements::PAGE)
+            .bind(app)
+            .bind(key)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(now)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(|error| unavailable(&error))?;
         let Some(last) = page.last() else {
             connection.done();
             return Ok(Collected::default());
         };
         let last = read_address(last).map_err(|error| unavailable(&error))?;
+        let is_due = |row: &&SqliteRow| row.try_get(2).unwrap_or(false);
+        let due = page.iter().filter(is_due).map(read_address).collect::<Result<Vec<_>, _>>();
+        let due = due.map_err(|error| unavailable(&error))?;
         let removed = sqlx::query(statements::COLLECT)
             .bind(app)
             .bind(key)
             .bind(last.app.as_str())
             .bind(last.key.as_str())
-            .bind(self.clock.now().as_ms().cast_signed())
+            .bind(now)
             .execute(&mut *connection)
             .await
             .map_err(|error| unavailable(&error))?
             .rows_affected();
         connection.done();
-        Ok(Collected { removed, next: (page.len() == limit).then_some(last) })
+        Ok(Collected { removed, due, next: (page.len() == limit).then_some(last) })
     }
 
     /// There is no other node.
@@ -281,12 +290,15 @@ fn unavailable(error: &sqlx::Error) -> StoreError {
     StoreError::Unavailable(explain(error))
 }
 
-/// The batch as the statement reads it.
-fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<(&'a App, &'a Key, u64, u64, u64, &'a LockState)> {
+/// A change as the statement reads it.
+type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
+
+fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
     let row = |change: &'a Change| {
-        let Change { address, expected, state, keep_until, .. } = change;
+        let Change { address, expected, state, keep_until, notice_at, .. } = change;
         let version = expected.next(now).number();
-        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), state)
+        let notice_at = notice_at.map(Timestamp::as_ms);
+        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state)
     };
     changes.iter().map(row).collect()
 }

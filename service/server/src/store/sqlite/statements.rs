@@ -7,14 +7,14 @@ left join locks as l on l.app = asked.value ->> 0 and l.key = asked.value ->> 1
 order by asked.key";
 
 pub(super) const COMMIT: &str = "
-insert into locks as l (app, key, version, replaces, keep_until, state)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5
+insert into locks as l (app, key, version, replaces, keep_until, notice_at, state)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value -> 6
 from json_each(?1) as c
 -- A changed row must still be there; a new one must not, which the conflict below finds out.
 where value ->> 3 = 0 or exists (select 1 from locks where app = c.value ->> 0 and key = c.value ->> 1)
 on conflict (app, key) do update
     set version = excluded.version, replaces = excluded.replaces,
-        keep_until = excluded.keep_until, state = excluded.state
+        keep_until = excluded.keep_until, notice_at = excluded.notice_at, state = excluded.state
     where l.version = excluded.replaces
 returning app, key";
 
@@ -25,14 +25,14 @@ order by key
 limit ?4";
 
 pub(super) const PAGE: &str = "
-select app, key from locks
+select app, key, coalesce(notice_at < ?4, false) from locks
 where (app, key) > (?1, ?2)
 order by app, key
 limit ?3";
 
 pub(super) const COLLECT: &str = "
 delete from locks
-where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5";
+where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5 and notice_at is null";
 
 pub(super) const KEEP_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
