@@ -425,6 +425,7 @@ impl ServeArgs {
             idle_retention: Duration::from_millis(self.idle_retention_ms),
             collect_interval: Duration::from_millis(self.collect_interval_ms),
             collect_rows: self.collect_rows,
+            ..Limits::default()
         }
     }
 }

@@ -179,12 +179,14 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     /// The verdict's state goes into the change, and from there, once committed, into the cache.
     fn change(&self, entry: &Entry, verdict: &mut Verdict, now: Timestamp) -> Change {
         let idle_from = verdict.state.idle_from().max(now);
+        // Without a history nobody hears of anything.
+        let history = self.node.limits.history;
         Change {
             address: entry.work.address.clone(),
             expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
-            notice_at: verdict.state.next_notice(),
+            notice_at: verdict.state.next_notice().filter(|_| history),
             state: std::mem::take(&mut verdict.state),
-            events: std::mem::take(&mut verdict.events),
+            events: if history { std::mem::take(&mut verdict.events) } else { Vec::new() },
             keep_until: idle_from.plus_ms(self.node.limits.idle_retention_ms()),
         }
     }

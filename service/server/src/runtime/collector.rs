@@ -1,10 +1,12 @@
 //! Walks the rows, a page of the primary key at a time: removes those of idle keys, and has a look taken at leases that
-//! have run out without anybody waiting for them.
+//! have run out without anybody waiting for them. Deletes events past their retention.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use latchgate_core::Address;
+use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::call::{Call, Envelope};
 use super::shard::Node;
@@ -18,7 +20,7 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
             continue;
         }
         let step = node.store.collect(after.as_ref(), node.limits.collect_rows);
-        match tokio::time::timeout(node.limits.store_timeout, step).await {
+        match timeout(node.limits.store_timeout, step).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
                     tracing::debug!(removed = collected.removed, "idle keys were collected");
@@ -32,6 +34,27 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
             }
             Ok(Err(error)) => tracing::warn!(%error, "a step of the collection failed"),
             Err(_) => tracing::warn!("a step of the collection took too long"),
+        }
+        if node.limits.history {
+            trim(&node).await;
+        }
+    }
+}
+
+/// Takes as many steps as there are events to delete, but gives way to the collection after a while.
+async fn trim(node: &Node) {
+    let Some(now) = node.clock.now() else { return };
+    let ago = |ms: u64| Timestamp::from_ms(now.as_ms().saturating_sub(ms));
+    let older_than = ago(node.limits.history_retention_ms());
+    let renewed_before = ago(node.limits.renewed_retention_ms());
+    let begun = Instant::now();
+    while begun.elapsed() < node.limits.collect_interval {
+        let step = node.store.trim(older_than, renewed_before, node.limits.collect_rows);
+        match timeout(node.limits.store_timeout, step).await {
+            Ok(Ok(deleted)) if deleted >= node.limits.collect_rows as u64 => {}
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => return tracing::warn!(%error, "old events could not be deleted"),
+            Err(_) => return tracing::warn!("deleting old events took too long"),
         }
     }
 }

@@ -56,11 +56,25 @@ pub struct Limits {
     pub idle_retention: Duration,
     /// How often the collection takes a step.
     pub collect_interval: Duration,
-    /// Rows that a step of the collection looks at.
+    /// Rows that a step of the collection looks at, and events that it deletes at once.
     pub collect_rows: usize,
+    /// Whether events are kept, and told to those who watch.
+    pub history: bool,
+    pub history_retention: Duration,
 }
 
+/// How long renewals are kept: only those who watch want them.
+const RENEWED_RETENTION: Duration = Duration::from_secs(600);
+
 impl Limits {
+    fn history_retention_ms(&self) -> u64 {
+        u64::try_from(self.history_retention.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn renewed_retention_ms(&self) -> u64 {
+        u64::try_from(self.history_retention.min(RENEWED_RETENTION).as_millis()).unwrap_or(u64::MAX)
+    }
+
     fn idle_retention_ms(&self) -> u64 {
         // A row made anew starts its versions at the clock: by then no node may trust a state cached from the old one.
         let floor = CACHE_MAX_AGE * 2;
@@ -80,6 +94,8 @@ impl Default for Limits {
             idle_retention: Duration::from_secs(3_600),
             collect_interval: Duration::from_secs(1),
             collect_rows: 1_000,
+            history: true,
+            history_retention: Duration::from_secs(24 * 3_600),
         }
     }
 }

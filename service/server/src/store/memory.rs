@@ -5,14 +5,14 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
-use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::lock::{Event, EventKind, LockState, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, Rule, StoreError, Stored,
-    Version, WAKE_UPS_MAX, WakeUp,
+    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Rule,
+    Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
 };
 
 /// Clones share the states, as nodes share a database.
@@ -25,9 +25,37 @@ struct Shared {
     clock: ProcessClock,
     /// Held while states are locked; every commit passes through it.
     exclusive: Arc<tokio::sync::Mutex<()>>,
-    rows: Mutex<BTreeMap<Address, Row>>,
+    tables: Mutex<Tables>,
     listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
     secret: OnceLock<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    rows: BTreeMap<Address, Row>,
+    /// By their numbers.
+    events: BTreeMap<u64, LoggedEvent>,
+    last_event: u64,
+}
+
+impl Tables {
+    fn log(&mut self, address: &Address, event: &Event) {
+        self.last_event += 1;
+        let cursor = EventCursor::from_number(self.last_event);
+        let logged = LoggedEvent { cursor, address: address.clone(), event: event.clone() };
+        self.events.insert(self.last_event, logged);
+    }
+
+    /// Deletes the oldest of the events that are `meant` until one is younger than `bound`.
+    fn delete_oldest(&mut self, is_meant: fn(&Event) -> bool, bound: Timestamp, limit: usize) -> u64 {
+        let meant = self.events.values().filter(|logged| is_meant(&logged.event));
+        let over = meant.take(limit).take_while(|logged| logged.event.at < bound);
+        let over: Vec<u64> = over.map(|logged| logged.cursor.number).collect();
+        for number in &over {
+            self.events.remove(number);
+        }
+        over.len() as u64
+    }
 }
 
 struct Row {
@@ -41,7 +69,7 @@ impl Default for MemoryStore {
         let shared = Shared {
             clock: ProcessClock::start(),
             exclusive: Arc::default(),
-            rows: Mutex::default(),
+            tables: Mutex::default(),
             listeners: Mutex::default(),
             secret: OnceLock::new(),
         };
@@ -50,36 +78,39 @@ impl Default for MemoryStore {
 }
 
 impl Shared {
-    fn rows(&self) -> MutexGuard<'_, BTreeMap<Address, Row>> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load(&self, addresses: &[Address]) -> Loaded {
-        let rows = self.rows();
-        let state = |address| rows.get(address).map_or_else(Stored::default, |row: &Row| row.stored.clone());
+        let tables = self.tables();
+        let state = |address| tables.rows.get(address).map_or_else(Stored::default, |row: &Row| row.stored.clone());
         Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() }
     }
 
     fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Committed {
-        let mut rows = self.rows();
+        let mut tables = self.tables();
         let store_now = self.clock.now();
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Committed { now: store_now, result: CommitResult::ClockOff };
         }
-        let holds = |rows: &BTreeMap<Address, Row>, change: &Change| {
-            rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
+        let holds = |tables: &Tables, change: &Change| {
+            tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
         };
-        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&rows, change)) {
+        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
             return Committed { now: store_now, result: CommitResult::Checked(vec![None; changes.len()]) };
         }
         let write = |change: &Change| {
-            if !holds(&rows, change) {
+            if !holds(&tables, change) {
                 return None;
             }
             let version = change.expected.next(now);
             let stored = Stored { version, state: change.state.clone() };
             let row = Row { stored, notice_at: change.notice_at, keep_until: change.keep_until };
-            rows.insert(change.address.clone(), row);
+            tables.rows.insert(change.address.clone(), row);
+            for event in &change.events {
+                tables.log(&change.address, event);
+            }
             Some(version)
         };
         let versions = changes.iter().map(write).collect();
@@ -117,10 +148,11 @@ impl LockStore for MemoryStore {
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let rows = self.shared.rows();
+        let tables = self.shared.tables();
         let listed =
             |(address, row): (&Address, &Row)| -> (Key, LockState) { (address.key.clone(), row.stored.state.clone()) };
-        let of_app = rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
+        let of_app =
+            tables.rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
         Ok(of_app
             .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
             .map(listed)
@@ -129,7 +161,7 @@ impl LockStore for MemoryStore {
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut rows = self.shared.rows();
+        let rows = &mut self.shared.tables().rows;
         let now = self.shared.clock.now();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let page: Vec<(&Address, &Row)> = rows.range((from, Bound::Unbounded)).take(limit).collect();
@@ -143,6 +175,55 @@ impl LockStore for MemoryStore {
             rows.remove(address);
         }
         Ok(Collected { removed: over.len() as u64, due, next })
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        let mut tables = self.shared.tables();
+        for (address, event) in events {
+            tables.log(address, event);
+        }
+        Ok(())
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let tables = self.shared.tables();
+        let page = tables.events.range((Bound::Excluded(after.number), Bound::Unbounded)).take(limit);
+        let page: Vec<&LoggedEvent> = page.map(|(_, logged)| logged).collect();
+        let last = page.last().map_or(after, |logged| logged.cursor);
+        let is_wanted = |address: &Address| address.app == *app && scope.includes(&address.key);
+        Ok((page.into_iter().filter(|logged| is_wanted(&logged.address)).cloned().collect(), last))
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        Ok(EventCursor::from_number(self.shared.tables().last_event))
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        let tables = self.shared.tables();
+        let before = before.unwrap_or(EventCursor::END).number;
+        let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged).filter(|logged| {
+            logged.address.app == *app && logged.address.key == *key && logged.event.kind != EventKind::Renewed
+        });
+        Ok(of_key.take(limit).cloned().collect())
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let mut tables = self.shared.tables();
+        let renewed = tables.delete_oldest(|event| event.kind == EventKind::Renewed, renewed_before, limit);
+        let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
+        Ok(renewed + tables.delete_oldest(|_| true, older_than, rest))
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

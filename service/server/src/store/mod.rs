@@ -3,6 +3,7 @@
 
 mod clock;
 mod connections;
+mod events;
 pub mod gate;
 pub mod memory;
 pub mod postgres;
@@ -12,6 +13,8 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
+
+pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
 
 /// A state as a store holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub struct Change {
     pub address: Address,
     pub expected: Version,
     pub state: LockState,
-    /// What is told of the change: written in the same commit, where the store keeps a history.
+    /// What is told of the change: written in the same commit, in this order.
     pub events: Vec<Event>,
     /// When time alone next does something to a lease that somebody may want to hear of. Until that is done, and written
     /// without a notice, the row stays.
@@ -179,6 +182,36 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// Looks at up to `limit` rows after `after`: removes those whose time to be kept is over, and tells which are due.
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
+
+    /// Writes events of which no change tells: of a wait that ended, say.
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError>;
+
+    /// Looks at up to `limit` events after `after`, in the order of their commits, and returns those in `scope` and where to
+    /// go on. That is `after` itself if nothing has come yet, and moves on even if none of them was wanted. Events of one
+    /// key come in the order in which they happened, and none is ever committed before a place that was returned.
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError>;
+
+    /// Where a reader begins that wants only what comes from now on. A few that came just before may lie behind it.
+    async fn last_event(&self) -> Result<EventCursor, StoreError>;
+
+    /// What has happened to the key, the newest first, without renewals: at most `limit` events before `before`.
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError>;
+
+    /// Deletes the oldest events, at most `limit`: those from before `older_than`, and renewals from before
+    /// `renewed_before`. Stops at the first that is younger. Returns how many it has deleted.
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
 
     /// Tells nodes to look at keys. May be lost.
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError>;

@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use latchgate::runtime::{Ask, Failure, Limits};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
+    StoreError, WakeUp,
 };
-use latchgate_core::lock::{EndReason, NodeId};
+use latchgate_core::lock::{EndReason, Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::sync::mpsc;
@@ -99,6 +100,38 @@ impl LockStore for Faulty {
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
         self.memory.collect(after, limit).await
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        self.memory.log(events).await
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        self.memory.events(app, scope, after, limit).await
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        self.memory.last_event().await
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        self.memory.history(app, key, before, limit).await
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.memory.trim(older_than, renewed_before, limit).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -8,8 +8,12 @@ mod listing;
 mod loading;
 mod locking;
 mod only_postgres;
+mod only_postgres_events;
 mod only_sqlite;
+mod remembering;
+mod telling;
 mod waking;
+mod watching;
 mod worlds;
 
 /// Makes a test of each promise for one store; its name is `store::topic::promise`.
@@ -71,6 +75,31 @@ every_store! {
         keys_are_listed_in_the_order_of_their_bytes,
         a_prefix_is_no_pattern,
         a_listing_shows_one_app_only,
+    ];
+    telling: [
+        an_event_comes_back_as_it_was,
+        events_are_told_in_the_order_in_which_they_happened,
+        only_changes_that_are_made_are_told,
+        a_committer_whose_clock_is_off_tells_nothing,
+        locked_changes_are_told_too,
+        events_without_a_change_are_told,
+        a_commit_dropped_half_way_is_told_if_it_was_made,
+    ];
+    watching: [
+        whoever_reads_page_by_page_sees_everything_once,
+        a_place_goes_past_what_is_not_wanted,
+        only_the_apps_keys_in_scope_are_told,
+        a_reader_goes_on_from_the_text_of_a_cursor,
+        who_begins_now_is_told_what_comes_from_now_on,
+        no_event_is_missed_while_many_write,
+    ];
+    remembering: [
+        a_history_is_of_one_key_and_begins_with_the_newest,
+        renewals_are_no_part_of_a_history,
+        the_oldest_events_are_deleted_so_many_at_a_time,
+        nothing_is_deleted_behind_an_event_that_is_kept,
+        renewals_are_deleted_before_the_rest,
+        a_reader_goes_on_when_all_that_it_has_read_is_deleted,
     ];
     collecting: [
         only_rows_past_their_time_are_collected,

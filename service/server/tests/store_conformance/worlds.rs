@@ -7,11 +7,14 @@ use std::time::Duration;
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
-use latchgate_core::lock::{Acquire, Command, LeaseId, LockState, Metadata, Mode, NodeId, Place, step};
+use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
+use latchgate_core::lock::{
+    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Place, step,
+};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 /// Long enough for a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -67,6 +70,11 @@ impl World {
         Self { store: Arc::new(store), _dir: None }
     }
 
+    /// The same store, for another task.
+    pub fn again(&self) -> Self {
+        Self { store: Arc::clone(&self.store), _dir: None }
+    }
+
     pub async fn now(&self) -> Timestamp {
         self.store.ping().await.unwrap()
     }
@@ -115,6 +123,65 @@ impl World {
         assert!(versions.iter().all(Option::is_some), "{versions:?}");
     }
 
+    /// Changes the key, whatever there is, and tells these events of it.
+    pub async fn tell(&self, address: &Address, events: &[Event]) {
+        loop {
+            let expected = self.load(address).await.version;
+            let change = Change { events: events.to_vec(), ..change(address, expected, state(1)) };
+            if self.commit(&[change]).await[0].is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Reads the default app's events after `after`, `limit` at a time, until that with this token has come.
+    pub async fn told_until(&self, scope: Scope<'_>, after: EventCursor, limit: usize, token: u64) -> Vec<LoggedEvent> {
+        let mut told: Vec<LoggedEvent> = Vec::new();
+        let mut after = after;
+        let reading = async {
+            while told.last().is_none_or(|last| last.event.token != token) {
+                let (page, next) = self.store.events(&App::default(), scope, after, limit).await.unwrap();
+                assert!(page.len() <= limit && next >= after);
+                if next == after {
+                    // Postgres shows no event while an older transaction is open, be it another test's.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                told.extend(page);
+                after = next;
+            }
+        };
+        if timeout(PATIENCE, reading).await.is_err() {
+            panic!("the event with token {token} never came after {:?}", tokens(&told));
+        }
+        told
+    }
+
+    /// Everything that is told of the default app until now, without the mark that this sets behind it.
+    pub async fn told(&self) -> Vec<LoggedEvent> {
+        const MARK: u64 = 8_999_999;
+        self.store.log(&[(at("mark"), event(EventKind::Waited, MARK))]).await.unwrap();
+        let mut told = self.told_until(Scope::Prefix(""), EventCursor::START, 1_000, MARK).await;
+        told.pop();
+        told
+    }
+
+    pub async fn history(&self, address: &Address, before: Option<EventCursor>, limit: usize) -> Vec<LoggedEvent> {
+        self.store.history(&address.app, &address.key, before, limit).await.unwrap()
+    }
+
+    /// Deletes what is past its time, in as many steps as it takes; returns how many it was.
+    pub async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, count: u64) -> u64 {
+        let mut deleted = 0;
+        let trimming = async {
+            while deleted < count {
+                deleted += self.store.trim(older_than, renewed_before, 1_000).await.unwrap();
+            }
+        };
+        // Postgres deletes nothing that came while an older transaction was open.
+        timeout(PATIENCE, trimming).await.expect("there is that much to delete");
+        deleted
+    }
+
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
         let page = self.store.list(&App::default(), prefix, None, 1_000).await.unwrap();
         page.into_iter().map(|(key, _)| key.as_str().to_owned()).collect()
@@ -137,9 +204,23 @@ pub fn new(address: &Address, state: LockState) -> Change {
     change(address, Version::ABSENT, state)
 }
 
+/// Events of different numbers differ.
+pub fn event(kind: EventKind, number: u64) -> Event {
+    Event { kind, token: number, ..Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(number)) }
+}
+
+pub fn tokens(events: &[LoggedEvent]) -> Vec<u64> {
+    events.iter().map(|logged| logged.event.token).collect()
+}
+
 /// States of different numbers differ.
 pub fn state(number: u64) -> LockState {
     state_with(number, None)
+}
+
+/// The number of such a state; 0 of one that was never written.
+pub fn number_of(state: &LockState) -> u64 {
+    state.token() / 1_024
 }
 
 pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {

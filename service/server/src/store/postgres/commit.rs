@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use latchgate_core::lock::Event;
+use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
 use super::rows::read_timestamp;
-use super::statements;
+use super::{events, statements};
 use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
 
 /// Row locks, held by the open transaction of a connection of its own.
@@ -56,7 +57,15 @@ pub(super) async fn write(
     let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
-    let row = sqlx::query(if has_new { statements::COMMIT_WITH_NEW } else { statements::COMMIT_CHANGED })
+    let told: Vec<(&Address, &Event)> =
+        sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
+    let statement = match (has_new, told.is_empty()) {
+        (false, true) => statements::COMMIT_CHANGED,
+        (false, false) => statements::COMMIT_CHANGED_AND_LOG,
+        (true, true) => statements::COMMIT_WITH_NEW,
+        (true, false) => statements::COMMIT_WITH_NEW_AND_LOG,
+    };
+    let query = sqlx::query(statement)
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
         .bind(column(|change, now| change.expected.next(now).number()))
@@ -65,9 +74,9 @@ pub(super) async fn write(
         .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<Option<i64>>>())
         .bind(states)
         .bind(now.as_ms().cast_signed())
-        .bind(CLOCK_BOUND_MS.cast_signed())
-        .fetch_one(connection)
-        .await?;
+        .bind(CLOCK_BOUND_MS.cast_signed());
+    let query = if told.is_empty() { query } else { events::bind(query, &told)? };
+    let row = query.fetch_one(connection).await?;
     let store_now = read_timestamp(&row, 0)?;
     if store_now.ms_apart(now) > CLOCK_BOUND_MS {
         return Ok(Committed { now: store_now, result: CommitResult::ClockOff });

@@ -3,6 +3,7 @@
 
 pub(super) mod checks;
 mod commit;
+mod events;
 mod rows;
 mod statements;
 mod wake_ups;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate_core::lock::NodeId;
+use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
@@ -19,9 +20,13 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 
 use self::commit::Locked;
+use self::events::Trimmed;
 use self::rows::{read_collected, read_listed, read_loaded, read_timestamp};
 use super::connections::{Connections, Loan};
-use super::{Change, Collected, Committed, Loaded, LockStore, LockedStates, Page, StoreError, WakeUp};
+use super::{
+    Change, Collected, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope, StoreError,
+    WakeUp,
+};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
@@ -48,6 +53,7 @@ pub struct PostgresStore {
     reads: Connections<PgConnection>,
     direct: PgConnectOptions,
     shards: usize,
+    trimmed: Trimmed,
 }
 
 impl PostgresStore {
@@ -67,7 +73,7 @@ impl PostgresStore {
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
         connection.done();
-        Ok(Self { connections, reads, direct, shards: config.shards })
+        Ok(Self { connections, reads, direct, shards: config.shards, trimmed: Trimmed::default() })
     }
 
     /// Brings the schema up to date. Nodes that start together wait for one another.
@@ -185,6 +191,57 @@ impl LockStore for PostgresStore {
         let collected = read_collected(&row, limit).map_err(|error| self.unavailable(&error))?;
         connection.done();
         Ok(collected)
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        let mut connection = self.lend().await?;
+        events::log(&mut connection, events).await.map_err(|error| self.commit_failed(&error))?;
+        connection.done();
+        Ok(())
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let mut connection = self.lend_read().await?;
+        let page = events::page(&mut connection, app, scope, after, limit).await;
+        let page = page.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(page)
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        let mut connection = self.lend_read().await?;
+        let last = events::last(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(last)
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        let mut connection = self.lend_read().await?;
+        let before = before.unwrap_or(EventCursor::END);
+        let history = events::history(&mut connection, app, key, before, limit).await;
+        let history = history.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(history)
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let mut connection = self.lend_read().await?;
+        let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
+        let trimmed = trimmed.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(trimmed)
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

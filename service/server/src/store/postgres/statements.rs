@@ -1,6 +1,8 @@
 //! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
 //! waits for locks included.
 
+use super::events::position;
+
 /// One row for each address, in the order asked. The lateral subquery with its limit keeps the planner to one probe of
 /// the primary key for each, whatever it believes of the table's size.
 pub(super) const LOAD: &str = r#"
@@ -26,7 +28,9 @@ for update"#;
 /// A plain update takes half the log records of `on conflict do update`, which locks each row in a step of its own. It
 /// needs the nested loop that `connect_options` leaves the planner no choice but to take. Rows are taken in the order of
 /// the arrays, so that no two batches wait for each other.
-pub(super) const COMMIT_CHANGED: &str = r#"
+macro_rules! changed {
+    () => {
+        r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), written as (
@@ -38,14 +42,14 @@ with clock as materialized (
     where abs(clock.now - $8) <= $9
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
     returning l.app, l.key
-)
-select (select now from clock), count(*),
-    case when count(*) < cardinality($1) then array_agg(app) end,
-    case when count(*) < cardinality($1) then array_agg(key) end
-from written"#;
+)"#
+    };
+}
 
 /// The same for a batch with new rows in it: first all updates, then all inserts.
-pub(super) const COMMIT_WITH_NEW: &str = r#"
+macro_rules! changed_with_new {
+    () => {
+        r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), change as materialized (
@@ -68,11 +72,44 @@ with clock as materialized (
     returning app, key
 ), written as (
     select app, key from updated union all select app, key from inserted
-)
+)"#
+    };
+}
+
+/// The events of the changes that were made, in the order of the arrays. Mostly all were: then there is nothing to look up.
+/// The `case` keeps the lookup a hash of what was written; as a join it would be a loop in a loop.
+macro_rules! logged {
+    () => {
+        concat!(
+            r#", logged as (
+    insert into lock_events (xid, at, app, key, kind, body)
+    select "#,
+            position!(),
+            r#", e.at, e.app, e.key, e.kind, e.body
+    from unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[]) as e (app, key, kind, at, body)
+    where case
+        when (select count(*) from written) = cardinality($1) then true
+        else (e.app collate "C", e.key collate "C") in (select app, key from written)
+    end
+)"#
+        )
+    };
+}
+
+macro_rules! answered {
+    () => {
+        r#"
 select (select now from clock), count(*),
     case when count(*) < cardinality($1) then array_agg(app) end,
     case when count(*) < cardinality($1) then array_agg(key) end
-from written"#;
+from written"#
+    };
+}
+
+pub(super) const COMMIT_CHANGED: &str = concat!(changed!(), answered!());
+pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), logged!(), answered!());
+pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
+pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), logged!(), answered!());
 
 pub(super) const LIST: &str = r#"
 select key, state from locks

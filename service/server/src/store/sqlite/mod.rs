@@ -1,5 +1,7 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
 
+mod commit;
+mod events;
 mod file_lock;
 mod statements;
 
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
@@ -17,13 +19,14 @@ use sqlx::types::Json;
 use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::mpsc;
 
+use self::commit::Locked;
 use self::file_lock::FileLock;
 use super::clock::ProcessClock;
 use super::connections::{Connections, Loan};
 use super::gate::sqlite::SqliteGateStore;
 use super::{
-    Change, Collected, CommitResult, Committed, Loaded, LockStore, LockedStates, Page, Rule, StoreError, Stored,
-    Version, WakeUp,
+    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
+    StoreError, Stored, Version, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -82,20 +85,24 @@ impl SqliteStore {
 
     async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
-        let store_now = self.clock.now();
-        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-            connection.done();
-            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+        // One statement is its own transaction; the events' is a second.
+        let has_events = changes.iter().any(|change| !change.events.is_empty());
+        if has_events {
+            commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
         }
-        let rows = sqlx::query(statements::COMMIT)
-            .bind(Json(batch(now, changes)))
-            .fetch_all(&mut *connection)
-            .await
-            // A statement that SQLite has answered with an error was rolled back.
-            .map_err(|error| unavailable(&error))?;
+        let store_now = self.clock.now();
+        let is_off = store_now.ms_apart(now) > CLOCK_BOUND_MS;
+        let result = if is_off {
+            CommitResult::ClockOff
+        } else {
+            // What SQLite has answered with an error was rolled back, or is with the connection.
+            commit::write(&mut connection, now, changes).await.map_err(|error| unavailable(&error))?
+        };
+        if has_events {
+            commit::commit(&mut connection).await?;
+        }
         connection.done();
-        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
-        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+        Ok(Committed { now: store_now, result })
     }
 
     async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
@@ -136,7 +143,7 @@ impl LockStore for SqliteStore {
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| unavailable(&error);
         let mut connection = self.reader.open().await.map_err(unavailable)?;
-        sqlx::query("begin immediate").execute(&mut connection).await.map_err(unavailable)?;
+        commit::begin(&mut connection).await.map_err(unavailable)?;
         let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
         let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
@@ -194,6 +201,58 @@ impl LockStore for SqliteStore {
         Ok(Collected { removed, due, next: (page.len() == limit).then_some(last) })
     }
 
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let events: Vec<_> = events.iter().map(|(address, event)| (address, event)).collect();
+        events::log(&mut connection, &events).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(())
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let page = events::page(&mut connection, app, scope, after, limit).await;
+        let page = page.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(page)
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let last = events::last(&mut connection).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(last)
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let before = before.unwrap_or(EventCursor::END);
+        let history = events::history(&mut connection, app, key, before, limit).await;
+        let history = history.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(history)
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let trimmed = events::trim(&mut connection, older_than, renewed_before, limit).await;
+        let trimmed = trimmed.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(trimmed)
+    }
+
     /// There is no other node.
     async fn wake(&self, _wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
         Ok(())
@@ -218,43 +277,6 @@ impl LockStore for SqliteStore {
         sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
         connection.done();
         Ok(self.clock.now())
-    }
-}
-
-struct Locked {
-    connection: SqliteConnection,
-    clock: ProcessClock,
-}
-
-impl Locked {
-    async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
-        let store_now = self.clock.now();
-        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
-        }
-        let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut self.connection);
-        let rows = rows.await.map_err(|error| unavailable(&error))?;
-        let versions = checked(&rows, now, changes).map_err(|error| unavailable(&error))?;
-        let result = CommitResult::Checked(versions);
-        if rule == Rule::AllOrNone && !result.is_complete() {
-            let undone = sqlx::query("rollback").execute(&mut self.connection).await;
-            undone.map_err(|error| unavailable(&error))?;
-            return Ok(Committed { now: store_now, result: result.undone() });
-        }
-        let done = sqlx::query("commit").execute(&mut self.connection).await;
-        done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
-        Ok(Committed { now: store_now, result })
-    }
-}
-
-#[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::Each).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::AllOrNone).await
     }
 }
 
@@ -288,25 +310,6 @@ fn explain(error: &sqlx::Error) -> String {
 
 fn unavailable(error: &sqlx::Error) -> StoreError {
     StoreError::Unavailable(explain(error))
-}
-
-/// A change as the statement reads it.
-type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
-
-fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
-    let row = |change: &'a Change| {
-        let Change { address, expected, state, keep_until, notice_at, .. } = change;
-        let version = expected.next(now).number();
-        let notice_at = notice_at.map(Timestamp::as_ms);
-        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state)
-    };
-    changes.iter().map(row).collect()
-}
-
-fn checked(rows: &[SqliteRow], now: Timestamp, changes: &[Change]) -> Result<Vec<Option<Version>>, sqlx::Error> {
-    let made = rows.iter().map(read_address).collect::<Result<std::collections::HashSet<_>, _>>()?;
-    let version = |change: &Change| made.contains(&change.address).then(|| change.expected.next(now));
-    Ok(changes.iter().map(version).collect())
 }
 
 fn read_address(row: &SqliteRow) -> Result<Address, sqlx::Error> {

@@ -1,0 +1,199 @@
+//! Events as stores keep them and show them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
+use latchgate_core::{Address, Key, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A place in a store's events, in the order of their commits. Its text is opaque to clients, and good for one store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventCursor {
+    /// Orders commits, where several write at once; else 0.
+    pub(super) commit: u64,
+    /// Orders the events of a commit, or all.
+    pub(super) number: u64,
+}
+
+impl EventCursor {
+    /// Before every event.
+    pub const START: Self = Self { commit: 0, number: 0 };
+    /// After every event.
+    pub(super) const END: Self = Self { commit: NUMBER_MAX, number: NUMBER_MAX };
+
+    pub(super) const fn from_number(number: u64) -> Self {
+        Self { commit: 0, number }
+    }
+}
+
+/// SQL's integers have a sign.
+const NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
+
+impl fmt::Display for EventCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.commit, self.number)
+    }
+}
+
+/// Why a text is no cursor: no store has written it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be the id of an event")]
+pub struct InvalidEventCursor;
+
+impl FromStr for EventCursor {
+    type Err = InvalidEventCursor;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |digits: &str| {
+            let number = digits.parse().ok().filter(|number| *number <= NUMBER_MAX);
+            number.filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        let (commit, number) =
+            text.split_once('-').and_then(|(first, last)| number(first).zip(number(last))).ok_or(InvalidEventCursor)?;
+        Ok(Self { commit, number })
+    }
+}
+
+/// An event as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedEvent {
+    /// Where a reader goes on that has seen this one.
+    pub cursor: EventCursor,
+    pub address: Address,
+    pub event: Event,
+}
+
+/// Which of an app's events are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    Key(&'a Key),
+    /// Of the keys that begin with it.
+    Prefix(&'a str),
+}
+
+impl Scope<'_> {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Key(key) => key.as_str(),
+            Self::Prefix(prefix) => prefix,
+        }
+    }
+
+    pub(super) const fn is_key(&self) -> bool {
+        matches!(self, Self::Key(_))
+    }
+
+    pub(super) fn includes(&self, key: &Key) -> bool {
+        match self {
+            Self::Key(wanted) => key == *wanted,
+            Self::Prefix(prefix) => key.as_str().starts_with(prefix),
+        }
+    }
+}
+
+/// Up to where a trim goes: the last of those oldest events that are all older than `bound`.
+pub(super) fn end_of_older(oldest: &[(EventCursor, Timestamp)], bound: Timestamp) -> Option<EventCursor> {
+    oldest.iter().take_while(|(_, at)| *at < bound).last().map(|(cursor, _)| *cursor)
+}
+
+/// What the SQL stores keep of an event besides its key, kind and time: JSON, without what is absent.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Body {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<Owner>,
+    #[serde(skip_serializing_if = "ModeName::is_default")]
+    mode: ModeName,
+    #[serde(skip_serializing_if = "is_zero")]
+    permits: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    token: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    waited_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<Owner>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ModeName {
+    #[default]
+    Exclusive,
+    Shared,
+    Permits,
+}
+
+impl ModeName {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The event's body as JSON text.
+pub(super) fn body_of(event: &Event) -> Result<String, serde_json::Error> {
+    let mode = match event.mode {
+        Mode::Exclusive => ModeName::Exclusive,
+        Mode::Shared => ModeName::Shared,
+        Mode::Permits(_) => ModeName::Permits,
+    };
+    serde_json::to_string(&Body {
+        owner: event.owner.clone(),
+        mode,
+        permits: event.mode.permits().into(),
+        token: event.token,
+        waited_ms: event.waited_ms,
+        held_ms: event.held_ms,
+        expires_at: event.expires_at,
+        reason: event.note.reason.clone(),
+        by: event.note.by.clone(),
+    })
+}
+
+type Unreadable = Box<dyn std::error::Error + Send + Sync>;
+
+pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Result<Event, Unreadable> {
+    let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind);
+    let kind = kind.ok_or("an event of a kind that this version does not know")?;
+    let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by } = serde_json::from_str(body)?;
+    let mode = match mode {
+        ModeName::Exclusive => Mode::Exclusive,
+        ModeName::Shared => Mode::Shared,
+        ModeName::Permits => Mode::Permits(permits.try_into()?),
+    };
+    Ok(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note: Note { reason, by } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_back_from_its_text_and_other_texts_are_none() {
+        for cursor in [EventCursor::START, EventCursor { commit: 7_512, number: 90 }, EventCursor::END] {
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        let too_large = format!("{}-1", NUMBER_MAX + 1);
+        for text in ["", "-", "1", "1-", "-1", "1-2-3", "+1-2", "1-+2", " 1-2", "1-2 ", "a-b", "0x1-2", &too_large] {
+            assert_eq!(text.parse::<EventCursor>(), Err(InvalidEventCursor), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_holds_nothing_that_is_absent() {
+        let event = Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1));
+        assert_eq!(body_of(&event).unwrap(), "{}");
+    }
+}

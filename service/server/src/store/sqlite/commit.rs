@@ -1,0 +1,94 @@
+//! Batches of changes, each written in one transaction.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use latchgate_core::lock::{Event, LockState};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::types::Json;
+
+use super::{events, read_address, statements, unavailable};
+use crate::store::clock::ProcessClock;
+use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
+
+/// A transaction of its own: it keeps everybody else from writing.
+pub(super) struct Locked {
+    pub connection: SqliteConnection,
+    pub clock: ProcessClock,
+}
+
+impl Locked {
+    async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+        let store_now = self.clock.now();
+        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
+            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+        }
+        let result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
+        if rule == Rule::AllOrNone && !result.is_complete() {
+            let undone = sqlx::query("rollback").execute(&mut self.connection).await;
+            undone.map_err(|error| unavailable(&error))?;
+            return Ok(Committed { now: store_now, result: result.undone() });
+        }
+        commit(&mut self.connection).await?;
+        Ok(Committed { now: store_now, result })
+    }
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.write(now, changes, Rule::Each).await
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.write(now, changes, Rule::AllOrNone).await
+    }
+}
+
+pub(super) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("begin immediate").execute(connection).await?;
+    Ok(())
+}
+
+pub(super) async fn commit(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let done = sqlx::query("commit").execute(connection).await;
+    done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+    Ok(())
+}
+
+/// Writes the changes whose version holds, and their events.
+pub(super) async fn write(
+    connection: &mut SqliteConnection,
+    now: Timestamp,
+    changes: &[Change],
+) -> Result<CommitResult, sqlx::Error> {
+    let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut *connection).await?;
+    let versions = checked(&rows, now, changes)?;
+    let made = changes.iter().zip(&versions).filter(|(_, version)| version.is_some());
+    let told: Vec<(&Address, &Event)> =
+        made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event))).collect();
+    if !told.is_empty() {
+        events::log(connection, &told).await?;
+    }
+    Ok(CommitResult::Checked(versions))
+}
+
+/// A change as the statement reads it.
+type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
+
+fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
+    let row = |change: &'a Change| {
+        let Change { address, expected, state, keep_until, notice_at, .. } = change;
+        let version = expected.next(now).number();
+        let notice_at = notice_at.map(Timestamp::as_ms);
+        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state)
+    };
+    changes.iter().map(row).collect()
+}
+
+fn checked(rows: &[SqliteRow], now: Timestamp, changes: &[Change]) -> Result<Vec<Option<Version>>, sqlx::Error> {
+    let made = rows.iter().map(read_address).collect::<Result<HashSet<_>, _>>()?;
+    let version = |change: &Change| made.contains(&change.address).then(|| change.expected.next(now));
+    Ok(changes.iter().map(version).collect())
+}
