@@ -1,6 +1,6 @@
 //! What has truly happened, kept beside the rules and held against them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use latchgate_core::lock::{
     Command, EndReason, EventKind, Lease, LeaseId, LockState, Mode, Outcome, RECENT_MAX, Renew, step,
@@ -26,6 +26,7 @@ pub struct Ledger {
     told_lost: Vec<LeaseId>,
     /// The leases that ended last, oldest first.
     ended: VecDeque<(LeaseId, EndReason)>,
+    ended_ever: HashSet<LeaseId>,
     delayed_until: Timestamp,
     limit_set: Option<u32>,
     fenced_max: u64,
@@ -42,6 +43,27 @@ impl Ledger {
         }
     }
 
+    /// Whoever is asked for the lock back, or has lost it, is told so only in its next renewal.
+    pub fn intervened(&mut self, state: &LockState) {
+        for lease in state.holders() {
+            let Some((until, _)) = self.told_until.get_mut(&lease.lease_id) else { continue };
+            *until = lease.revocation.as_ref().map_or(*until, |revocation| revocation.deadline.min(*until));
+        }
+        let ended = &self.ended;
+        let is_forced = |id: &LeaseId| ended.iter().any(|(other, why)| other == id && *why == EndReason::Forced);
+        self.told_until.retain(|id, _| !is_forced(id));
+    }
+
+    /// Whoever has lost its lease to somebody else before this verdict is not told by it that it holds.
+    pub fn check_over(&mut self, verdict: &Verdict) {
+        for (command, outcome) in &verdict.outcomes {
+            let (Command::Renew(ask), Outcome::Renewed(_)) = (command, outcome) else { continue };
+            let why = self.why_ended(&ask.lease_id);
+            let is_over = matches!(why, Some(EndReason::Revoked | EndReason::Forced));
+            self.broken.expect(!is_over, Promise::RevokedIsOver, || format!("{ask:?} after it was {why:?}"));
+        }
+    }
+
     /// The store has taken the verdict's state, which is `new` now.
     pub fn committed(&mut self, at: Timestamp, new: &LockState, verdict: &Verdict) {
         self.broken.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
@@ -51,11 +73,7 @@ impl Ledger {
         for grant in &verdict.grants {
             self.check_granted(at, grant, new);
         }
-        // Whoever is asked for the lock back is not told before its next renewal.
-        for lease in new.holders() {
-            let Some((until, _)) = self.told_until.get_mut(&lease.lease_id) else { continue };
-            *until = lease.revocation.as_ref().map_or(*until, |revocation| revocation.deadline.min(*until));
-        }
+        self.intervened(new);
         for (command, _) in &verdict.outcomes {
             if let Command::SetLimit(permits) = command {
                 self.limit_set = *permits;
@@ -94,6 +112,7 @@ impl Ledger {
                 format!("{lease:?} ended at {at:?}")
             });
         }
+        self.ended_ever.insert(lease.lease_id.clone());
         self.ended.push_back((lease.lease_id.clone(), why));
         if self.ended.len() > RECENT_MAX {
             self.ended.pop_front();
@@ -146,8 +165,6 @@ impl Ledger {
         self.broken.expect(!self.told_lost.contains(id) || why.is_none(), Promise::LostIsFinal, || {
             format!("{lease:?} was told lost before")
         });
-        let is_over = matches!(why, Some(EndReason::Revoked | EndReason::Forced));
-        self.broken.expect(!is_over, Promise::RevokedIsOver, || format!("{lease:?} was {why:?}"));
         self.told_until.insert(id.clone(), (lease.expires_at, lease.clone()));
         if !is_first {
             self.claimed.push((id.clone(), lease.token));
@@ -161,7 +178,8 @@ impl Ledger {
             format!("{lease_id:?}: told {why:?}, in truth {truth:?}")
         });
         // Of an end that no commit has written down, another node knows nothing.
-        self.broken.expect(why.is_none() || truth.is_some(), Promise::LostIsFinal, || {
+        let is_written = self.ended_ever.contains(lease_id);
+        self.broken.expect(why.is_none() || is_written, Promise::LostIsFinal, || {
             format!("{lease_id:?} is told {why:?}, and that is nowhere written")
         });
         self.told_until.remove(lease_id);

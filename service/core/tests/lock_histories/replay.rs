@@ -1,6 +1,5 @@
 //! The holders as somebody knows them who has read every event and nothing else.
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{Event, EventKind, LockState, Mode, Owner};
 
 use crate::promise::{Broken, Promise};
@@ -15,36 +14,28 @@ struct Holder {
     owner: Option<Owner>,
     mode: Mode,
     token: u64,
-    granted_at: Timestamp,
 }
 
 impl Replay {
     /// Reads the events of one commit, and compares.
     pub fn follow(&mut self, broken: &mut Broken, events: &[Event], new: &LockState) {
         for event in events {
-            let holder =
-                |granted_at| Holder { owner: event.owner.clone(), mode: event.mode, token: event.token, granted_at };
-            if event.kind == EventKind::Granted {
-                self.holders.push(holder(event.at));
-            } else {
-                // Of leases that are alike, that which has been held for so long.
-                let is_meant = |other: &Holder| {
-                    holder(other.granted_at) == *other && event.held_ms == Some(event.at.ms_since(other.granted_at))
-                };
-                let index = self.holders.iter().position(is_meant);
-                broken.expect(index.is_some(), Promise::EventsGiveTheHolders, || {
-                    format!("{event:?} is of none of {:?}", self.holders)
-                });
-                if let Some(index) = index.filter(|_| event.kind.is_end()) {
-                    self.holders.remove(index);
-                }
+            let holder = Holder { owner: event.owner.clone(), mode: event.mode, token: event.token };
+            let index = self.holders.iter().position(|other| *other == holder);
+            let is_of_holder = index.is_some() || event.kind == EventKind::Granted;
+            broken.expect(is_of_holder, Promise::EventsGiveTheHolders, || {
+                format!("{event:?} is of none of {:?}", self.holders)
+            });
+            match index {
+                _ if event.kind == EventKind::Granted => self.holders.push(holder),
+                Some(index) if event.kind.is_end() => drop(self.holders.remove(index)),
+                _ => {}
             }
         }
         let mut left = self.holders.clone();
         let is_told = new.holders().iter().all(|lease| {
             let index = left.iter().position(|holder| {
-                let of_lease = (Some(&lease.owner), lease.mode, lease.token, lease.granted_at);
-                (holder.owner.as_ref(), holder.mode, holder.token, holder.granted_at) == of_lease
+                (holder.owner.as_ref(), holder.mode, holder.token) == (Some(&lease.owner), lease.mode, lease.token)
             });
             index.map(|index| left.remove(index)).is_some()
         });

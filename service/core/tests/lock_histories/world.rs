@@ -119,6 +119,7 @@ impl World {
             let estimate = node.estimate(self.store.now);
             let verdict = node.judge(&mut self.ledger, &base.state, &commands, &arrived, self.store.now);
             if !verdict.changed && is_fresh {
+                self.ledger.check_over(&verdict);
                 return self.answer(index, verdict, &arrived, batch.fate);
             }
             if verdict.changed {
@@ -220,6 +221,7 @@ impl World {
     fn conclude(&mut self, index: usize, old: &Stored, verdict: Verdict, arrived: &[u64], fate: Fate) {
         let at = self.store.now;
         let new = self.store.stored.clone();
+        self.ledger.check_over(&verdict);
         self.ledger.committed(at, &new.state, &verdict);
         self.note_ended(&verdict);
         for (number, lease, way) in winners(&verdict) {
@@ -308,9 +310,11 @@ impl World {
                 self.ledger.told_fenced(*token, had.contains(token));
             }
             self.answer_command(&command, outcome);
-            if matches!(command, Command::Release(_)) {
-                // Whatever its client was told just before.
-                self.ledger.sent(&command);
+            // Whatever its client was told just before.
+            match command {
+                Command::Release(_) => self.ledger.sent(&command),
+                Command::Revoke(_) | Command::Force(_) => self.ledger.intervened(&self.store.stored.state),
+                _ => {}
             }
         }
         for (number, outcome) in verdict.settled {
