@@ -190,11 +190,11 @@ impl Lease {
     }
 
     /// When its holder is to be warned that renewals will soon not count any more; `None` if it has been, or will not
-    /// hold for so long unless it renews.
+    /// be there for so long unless it renews.
     pub(super) fn warns_at(&self) -> Option<Timestamp> {
         let hold_ms = self.hold_until.filter(|_| !self.warned)?.ms_since(self.granted_at);
         let after_ms = hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100;
-        Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.expires_at)
+        Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.ends_at())
     }
 
     /// Why it has ended, if time has ended it.

@@ -86,7 +86,7 @@ fn warnings(before: &LockState, now: Timestamp) -> Vec<Event> {
     let due = |lease: &&Lease| {
         let hold_ms = lease.hold_until?.ms_since(lease.granted_at);
         let at = lease.granted_at.plus_ms(hold_ms * 4 / 5);
-        (!lease.warned && at <= now && at < lease.expires_at).then_some(at)
+        (!lease.warned && at <= now && at < lease.ends_at()).then_some(at)
     };
     let warned = before.holders().iter().filter_map(|lease| Some((lease, due(&lease)?)));
     warned.map(|(lease, at)| event(EventKind::HeldTooLong, &Lease { warned: true, ..lease.clone() }, at)).collect()
