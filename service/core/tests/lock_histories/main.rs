@@ -18,6 +18,7 @@ mod search;
 mod seen;
 mod steps;
 mod store;
+mod witness;
 mod world;
 
 use crate::promise::Promise;

@@ -1,7 +1,7 @@
 //! Steps, each held to what it says of itself.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, Event, EventKind, Lease, LeaseId, LockState, Note, Outcome, Step, step};
+use latchgate_core::lock::{Command, Event, EventKind, Lease, LeaseId, LockState, Outcome, Step, step};
 
 use crate::grants::{NewGrant, check_acquire};
 use crate::interventions::check_intervention;
@@ -171,7 +171,7 @@ fn event(kind: EventKind, lease: &Lease, at: Timestamp) -> Event {
         waited_ms: lease.waited_ms,
         held_ms: Some(at.ms_since(lease.granted_at)),
         expires_at: (!kind.is_end()).then_some(lease.expires_at),
-        note: note.unwrap_or_else(Note::default),
+        note: note.unwrap_or_default(),
     }
 }
 
