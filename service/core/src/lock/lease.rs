@@ -156,8 +156,8 @@ pub struct Lease {
     pub warned: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Box<Revocation>>,
-    /// Somebody relies on this lease besides the receiver of its first answer: the acquire was repeated, or the lease
-    /// renewed. It cannot be given back any more.
+    /// Somebody may rely on this lease besides the receiver of its first answer: the acquire was repeated, the lease
+    /// renewed, or it is nested. It cannot be given back any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
