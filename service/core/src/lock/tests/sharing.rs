@@ -124,3 +124,13 @@ fn who_barges_takes_what_is_free_and_nothing_more() {
     world.release(&reader);
     world.hold_as(ask);
 }
+
+#[test]
+fn still_held_is_what_the_same_owner_has() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    let second = world.hold("ann", Mode::Shared);
+    world.hold("ben", Mode::Shared);
+    assert_eq!(world.release(&first), Outcome::Released { still_held: 1, already: false });
+    assert_eq!(world.release(&second), Outcome::Released { still_held: 0, already: false });
+}

@@ -93,3 +93,15 @@ fn nobody_is_warned_of_a_lease_that_ran_out_before() {
     let expired = world.happened(EventKind::Expired);
     assert_eq!((expired[0].at, expired[0].held_ms), (lease.expires_at, Some(200)));
 }
+
+#[test]
+fn of_two_delays_the_longer_counts() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Shared) };
+    let first = world.hold_as(ask);
+    let ask = Acquire { ttl_ms: 1_001, delay_ms: 1, ..world.ask("ben", Mode::Shared) };
+    world.hold_as(ask);
+    world.pass(1_001 + CLOCK_BOUND_MS);
+    let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.acquire("cid", Mode::Shared), Outcome::Refused(Refusal::Delayed(over)));
+}
