@@ -1,10 +1,9 @@
 //! Granting.
 
-use super::HOLDERS_MAX;
 use super::command::Acquire;
 use super::compatibility::Access;
 use super::event::{Event, EventKind};
-use super::lease::{Lease, Owner};
+use super::lease::{Lease, Owner, Revocation};
 use super::outcome::{Grant, Lost, Outcome, Refusal, Step};
 use super::state::{Limit, LockState};
 use super::token;
@@ -19,10 +18,12 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
     let owner = ask.owner.as_ref().filter(|_| ask.reentrant);
-    let token = match state.access(ask.mode, limit, owner) {
+    let access = state.access(ask.mode, limit, owner);
+    let token = match access {
         Access::Held => return Step::unchanged(Outcome::Refused(Refusal::Held)),
         Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),
-        _ if state.holders.len() >= HOLDERS_MAX => return Step::unchanged(Outcome::Refused(Refusal::Held)),
+        // Somebody whose lease ran out may share the lock still.
+        Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
         // Whoever holds the lock already stands behind nobody: those before it wait for its own leases to end.
         Access::Nested(token) => token,
         Access::Upgrade => token::next(state.token, now),
@@ -35,7 +36,7 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
     }
-    let lease = grant(state, ask, token, now);
+    let lease = grant(state, ask, access, token, now);
     let event = Event::of_lease(EventKind::Granted, &lease, now);
     Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
 }
@@ -48,6 +49,12 @@ impl LockState {
         }
         let is_behind = ask.behind || self.turns_before(&ask.node, ask.place).next().is_some();
         (is_behind && !ask.barge).then_some(Refusal::Reserved)
+    }
+
+    /// The revocation by which `owner` is to give the lock back.
+    fn revocation_of(&self, owner: Option<&Owner>) -> Option<Box<Revocation>> {
+        let own = self.holders.iter().filter(|lease| owner == Some(&lease.owner));
+        own.filter_map(|lease| lease.revocation.clone()).min_by_key(|revocation| revocation.deadline)
     }
 }
 
@@ -71,26 +78,28 @@ fn answer_repetition(state: &mut LockState, ask: &Acquire) -> Option<Step> {
     Some(Step::unchanged(Outcome::LeaseLost(lost)))
 }
 
-fn grant(state: &mut LockState, ask: &Acquire, token: u64, now: Timestamp) -> Lease {
+fn grant(state: &mut LockState, ask: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
     state.token = state.token.max(token);
-    let hold_until = ask.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms));
     let counted = now.plus_ms(ask.ttl_ms);
-    let lease = Lease {
+    let mut lease = Lease {
         lease_id: ask.lease_id.clone(),
         owner: ask.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
         mode: ask.mode,
         token,
         ttl_ms: ask.ttl_ms,
         granted_at: now,
-        expires_at: hold_until.map_or(counted, |hold_until| hold_until.min(counted)),
+        expires_at: counted,
         waited_ms: now.ms_since(ask.place.arrival),
         delay_ms: ask.delay_ms,
-        hold_until,
+        hold_until: ask.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
         warned: false,
-        revocation: None,
-        claimed: false,
+        // Whoever is asked for the lock back does not keep it by taking it once more.
+        revocation: if access == Access::Free { None } else { state.revocation_of(ask.owner.as_ref()) },
+        // Its token does not tell a nested lease from an earlier grant of the same id, whose give-back may come late.
+        claimed: matches!(access, Access::Nested(_)),
         metadata: ask.metadata.clone(),
     };
+    lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
     state.holders.push(lease.clone());
     lease
 }

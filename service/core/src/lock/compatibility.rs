@@ -1,5 +1,6 @@
 //! Which leases go together.
 
+use super::HOLDERS_MAX;
 use super::lease::{Lease, Mode, Owner};
 use super::outcome::LimitMismatch;
 use super::state::LockState;
@@ -14,13 +15,22 @@ pub(super) enum Access {
     /// The owner alone shares the lock and may have it alone.
     Upgrade,
     Held,
-    /// Others share the lock with the owner. Should two of them wait to have it alone, each would wait for the other.
+    /// Others share the lock with the owner, or nobody has room for one more. Should two of them wait to have it alone, each would wait for the other.
     UpgradeBlocked,
 }
 
 impl LockState {
     /// `owner` is whoever may hold it already; `None` is nobody that is known. `limit` is that of the permits.
     pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
+        let is_full = self.holders.len() >= HOLDERS_MAX;
+        match self.access_by_mode(mode, limit, owner) {
+            Access::Upgrade if is_full => Access::UpgradeBlocked,
+            Access::Free | Access::Nested(_) if is_full => Access::Held,
+            access => access,
+        }
+    }
+
+    fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
         let is_own = |lease: &&Lease| owner == Some(&lease.owner);
         let own = |mode: Mode| self.holders.iter().filter(is_own).find(|lease| lease.mode == mode);
         match mode {

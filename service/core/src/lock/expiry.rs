@@ -12,17 +12,17 @@ impl LockState {
         let mut changed = self.lapse_turns(now);
         let mut events = Vec::new();
         for lease in &mut self.holders {
-            if lease.warns_at().is_some_and(|at| at <= now) {
+            if let Some(at) = lease.warns_at().filter(|at| *at <= now) {
                 lease.warned = true;
-                events.push(Event::of_lease(EventKind::HeldTooLong, lease, now));
+                events.push(Event::of_lease(EventKind::HeldTooLong, lease, at));
             }
         }
         while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(now)) {
             let lease = &self.holders[index];
             let (at, why) = (lease.expires_at, lease.runs_out_as());
             if lease.delay_ms > 0 {
-                // Whoever held it may be at work still.
-                self.delay_until = self.delay_until.max(Some(at.plus_ms(lease.delay_ms)));
+                // Whoever held it may be at work still. Like the lease, the delay is over for no node too early.
+                self.delay_until = self.delay_until.max(Some(lease.ends_at().plus_ms(lease.delay_ms)));
             }
             events.push(self.end(index, why, at));
         }

@@ -156,8 +156,8 @@ pub struct Lease {
     pub warned: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Box<Revocation>>,
-    /// Somebody relies on this lease besides the receiver of its first answer: the acquire was repeated, or the lease
-    /// renewed. It cannot be given back any more.
+    /// Somebody may rely on this lease besides the receiver of its first answer: the acquire was repeated, the lease
+    /// renewed, or it is nested. It cannot be given back any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,10 +189,12 @@ impl Lease {
         self.hold_until.into_iter().chain(deadline).min()
     }
 
-    /// When its holder is to be warned that renewals will soon not count any more; `None` if it has been, or never is.
+    /// When its holder is to be warned that renewals will soon not count any more; `None` if it has been, or will not
+    /// be there for so long unless it renews.
     pub(super) fn warns_at(&self) -> Option<Timestamp> {
         let hold_ms = self.hold_until.filter(|_| !self.warned)?.ms_since(self.granted_at);
-        Some(self.granted_at.plus_ms(hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100))
+        let after_ms = hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100;
+        Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.ends_at())
     }
 
     /// Why it has ended, if time has ended it.

@@ -18,6 +18,8 @@ mod release;
 mod renew;
 mod state;
 mod step;
+#[cfg(test)]
+mod tests;
 mod token;
 mod turn;
 

@@ -38,11 +38,12 @@ impl Step {
 pub enum Outcome {
     Granted(Grant),
     Refused(Refusal),
-    /// The proposed lease id is in use by another owner.
+    /// The proposed lease id is in use by another owner, or in another mode.
     LeaseIdReused,
     /// The permits, or their limit, do not go with the key's limit.
     LimitMismatch(LimitMismatch),
-    /// The owner shares the lock with others and cannot wait to have it alone.
+    /// The owner shares the lock with others, or with somebody whose lease ran out with a lock-delay, and cannot wait to
+    /// have it alone.
     UpgradeBlocked,
     Renewed(Lease),
     Released {

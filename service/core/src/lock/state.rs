@@ -67,12 +67,9 @@ impl LockState {
     /// Its node must be told.
     pub fn admissible_turn(&self, now: Timestamp) -> Option<&Turn> {
         let first = self.first_turn()?;
-        if self.delayed_until(now).is_some() {
-            return None;
-        }
         // A wish that does not go with the limit waits for nothing: its node must tell it so.
         let is_free = match self.limit_for(first.mode, first.limit) {
-            Ok(limit) => self.access(first.mode, limit, None) == Access::Free,
+            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None) == Access::Free,
             Err(_) => true,
         };
         is_free.then_some(first)

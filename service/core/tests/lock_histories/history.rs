@@ -1,15 +1,8 @@
-//! What happens to the tier, as values that shrink and read well.
+//! What happens to the tier, as values that read well when they have shrunk.
 
 use std::fmt;
 
-use latchgate_core::CLOCK_BOUND_MS;
-use proptest::collection::vec;
-use proptest::option;
-use proptest::prelude::*;
-
-/// Lease ids are few, so that they are repeated, at other nodes and after their end.
-const LEASES: usize = 14;
-const NODES_MAX: usize = 4;
+use latchgate_core::lock::Mode;
 
 #[derive(Clone, Debug)]
 pub struct History {
@@ -29,6 +22,12 @@ pub enum Event {
         offset_ms: i64,
     },
     Batch(Batch),
+    /// A waiter presents its ticket at another node, before its first node has noticed that it is gone.
+    Resume {
+        lease: usize,
+        from: usize,
+        to: usize,
+    },
     /// The node vanishes, with its waiters and what it had not yet answered.
     Crash {
         node: usize,
@@ -47,15 +46,9 @@ pub struct Batch {
     pub fate: Fate,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Call {
-    Acquire {
-        lease: usize,
-        owner: Asker,
-        ttl_ms: u64,
-        priority: u8,
-        waits: bool,
-    },
+    Acquire(Asking),
     Renew {
         lease: usize,
         ttl_ms: Option<u64>,
@@ -72,15 +65,49 @@ pub enum Call {
         nth: usize,
         again: bool,
     },
+    SetLimit(Option<u32>),
+    Revoke {
+        grace_ms: u64,
+        token: Option<Presented>,
+    },
+    Force,
+    Fence(Presented),
     /// A timer: a refresh, or an expiry.
     Look,
 }
 
+#[derive(Clone)]
+pub struct Asking {
+    pub lease: usize,
+    pub asker: Asker,
+    pub mode: Mode,
+    pub limit: Option<u32>,
+    pub ttl_ms: u64,
+    pub priority: u8,
+    pub waits: bool,
+    pub reentrant: bool,
+    pub barge: bool,
+    pub delay_ms: u64,
+    pub max_hold_ms: Option<u64>,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Asker {
+    /// One of few, so that an owner asks for more than one lease.
     Itself,
     Anonymous,
     Somebody,
+}
+
+/// A token as somebody may come to have it.
+#[derive(Clone, Copy, Debug)]
+pub enum Presented {
+    /// Of a lease that is there.
+    Live(usize),
+    Last,
+    /// Of one of the grants that there have been.
+    Old(usize),
+    Never,
 }
 
 /// What becomes of a batch's commit and answers.
@@ -95,64 +122,13 @@ pub enum Fate {
     Unheard,
 }
 
-pub fn histories() -> impl Strategy<Value = History> {
-    let nodes = vec(offset_ms(), 2..=NODES_MAX);
-    (nodes, vec(event(), 1..70)).prop_map(|(offsets_ms, events)| History { offsets_ms, events })
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let node = 0..NODES_MAX;
-    prop_oneof![
-        30 => batch().prop_map(Event::Batch),
-        8 => prop_oneof![3 => 1..150_u64, 2 => 150..1_500_u64, 1 => 1_500..7_000_u64].prop_map(|ms| Event::Pass { ms }),
-        2 => (node.clone(), offset_ms()).prop_map(|(node, offset_ms)| Event::Drift { node, offset_ms }),
-        1 => node.prop_map(|node| Event::Crash { node }),
-    ]
-}
-
-fn batch() -> impl Strategy<Value = Batch> {
-    let takes_ms = prop_oneof![4 => Just(0), 2 => 1..60_u64, 1 => 60..400_u64];
-    let fate = prop_oneof![
-        8 => Just(Fate::Fine),
-        1 => Just(Fate::LostBefore),
-        1 => Just(Fate::LostAfter),
-        2 => Just(Fate::Unheard),
-    ];
-    (0..NODES_MAX, vec(call(), 1..4), any::<bool>(), takes_ms, fate)
-        .prop_map(|(node, calls, from_cache, takes_ms, fate)| Batch { node, calls, from_cache, takes_ms, fate })
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    let lease = 0..LEASES;
-    let owner = prop_oneof![8 => Just(Asker::Itself), 1 => Just(Asker::Anonymous), 1 => Just(Asker::Somebody)];
-    let priority = prop_oneof![3 => Just(1_u8), 1 => 2..=3_u8];
-    let acquire = (lease.clone(), owner, ttl_ms(), priority, prop_oneof![3 => Just(true), 1 => Just(false)])
-        .prop_map(|(lease, owner, ttl_ms, priority, waits)| Call::Acquire { lease, owner, ttl_ms, priority, waits });
-    prop_oneof![
-        8 => acquire,
-        4 => (lease.clone(), option::of(ttl_ms())).prop_map(|(lease, ttl_ms)| Call::Renew { lease, ttl_ms }),
-        5 => lease.clone().prop_map(|lease| Call::Release { lease }),
-        1 => lease.prop_map(|lease| Call::Leave { lease }),
-        3 => (0..3_usize, any::<bool>()).prop_map(|(nth, again)| Call::GiveBackArrives { nth, again }),
-        3 => Just(Call::Look),
-    ]
-}
-
-fn ttl_ms() -> impl Strategy<Value = u64> {
-    prop_oneof![2 => Just(100_u64), 3 => 100..1_000_u64, 2 => 1_000..6_000_u64]
-}
-
-fn offset_ms() -> impl Strategy<Value = i64> {
-    let bound = CLOCK_BOUND_MS.cast_signed();
-    prop_oneof![1 => Just(-bound), 1 => Just(bound), 1 => Just(0), 3 => -bound..=bound]
-}
-
 /// One line for each event: a shrunk history is to be read.
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pass { ms } => write!(f, "{ms} ms pass"),
             Self::Drift { node, offset_ms } => write!(f, "the clock of node {node} goes {offset_ms:+} ms off"),
+            Self::Resume { lease, from, to } => write!(f, "lease {lease} goes from node {from} to wait at node {to}"),
             Self::Crash { node } => write!(f, "node {node} crashes"),
             Self::Batch(batch) => fmt::Debug::fmt(batch, f),
         }
@@ -165,5 +141,55 @@ impl fmt::Debug for Batch {
         let base = if self.from_cache { ", from its cache" } else { "" };
         let Self { node, takes_ms, fate, .. } = self;
         write!(f, "node {node}: {}{base}, in {takes_ms} ms, {fate:?}", calls.join(" + "))
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire(asking) => fmt::Debug::fmt(asking, f),
+            Self::Renew { lease, ttl_ms: None } => write!(f, "renew lease {lease}"),
+            Self::Renew { lease, ttl_ms: Some(ttl_ms) } => write!(f, "renew lease {lease} for {ttl_ms} ms"),
+            Self::Release { lease } => write!(f, "release lease {lease}"),
+            Self::Leave { lease } => write!(f, "lease {lease} waits no more"),
+            Self::GiveBackArrives { nth, again } => {
+                write!(f, "give-back {nth} arrives{}", if *again { " and will again" } else { "" })
+            }
+            Self::SetLimit(Some(permits)) => write!(f, "set the limit to {permits}"),
+            Self::SetLimit(None) => f.write_str("unset the limit"),
+            Self::Revoke { grace_ms, token: None } => write!(f, "revoke all within {grace_ms} ms"),
+            Self::Revoke { grace_ms, token: Some(token) } => write!(f, "revoke token {token:?} within {grace_ms} ms"),
+            Self::Force => f.write_str("force"),
+            Self::Fence(token) => write!(f, "fence token {token:?}"),
+            Self::Look => f.write_str("look"),
+        }
+    }
+}
+
+/// What is as usual is left out.
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lease, asker, mode, ttl_ms, priority, .. } = self;
+        write!(f, "acquire lease {lease} by {asker:?} {mode:?}")?;
+        if let Some(limit) = self.limit {
+            write!(f, " of {limit}")?;
+        }
+        write!(f, " for {ttl_ms} ms at priority {priority}")?;
+        let unusual = [
+            (self.waits, "waits"),
+            (!self.reentrant, "not reentrant"),
+            (self.barge, "barges"),
+            (self.delay_ms > 0, "has a delay"),
+        ];
+        for (_, what) in unusual.iter().filter(|(is_so, _)| *is_so) {
+            write!(f, ", {what}")?;
+        }
+        if self.delay_ms > 0 {
+            write!(f, " of {} ms", self.delay_ms)?;
+        }
+        match self.max_hold_ms {
+            Some(max_hold_ms) => write!(f, ", holds at most {max_hold_ms} ms"),
+            None => Ok(()),
+        }
     }
 }

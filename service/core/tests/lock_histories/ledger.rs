@@ -1,53 +1,39 @@
 //! What has truly happened, kept beside the rules and held against them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, LockState, Outcome, RECENT_MAX, Renew, step};
+use latchgate_core::lock::{
+    Command, EndReason, EventKind, Lease, LeaseId, LockState, Mode, Outcome, RECENT_MAX, Renew, step,
+};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::repetition::lease_of;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
-    OneHolder,
-    TokensRise,
-    NeverEndedEarly,
-    NeverOutlived,
-    WaitersAreServed,
-    RepetitionsChangeNothing,
-    ChangedIsExact,
-    EndedStaysEnded,
-    LostIsFinal,
-    ReasonsAreTrue,
-    GiveBackTakesNothingClaimed,
-    OnlyItsOwnId,
-    RenewalExtends,
-    FifoOnOneNode,
-    StrictPriority,
-    FifoAcrossNodes,
-    SurvivesJson,
-}
+use crate::grants::{NewGrant, Way};
+use crate::node::Verdict;
+use crate::promise::{Broken, Promise};
+use crate::replay::Replay;
+use crate::steps::Ending;
 
 #[derive(Default)]
 pub struct Ledger {
-    pub broken: Vec<(Promise, String)>,
+    pub broken: Broken,
     token_max: u64,
+    /// Of all grants, in order.
+    pub tokens: Vec<u64>,
     /// Until when clients believe that they hold, as they were told last.
-    told_until: HashMap<LeaseId, Timestamp>,
+    told_until: HashMap<LeaseId, (Timestamp, Lease)>,
     /// Tokens of leases that somebody besides the first receiver has been told of.
     claimed: Vec<(LeaseId, u64)>,
     told_lost: Vec<LeaseId>,
     /// The leases that ended last, oldest first.
     ended: VecDeque<(LeaseId, EndReason)>,
+    ended_ever: HashSet<LeaseId>,
+    delayed_until: Timestamp,
+    limit_set: Option<u32>,
+    fenced_max: u64,
+    replay: Replay,
 }
 
 impl Ledger {
-    pub fn expect(&mut self, is_kept: bool, promise: Promise, how: impl FnOnce() -> String) {
-        if !is_kept {
-            self.broken.push((promise, how()));
-        }
-    }
-
     /// A client has sent a command: from now on it relies on less.
     pub fn sent(&mut self, command: &Command) {
         match command {
@@ -57,94 +43,129 @@ impl Ledger {
         }
     }
 
-    /// The store has taken `new` in the place of `old`. Returns the lease that was granted, if one was.
-    pub fn committed(
-        &mut self,
-        at: Timestamp,
-        old: &LockState,
-        new: &LockState,
-        commands: &[(Command, Outcome)],
-    ) -> Option<Lease> {
-        self.expect(new.holders().len() <= 1, Promise::OneHolder, || format!("{new:?}"));
-        self.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
-        self.expect(new.token() >= old.token(), Promise::TokensRise, || format!("{old:?} became {new:?}"));
-        for lease in old.holders() {
-            match find(new, lease) {
-                Some(kept) => self.check_kept(lease, kept, commands),
-                None => self.check_ended(at, lease, new, commands),
+    /// Whoever is asked for the lock back, or has lost it, is told so only in its next renewal.
+    pub fn intervened(&mut self, state: &LockState) {
+        for lease in state.holders() {
+            let Some((until, _)) = self.told_until.get_mut(&lease.lease_id) else { continue };
+            *until = lease.revocation.as_ref().map_or(*until, |revocation| revocation.deadline.min(*until));
+        }
+        let ended = &self.ended;
+        let is_forced = |id: &LeaseId| ended.iter().any(|(other, why)| other == id && *why == EndReason::Forced);
+        self.told_until.retain(|id, _| !is_forced(id));
+    }
+
+    /// Whoever has lost its lease to somebody else before this verdict is not told by it that it holds.
+    pub fn check_over(&mut self, verdict: &Verdict) {
+        for (command, outcome) in &verdict.outcomes {
+            let (Command::Renew(ask), Outcome::Renewed(_)) = (command, outcome) else { continue };
+            let why = self.why_ended(&ask.lease_id);
+            let is_over = matches!(why, Some(EndReason::Revoked | EndReason::Forced));
+            self.broken.expect(!is_over, Promise::RevokedIsOver, || format!("{ask:?} after it was {why:?}"));
+        }
+    }
+
+    /// The store has taken the verdict's state, which is `new` now.
+    pub fn committed(&mut self, at: Timestamp, new: &LockState, verdict: &Verdict) {
+        self.broken.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
+        for ending in &verdict.endings {
+            self.check_ended(at, ending, new);
+        }
+        for grant in &verdict.grants {
+            self.check_granted(at, grant, new);
+        }
+        self.intervened(new);
+        for (command, _) in &verdict.outcomes {
+            if let Command::SetLimit(permits) = command {
+                self.limit_set = *permits;
             }
         }
-        let granted = new.holders().iter().find(|lease| find(old, lease).is_none())?;
-        self.check_granted(at, granted);
-        Some(granted.clone())
+        let is_in_force = self.limit_set.is_none() || new.limit_in_force() == self.limit_set;
+        self.broken.expect(is_in_force, Promise::LimitIsKept, || format!("{:?} was set: {new:?}", self.limit_set));
+        self.replay.follow(&mut self.broken, &verdict.events, new);
     }
 
-    fn check_kept(&mut self, before: &Lease, after: &Lease, commands: &[(Command, Outcome)]) {
-        if before.expires_at == after.expires_at {
-            return;
-        }
-        let renewals: Vec<&Renew> = commands.iter().filter_map(|(command, _)| renewal_of(command, before)).collect();
-        self.expect(!renewals.is_empty(), Promise::OnlyItsOwnId, || format!("{before:?} was renewed: {commands:?}"));
-        let may_shorten = renewals.iter().any(|ask| ask.ttl_ms.is_some_and(|ttl_ms| ttl_ms < before.ttl_ms));
-        self.expect(may_shorten || after.expires_at > before.expires_at, Promise::RenewalExtends, || {
-            format!("{before:?} became {after:?}")
-        });
-    }
-
-    fn check_ended(&mut self, at: Timestamp, lease: &Lease, new: &LockState, commands: &[(Command, Outcome)]) {
-        let id = &lease.lease_id;
-        let is_asked = |wanted: fn(&Command) -> bool| {
-            commands.iter().any(|(command, _)| wanted(command) && lease_of(command) == Some(id))
+    fn check_ended(&mut self, at: Timestamp, ending: &Ending, new: &LockState) {
+        let Ending { lease, why } = ending;
+        let told = self.told_until.remove(&lease.lease_id);
+        let why = match why {
+            EventKind::Expired => EndReason::Expired,
+            EventKind::Revoked => EndReason::Revoked,
+            EventKind::Released => EndReason::Released,
+            EventKind::Forced => EndReason::Forced,
+            _ => {
+                let is_relied_on = told.is_some() || self.claimed.contains(&(lease.lease_id.clone(), lease.token));
+                let promise = Promise::GiveBackTakesNothingClaimed;
+                self.broken.expect(!is_relied_on, promise, || format!("{lease:?} was given back"));
+                return;
+            }
         };
-        match remembered(new, id) {
-            Some(EndReason::Released) => {
-                let is_released = is_asked(|command| matches!(command, Command::Release(_)));
-                self.expect(is_released, Promise::OnlyItsOwnId, || format!("{lease:?} was released: {commands:?}"));
-            }
-            Some(EndReason::Expired) => {
-                self.expect(lease.expires_at <= at, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
-            }
-            None => {
-                let is_given_back = commands.iter().any(|(command, _)| {
-                    matches!(command, Command::GiveBack(ask) if ask.lease_id == *id && ask.token == lease.token)
-                });
-                self.expect(is_given_back, Promise::OnlyItsOwnId, || format!("{lease:?} was given back: {commands:?}"));
-                let is_claimed = self.claimed.contains(&(id.clone(), lease.token));
-                self.expect(!is_claimed, Promise::GiveBackTakesNothingClaimed, || {
-                    format!("{lease:?} was given back: {commands:?}")
-                });
+        if matches!(why, EndReason::Expired | EndReason::Revoked) {
+            let is_over = lease.expires_at <= at && told.is_none_or(|(until, _)| until <= at);
+            self.broken.expect(is_over, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
+            if lease.delay_ms > 0 {
+                self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
             }
         }
-        if let Some(why) = remembered(new, id) {
-            self.ended.push_back((id.clone(), why));
-            if self.ended.len() > RECENT_MAX {
-                self.ended.pop_front();
-            }
+        if why == EndReason::Revoked {
+            let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
+            self.broken.expect(deadline.is_some_and(|deadline| deadline <= at), Promise::RevokedByTheDeadline, || {
+                format!("{lease:?} ended at {at:?}")
+            });
         }
+        self.ended_ever.insert(lease.lease_id.clone());
+        self.ended.push_back((lease.lease_id.clone(), why));
+        if self.ended.len() > RECENT_MAX {
+            self.ended.pop_front();
+        }
+        let recent = self.why_ended(&lease.lease_id);
+        let remembered = remembered(new, &lease.lease_id);
+        let is_true = remembered.is_none() || remembered == recent;
+        self.broken.expect(is_true, Promise::ReasonsAreTrue, || format!("{lease:?}: {recent:?}, not {remembered:?}"));
     }
 
-    fn check_granted(&mut self, at: Timestamp, lease: &Lease) {
+    fn check_granted(&mut self, at: Timestamp, grant: &NewGrant, new: &LockState) {
+        let NewGrant { lease, way, limit } = grant;
         let token_max = self.token_max;
-        self.expect(lease.token > token_max, Promise::TokensRise, || format!("{lease:?} after {token_max}"));
-        self.token_max = self.token_max.max(lease.token);
+        let broken = &mut self.broken;
+        if *way == Way::Nested {
+            let is_owners = new.holders().iter().any(|other| {
+                other.lease_id != lease.lease_id && other.token == lease.token && other.owner == lease.owner
+            });
+            broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || format!("{lease:?} in {new:?}"));
+        } else {
+            broken.expect(lease.token > token_max, Promise::TokensRise, || format!("{lease:?} after {token_max}"));
+            let until = self.delayed_until;
+            broken.expect(at >= until, Promise::DelayIsWaitedOut, || {
+                format!("{lease:?} is granted at {at:?}, before {until:?}")
+            });
+        }
+        self.token_max = token_max.max(lease.token);
+        self.tokens.push(lease.token);
         let has_ended = self.why_ended(&lease.lease_id).is_some();
-        self.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
-        let others: Vec<String> = self
-            .told_until
-            .iter()
-            .filter(|(id, until)| **id != lease.lease_id && **until > at)
-            .map(|(id, until)| format!("{id:?} was told that it holds until {until:?}"))
-            .collect();
-        self.expect(others.is_empty(), Promise::OneHolder, || format!("{lease:?} is granted at {at:?}: {others:?}"));
+        self.broken.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
+        // So many have ended since that its id is forgotten.
+        self.told_lost.retain(|id| *id != lease.lease_id);
+        let told = self.told_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
+        let told: Vec<&Lease> = told.map(|(_, (_, told))| told).collect();
+        let taken: u32 = told.iter().map(|told| told.mode.permits()).sum();
+        let goes = |told: &&Lease| match (lease.mode, told.mode) {
+            (Mode::Shared, Mode::Shared) => true,
+            (Mode::Permits(permits), Mode::Permits(_)) => limit.is_some_and(|limit| taken + permits <= limit),
+            (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
+            _ => matches!(way, Way::Nested | Way::Upgrade) && told.owner == lease.owner,
+        };
+        let others: Vec<&&Lease> = told.iter().filter(|told| !goes(told)).collect();
+        self.broken.expect(others.is_empty(), Promise::GoTogether, || {
+            format!("{lease:?} is granted at {at:?}, and these were told that they hold: {others:?}")
+        });
     }
 
     /// A client has been told of its lease.
     pub fn told_holding(&mut self, lease: &Lease, is_first: bool) {
         let id = &lease.lease_id;
-        self.expect(!self.told_lost.contains(id) || self.why_ended(id).is_none(), Promise::LostIsFinal, || {
-            format!("{lease:?} was told lost before")
-        });
-        self.told_until.insert(id.clone(), lease.expires_at);
+        let is_lost = self.told_lost.contains(id);
+        self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was told lost before"));
+        self.told_until.insert(id.clone(), (lease.expires_at, lease.clone()));
         if !is_first {
             self.claimed.push((id.clone(), lease.token));
         }
@@ -153,11 +174,12 @@ impl Ledger {
     /// A client has been told that its lease is lost, from a state in which that is so.
     pub fn told_lost(&mut self, lease_id: &LeaseId, why: Option<EndReason>) {
         let truth = self.why_ended(lease_id);
-        self.expect(truth.is_none() || why == truth, Promise::ReasonsAreTrue, || {
+        self.broken.expect(truth.is_none() || why == truth, Promise::ReasonsAreTrue, || {
             format!("{lease_id:?}: told {why:?}, in truth {truth:?}")
         });
         // Of an end that no commit has written down, another node knows nothing.
-        self.expect(why.is_none() || truth.is_some(), Promise::LostIsFinal, || {
+        let is_written = self.ended_ever.contains(lease_id);
+        self.broken.expect(why.is_none() || is_written, Promise::LostIsFinal, || {
             format!("{lease_id:?} is told {why:?}, and that is nowhere written")
         });
         self.told_until.remove(lease_id);
@@ -168,24 +190,31 @@ impl Ledger {
 
     pub fn told_released(&mut self, lease_id: &LeaseId) {
         let truth = self.why_ended(lease_id);
-        self.expect(truth.is_none_or(|why| why == EndReason::Released), Promise::ReasonsAreTrue, || {
+        self.broken.expect(truth.is_none_or(|why| why == EndReason::Released), Promise::ReasonsAreTrue, || {
             format!("{lease_id:?}: told released, in truth {truth:?}")
         });
     }
 
+    /// A resource has been told that the token is good.
+    pub fn told_fenced(&mut self, token: u64, is_live: bool) {
+        let is_known = self.tokens.contains(&token);
+        let is_good = is_known && (is_live || token >= self.fenced_max);
+        self.broken.expect(is_good, Promise::FenceIsFinal, || format!("{token} passes after {}", self.fenced_max));
+        self.fenced_max = self.fenced_max.max(token);
+    }
+
+    /// Nobody holds longer than told, by any clock.
+    pub fn check_outlived(&mut self, state: &LockState, store_now: Timestamp) {
+        for lease in state.holders() {
+            let latest = lease.expires_at.plus_ms(2 * CLOCK_BOUND_MS);
+            let promise =
+                if lease.revocation.is_some() { Promise::RevokedByTheDeadline } else { Promise::NeverOutlived };
+            self.broken.expect(store_now < latest, promise, || format!("{lease:?} is still held at {store_now:?}"));
+        }
+    }
+
     fn why_ended(&self, lease_id: &LeaseId) -> Option<EndReason> {
         self.ended.iter().rev().find(|(id, _)| id == lease_id).map(|(_, why)| *why)
-    }
-}
-
-fn find<'s>(state: &'s LockState, lease: &Lease) -> Option<&'s Lease> {
-    state.holders().iter().find(|other| other.lease_id == lease.lease_id && other.token == lease.token)
-}
-
-fn renewal_of<'c>(command: &'c Command, lease: &Lease) -> Option<&'c Renew> {
-    match command {
-        Command::Renew(ask) if ask.lease_id == lease.lease_id => Some(ask),
-        _ => None,
     }
 }
 

@@ -1,40 +1,27 @@
 //! Steps that are taken again, to see that nothing comes of it.
 
-use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, LeaseId, LockState, Outcome, Step, step};
+use latchgate_core::lock::{LockState, Outcome, Step, step};
 
-use crate::ledger::{Ledger, Promise};
+use crate::promise::{Broken, Promise};
+use crate::steps::{Context, is_new_grant};
 
-/// Steps, and holds the step to what it says of itself.
-pub fn checked_step(ledger: &mut Ledger, state: &mut LockState, command: &Command, now: Timestamp) -> Step {
-    let before = state.clone();
-    let done = step(state, command, now);
-    ledger.expect(done.changed == (*state != before), Promise::ChangedIsExact, || {
-        format!("{command:?} says {done:?} from {before:?} to {state:?}")
-    });
-    check_repetition(ledger, state, command, &done, now);
-    done
-}
-
-fn check_repetition(ledger: &mut Ledger, state: &LockState, command: &Command, done: &Step, now: Timestamp) {
-    let mut state = state.clone();
+pub fn check_repetition(broken: &mut Broken, context: &Context<'_>) {
+    let Context { command, now, done, .. } = *context;
+    let mut state = context.after.clone();
     let mut first = done.clone();
-    if matches!(&done.outcome, Outcome::Granted(grant) if !grant.repeated) {
+    if is_new_grant(&done.outcome) {
         // The first repetition only writes down that somebody has heard of the lease.
-        let before = state.clone();
         first = step(&mut state, command, now);
-        let is_same = without_claims(&state) == without_claims(&before);
-        ledger.expect(is_same && granted_twice(done, &first), Promise::RepetitionsChangeNothing, || {
-            format!("{command:?}: {done:?}, then {first:?}")
-        });
+        let is_same = without_claims(&state) == without_claims(context.after);
+        let is_kept = is_same && granted_twice(done, &first) && first.events.is_empty();
+        broken.expect(is_kept, Promise::RepetitionsChangeNothing, || format!("{}, then {first:?}", context.tell()));
     }
     let before = state.clone();
     let again = step(&mut state, command, now);
-    ledger.expect(
-        state == before && !again.changed && is_repeated(&first.outcome, &again.outcome),
-        Promise::RepetitionsChangeNothing,
-        || format!("{command:?}: {first:?}, then {again:?}"),
-    );
+    let is_nothing = state == before && !again.changed && again.events.is_empty();
+    broken.expect(is_nothing && is_repeated(&first.outcome, &again.outcome), Promise::RepetitionsChangeNothing, || {
+        format!("{}, then {again:?}", context.tell())
+    });
 }
 
 fn granted_twice(first: &Step, second: &Step) -> bool {
@@ -51,6 +38,7 @@ fn granted_twice(first: &Step, second: &Step) -> bool {
 fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
     match (first, second) {
         (Outcome::Released { .. }, Outcome::Released { already, .. }) => *already,
+        (Outcome::Forced { .. }, Outcome::Forced { leases }) => *leases == 0,
         (first, second) => first == second,
     }
 }
@@ -58,14 +46,4 @@ fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
 /// As JSON, since nobody outside the rules may change a state.
 fn without_claims(state: &LockState) -> String {
     serde_json::to_string(state).unwrap().replace(",\"claimed\":true", "")
-}
-
-pub fn lease_of(command: &Command) -> Option<&LeaseId> {
-    match command {
-        Command::Acquire(ask) => Some(&ask.lease_id),
-        Command::Renew(ask) => Some(&ask.lease_id),
-        Command::Release(ask) => Some(&ask.lease_id),
-        Command::GiveBack(ask) => Some(&ask.lease_id),
-        Command::Stand(_) | Command::Withdraw(_) | Command::Tick => None,
-    }
 }

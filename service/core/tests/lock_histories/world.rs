@@ -1,64 +1,20 @@
 //! The tier: a history is played on it, then it is left alone until everybody has been served.
 
 use latchgate_core::lock::{
-    Acquire, Command, GiveBack, Lease, LeaseId, Metadata, Outcome, Owner, Release, Renew, TURN_MS,
+    Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Refusal, Release, Renew, Revoke,
 };
-use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::history::{Asker, Batch, Call, Event, Fate, History};
-use crate::ledger::{Ledger, Promise};
+use crate::grants::Way;
+use crate::history::{Asker, Asking, Batch, Call, Event, Fate, History, Presented};
+use crate::ledger::Ledger;
 use crate::node::{Node, Verdict, Waiter};
+use crate::promise::Promise;
+use crate::seen::Seen;
 use crate::store::{Committed, Store, Stored};
-
-/// How often nodes look at the lock when the tier is left alone.
-const LOOK_MS: u64 = 500;
-/// Nobody may have to be waited for longer than this many looks.
-const LOOKS_MAX: u64 = 1_000;
 
 pub struct Report {
     pub broken: Vec<(Promise, String)>,
     pub seen: Seen,
-}
-
-/// How often the interesting things happened.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    counts: std::collections::BTreeMap<&'static str, u32>,
-}
-
-impl Seen {
-    const ALL: [&'static str; 15] = [
-        "granted at once",
-        "granted after a wait",
-        "granted to a node before which another stood",
-        "granted while others wait at another node",
-        "granted again to a repetition",
-        "granted again at another node",
-        "renewed",
-        "released",
-        "expired",
-        "given back",
-        "given back too late",
-        "lost",
-        "lease id reused",
-        "stale commit",
-        "clock off",
-    ];
-
-    fn note(&mut self, what: &'static str) {
-        assert!(Self::ALL.contains(&what), "{what}");
-        *self.counts.entry(what).or_default() += 1;
-    }
-
-    pub fn add(&mut self, other: &Self) {
-        for (what, count) in &other.counts {
-            *self.counts.entry(what).or_default() += count;
-        }
-    }
-
-    pub fn never(&self) -> Vec<&'static str> {
-        Self::ALL.into_iter().filter(|what| !self.counts.contains_key(what)).collect()
-    }
 }
 
 pub fn run(history: &History) -> Report {
@@ -76,18 +32,19 @@ pub fn run(history: &History) -> Report {
         world.play(event);
     }
     world.serve_everybody();
-    Report { broken: world.ledger.broken, seen: world.seen }
+    Report { broken: world.ledger.broken.0, seen: world.seen }
 }
 
-struct World {
-    store: Store,
-    nodes: Vec<Node>,
-    ledger: Ledger,
-    seen: Seen,
+pub struct World {
+    pub store: Store,
+    pub nodes: Vec<Node>,
+    pub ledger: Ledger,
+    pub seen: Seen,
     waiters: u64,
-    /// A node or a commit: a turn may stand for nobody until it lapses.
-    has_lost_something: bool,
-    granted_at: Vec<(u64, usize)>,
+    /// A node, a commit or a waiter that has moved on: a turn may stand for nobody until it lapses.
+    pub has_lost_something: bool,
+    /// Every grant, with the node that made it.
+    pub granted_at: Vec<(LeaseId, u64, usize)>,
 }
 
 impl World {
@@ -98,6 +55,7 @@ impl World {
                 let node = self.index(*node);
                 self.nodes[node].offset_ms = *offset_ms;
             }
+            Event::Resume { lease, from, to } => self.resume(*lease, *from, *to),
             Event::Crash { node } => {
                 let node = self.index(*node);
                 // Somebody must be left to serve the rest.
@@ -115,12 +73,32 @@ impl World {
         node % self.nodes.len()
     }
 
-    fn batch(&mut self, batch: &Batch) {
+    /// Its old node does not say at once that nobody stands there any more.
+    fn resume(&mut self, lease: usize, from: usize, to: usize) {
+        let (from, to) = (self.index(from), self.index(to));
+        let queue = &self.nodes[from].queue;
+        let waiter = queue.iter().find(|waiter| waiter.waits && waiter.ask.lease_id == lease_id(lease));
+        let Some(number) = waiter.map(|waiter| waiter.number).filter(|_| self.nodes[to].is_alive && from != to) else {
+            return;
+        };
+        let Some(mut waiter) = self.nodes[from].remove(number) else { return };
+        waiter.ask.node = self.nodes[to].id.clone();
+        waiter.has_moved = true;
+        self.nodes[to].join(waiter);
+        self.has_lost_something = true;
+        let batch = Batch { node: to, calls: Vec::new(), from_cache: false, takes_ms: 0, fate: Fate::Fine };
+        self.batch_with(&batch, vec![number]);
+    }
+
+    pub fn batch(&mut self, batch: &Batch) {
+        self.batch_with(batch, Vec::new());
+    }
+
+    fn batch_with(&mut self, batch: &Batch, mut arrived: Vec<u64>) {
         let index = self.index(batch.node);
         if !self.nodes[index].is_alive {
             return;
         }
-        let mut arrived = Vec::new();
         let commands: Vec<Command> =
             batch.calls.iter().filter_map(|call| self.take(index, call, &mut arrived)).collect();
         for command in &commands {
@@ -138,8 +116,9 @@ impl World {
         loop {
             let node = &self.nodes[index];
             let estimate = node.estimate(self.store.now);
-            let verdict = node.judge(&mut self.ledger, &base.state, &commands, self.store.now);
+            let verdict = node.judge(&mut self.ledger, &base.state, &commands, &arrived, self.store.now);
             if !verdict.changed && is_fresh {
+                self.ledger.check_over(&verdict);
                 return self.answer(index, verdict, &arrived, batch.fate);
             }
             if verdict.changed {
@@ -161,24 +140,64 @@ impl World {
 
     /// Lets a waiter in or out, or makes a command of the call.
     fn take(&mut self, index: usize, call: &Call, arrived: &mut Vec<u64>) -> Option<Command> {
+        if let Call::Acquire(asking) = call {
+            arrived.push(self.enqueue(index, asking));
+            return None;
+        }
+        let token = |presented: &Presented| self.token(*presented);
+        let note = || Note { reason: Some("why".into()), by: Some(Owner::parse("admin").unwrap()) };
+        let command = match call {
+            Call::SetLimit(permits) => Command::SetLimit(*permits),
+            Call::Revoke { grace_ms, token: of } => {
+                Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
+            }
+            Call::Force => Command::Force(Force { note: note() }),
+            Call::Fence(presented) => Command::Fence(token(presented)),
+            _ => return self.take_of_holder(index, call),
+        };
+        Some(command)
+    }
+
+    fn token(&self, presented: Presented) -> u64 {
+        let state = &self.store.stored.state;
+        let of = |tokens: Vec<u64>, nth: usize| tokens.get(nth % tokens.len().max(1)).copied();
+        let token = match presented {
+            Presented::Live(nth) => of(state.holders().iter().map(|lease| lease.token).collect(), nth),
+            Presented::Old(nth) => of(self.ledger.tokens.clone(), nth),
+            Presented::Last => Some(state.token()),
+            Presented::Never => Some(state.token() + 1),
+        };
+        token.unwrap_or_default()
+    }
+
+    fn enqueue(&mut self, index: usize, asking: &Asking) -> u64 {
+        self.waiters += 1;
         let now = self.store.now;
         let node = &mut self.nodes[index];
+        let Asking { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, max_hold_ms, .. } = *asking;
+        let ask = Acquire {
+            lease_id: lease_id(lease),
+            owner: owner_of(lease, asking.asker),
+            mode,
+            limit,
+            ttl_ms,
+            reentrant,
+            barge,
+            delay_ms,
+            max_hold_ms,
+            node: node.id.clone(),
+            place: node.place(asking.priority, now),
+            behind: false,
+            metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
+        };
+        let number = self.waiters;
+        node.join(Waiter { number, ask, waits: asking.waits, asked_at: now, has_moved: false });
+        number
+    }
+
+    fn take_of_holder(&mut self, index: usize, call: &Call) -> Option<Command> {
+        let node = &mut self.nodes[index];
         match call {
-            Call::Acquire { lease, owner, ttl_ms, priority, waits } => {
-                self.waiters += 1;
-                arrived.push(self.waiters);
-                let ask = Acquire {
-                    lease_id: lease_id(*lease),
-                    owner: owner_of(*lease, *owner),
-                    ttl_ms: *ttl_ms,
-                    node: node.id.clone(),
-                    place: node.place(*priority, now),
-                    behind: false,
-                    metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
-                };
-                node.join(Waiter { number: self.waiters, ask, waits: *waits, asked_at: now });
-                None
-            }
             Call::Leave { lease } => {
                 node.leave(&lease_id(*lease));
                 None
@@ -194,80 +213,29 @@ impl World {
                 }
                 Some(Command::GiveBack(give_back))
             }
-            Call::Look => Some(Command::Tick),
+            _ => Some(Command::Tick),
         }
     }
 
     fn conclude(&mut self, index: usize, old: &Stored, verdict: Verdict, arrived: &[u64], fate: Fate) {
         let at = self.store.now;
         let new = self.store.stored.clone();
-        let granted = self.ledger.committed(at, &old.state, &new.state, &verdict.outcomes);
-        self.note_ended(old, &new, &verdict);
-        if let Some(lease) = granted {
-            let winner = verdict.settled.iter().find(|(_, outcome)| is_new_grant(outcome, &lease));
-            if let Some((number, _)) = winner {
-                self.check_order(index, *number, old, &verdict);
+        self.ledger.check_over(&verdict);
+        self.ledger.committed(at, &new.state, &verdict);
+        self.note_ended(&verdict);
+        for (number, lease, way) in winners(&verdict) {
+            self.note_granted(index, number, &lease, way, old);
+            if way == Way::Free {
+                self.check_order(index, number, old, &verdict);
             }
-            self.granted_at.push((lease.token, index));
+            self.granted_at.push((lease.lease_id, lease.token, index));
         }
+        self.note_shared(old, &verdict);
         self.nodes[index].cache = Some(new);
         if fate == Fate::LostAfter {
             return self.answer_nobody(index, &verdict, arrived);
         }
         self.answer(index, verdict, arrived, fate);
-    }
-
-    fn note_ended(&mut self, old: &Stored, new: &Stored, verdict: &Verdict) {
-        for lease in old.state.holders() {
-            if new.state.holders().iter().any(|other| other.token == lease.token) {
-                continue;
-            }
-            let is_of = |command: &Command| crate::repetition::lease_of(command) == Some(&lease.lease_id);
-            let ended_by = verdict.outcomes.iter().find(|(command, _)| is_of(command)).map(|(command, _)| command);
-            self.seen.note(match ended_by {
-                Some(Command::Release(_)) => "released",
-                Some(Command::GiveBack(_)) => "given back",
-                _ => "expired",
-            });
-        }
-    }
-
-    /// Nobody who came before the winner, as far as the store knew, is still waiting.
-    fn check_order(&mut self, index: usize, winner: u64, old: &Stored, verdict: &Verdict) {
-        let at = self.store.now;
-        let node = &self.nodes[index];
-        let Some(winner) = node.queue.iter().find(|waiter| waiter.number == winner) else { return };
-        let is_settled = |waiter: &Waiter| verdict.settled.iter().any(|(number, _)| *number == waiter.number);
-        let (place, number) = (winner.ask.place, winner.number);
-        for other in node.queue.iter().filter(|other| other.waits && !is_settled(other)) {
-            let how = || format!("{winner:?} overtook {other:?} at {:?}", node.id);
-            let priority = other.ask.place.priority;
-            self.ledger.expect(priority <= place.priority, Promise::StrictPriority, how);
-            let came_before = priority == place.priority && other.number < number;
-            self.ledger.expect(!came_before, Promise::FifoOnOneNode, how);
-        }
-        for other_node in self.nodes.iter().filter(|other| other.is_alive && other.id != node.id) {
-            // A turn that had not been written, or was about to lapse, protects nobody.
-            let turn = old.state.turns().iter().find(|turn| turn.node == other_node.id);
-            let Some(turn) = turn.filter(|turn| turn.until > at.plus_ms(CLOCK_BOUND_MS)) else { continue };
-            let protected = other_node.queue.iter();
-            let protected = protected.filter(|other| other.waits && turn.place.rank() <= other.ask.place.rank());
-            for other in protected {
-                let how = || format!("{winner:?} at {:?} overtook {other:?} at {:?}", node.id, other_node.id);
-                let priority = other.ask.place.priority;
-                self.ledger.expect(priority <= place.priority, Promise::StrictPriority, how);
-                let is_long_before = other.asked_at.plus_ms(2 * CLOCK_BOUND_MS) < winner.asked_at;
-                let is_overtaken = priority == place.priority && is_long_before;
-                self.ledger.expect(!is_overtaken, Promise::FifoAcrossNodes, how);
-                self.seen.note("granted while others wait at another node");
-            }
-        }
-        let stood_before = old.state.turns().iter().any(|turn| turn.node != node.id && turn.until <= at);
-        if stood_before {
-            self.seen.note("granted to a node before which another stood");
-        }
-        let waited = winner.asked_at < at;
-        self.seen.note(if waited && winner.waits { "granted after a wait" } else { "granted at once" });
     }
 
     /// The commit's outcome is unknown: so are told those whose answer it was, and those who only just came.
@@ -282,11 +250,19 @@ impl World {
 
     fn answer(&mut self, index: usize, verdict: Verdict, arrived: &[u64], fate: Fate) {
         self.nodes[index].cache = Some(self.store.stored.clone());
+        let had = verdict.endings.iter().map(|ending| &ending.lease).chain(verdict.state.holders());
+        let had: Vec<u64> = had.map(|lease| lease.token).collect();
+        self.seen.note_if(matches!(verdict.refusal, Refusal::Delayed(_)), "delayed");
         for (command, outcome) in verdict.outcomes {
+            if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
+                self.ledger.told_fenced(*token, had.contains(token));
+            }
             self.answer_command(&command, outcome);
-            if matches!(command, Command::Release(_)) {
-                // Whatever its client was told just before.
-                self.ledger.sent(&command);
+            // Whatever its client was told just before.
+            match command {
+                Command::Release(_) => self.ledger.sent(&command),
+                Command::Revoke(_) | Command::Force(_) => self.ledger.intervened(&self.store.stored.state),
+                _ => {}
             }
         }
         for (number, outcome) in verdict.settled {
@@ -312,6 +288,8 @@ impl World {
                 self.ledger.told_lost(lease_id, lost.why);
                 self.seen.note("lost");
             }
+            (Command::Fence(_), Outcome::Fenced) => self.seen.note("fence passed"),
+            (Command::Fence(_), _) => self.seen.note("fence refused"),
             (Command::GiveBack(ask), _) => {
                 let holders = self.store.stored.state.holders();
                 if holders.iter().any(|lease| lease.lease_id == ask.lease_id && lease.token == ask.token) {
@@ -335,7 +313,9 @@ impl World {
                 self.ledger.told_holding(&grant.lease, !grant.repeated);
                 if grant.repeated {
                     self.seen.note("granted again to a repetition");
-                    if self.granted_at.iter().any(|(token, at)| *token == grant.lease.token && *at != index) {
+                    if self.granted_at.iter().any(|(id, token, at)| {
+                        (id, token) == (&grant.lease.lease_id, &grant.lease.token) && *at != index
+                    }) {
                         self.seen.note("granted again at another node");
                     }
                 }
@@ -345,64 +325,31 @@ impl World {
                 self.seen.note("lost");
             }
             Outcome::LeaseIdReused => self.seen.note("lease id reused"),
+            Outcome::LimitMismatch(_) => {
+                self.seen.note("limit mismatch");
+                self.seen.note_if(waiter.asked_at < self.store.now, "limit mismatch after a wait");
+            }
+            Outcome::UpgradeBlocked => {
+                self.seen.note("upgrade blocked");
+                let is_delayed = self.store.stored.state.delayed_until(now).is_some();
+                self.seen.note_if(is_delayed, "upgrade blocked by a delay");
+            }
             _ => {}
         }
     }
-
-    /// No new clients, no more faults; whoever is granted the lock releases it, everybody else's lease runs out.
-    fn serve_everybody(&mut self) {
-        let patience_ms = if self.has_lost_something { TURN_MS } else { 0 } + 2 * CLOCK_BOUND_MS + 2 * LOOK_MS;
-        let mut free_since: Option<Timestamp> = None;
-        for _ in 0..LOOKS_MAX {
-            if !self.nodes.iter().any(Node::has_waiters) {
-                return;
-            }
-            let granted = self.granted_at.len();
-            for node in 0..self.nodes.len() {
-                // A node without waiters has no timer for the key.
-                if self.nodes[node].has_waiters() {
-                    self.calmly(node, Call::Look);
-                }
-            }
-            let newly = self.granted_at.split_off(granted);
-            for (token, node) in &newly {
-                self.release(*node, *token);
-            }
-            let now = self.store.now;
-            let is_over = |lease: &Lease| lease.expires_at.plus_ms(2 * CLOCK_BOUND_MS) <= now;
-            let is_free = self.store.stored.state.holders().iter().all(is_over);
-            let since = free_since.take().unwrap_or(now);
-            if is_free && newly.is_empty() {
-                free_since = Some(since);
-                if now.ms_since(since) > patience_ms {
-                    break;
-                }
-            }
-            self.store.pass(LOOK_MS);
-        }
-        let state = &self.store.stored.state;
-        self.ledger.broken.push((Promise::WaitersAreServed, format!("somebody still waits; the lock is {state:?}")));
-    }
-
-    fn release(&mut self, node: usize, token: u64) {
-        let holders = self.store.stored.state.holders();
-        let lease = holders.iter().find(|lease| lease.token == token).map(|lease| lease.lease_id.clone());
-        let number = lease.and_then(|id| (0..).find(|number| lease_id(*number) == id));
-        if let Some(lease) = number {
-            self.calmly(node, Call::Release { lease });
-        }
-    }
-
-    fn calmly(&mut self, node: usize, call: Call) {
-        self.batch(&Batch { node, calls: vec![call], from_cache: false, takes_ms: 0, fate: Fate::Fine });
-    }
 }
 
-fn is_new_grant(outcome: &Outcome, lease: &Lease) -> bool {
-    matches!(outcome, Outcome::Granted(grant) if !grant.repeated && grant.lease.token == lease.token)
+/// Who has been granted which lease, and how.
+fn winners(verdict: &Verdict) -> Vec<(u64, Lease, Way)> {
+    let number_of = |lease: &Lease| {
+        let is_it = |outcome: &Outcome| matches!(outcome, Outcome::Granted(grant) if !grant.repeated && grant.lease.lease_id == lease.lease_id);
+        verdict.settled.iter().find(|(_, outcome)| is_it(outcome)).map(|(number, _)| *number)
+    };
+    let winner = |grant: &crate::grants::NewGrant| Some((number_of(&grant.lease)?, grant.lease.clone(), grant.way));
+    verdict.grants.iter().filter_map(winner).collect()
 }
 
-fn lease_id(number: usize) -> LeaseId {
+pub fn lease_id(number: usize) -> LeaseId {
     LeaseId::parse(&format!("lease-{number}")).unwrap()
 }
 

@@ -1,0 +1,135 @@
+//! The examples that people ask about. Histories at random are in `tests/lock_histories`.
+
+mod fence;
+mod interventions;
+mod reentrancy;
+mod semaphore;
+mod sharing;
+mod time;
+mod turns;
+
+use super::*;
+use crate::time::{CLOCK_BOUND_MS, Timestamp};
+
+const TTL_MS: u64 = 10_000;
+
+/// One key, a clock, and what has happened.
+struct World {
+    state: LockState,
+    now: Timestamp,
+    events: Vec<Event>,
+    asked: u64,
+}
+
+fn world() -> World {
+    let now = Timestamp::from_ms(1_700_000_000_000);
+    World { state: LockState::default(), now, events: Vec::new(), asked: 0 }
+}
+
+impl World {
+    fn run(&mut self, command: Command) -> Outcome {
+        let before = self.state.clone();
+        let done = step(&mut self.state, &command, self.now);
+        assert_eq!(done.changed, self.state != before, "`changed` must be true to {command:?}");
+        self.events.extend(done.events);
+        done.outcome
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now = self.now.plus_ms(ms);
+        self.run(Command::Tick);
+    }
+
+    /// As if from a node at which nobody else stands.
+    fn ask(&mut self, owner: &str, mode: Mode) -> Acquire {
+        self.asked += 1;
+        Acquire {
+            lease_id: LeaseId::parse(&format!("{owner}-{}", self.asked)).unwrap(),
+            owner: Some(Owner::parse(owner).unwrap()),
+            mode,
+            limit: None,
+            ttl_ms: TTL_MS,
+            reentrant: true,
+            barge: false,
+            delay_ms: 0,
+            max_hold_ms: None,
+            node: NodeId::new(owner),
+            place: Place { priority: 1, arrival: self.now, serial: self.asked },
+            behind: false,
+            metadata: None,
+        }
+    }
+
+    fn acquire(&mut self, owner: &str, mode: Mode) -> Outcome {
+        let ask = self.ask(owner, mode);
+        self.run(Command::Acquire(ask))
+    }
+
+    fn hold(&mut self, owner: &str, mode: Mode) -> Lease {
+        let ask = self.ask(owner, mode);
+        self.hold_as(ask)
+    }
+
+    fn hold_as(&mut self, ask: Acquire) -> Lease {
+        match self.run(Command::Acquire(ask)) {
+            Outcome::Granted(grant) => grant.lease,
+            outcome => panic!("not granted: {outcome:?}"),
+        }
+    }
+
+    fn renew(&mut self, lease: &Lease) -> Outcome {
+        self.run(Command::Renew(Renew { lease_id: lease.lease_id.clone(), ttl_ms: None }))
+    }
+
+    fn release(&mut self, lease: &Lease) -> Outcome {
+        self.run(Command::Release(Release { lease_id: lease.lease_id.clone() }))
+    }
+
+    fn give_back(&mut self, lease: &Lease) -> bool {
+        let before = self.state.holders.len();
+        self.run(Command::GiveBack(GiveBack { lease_id: lease.lease_id.clone(), token: lease.token }));
+        self.state.holders.len() < before
+    }
+
+    /// Waits at a node of its own.
+    fn stand(&mut self, ask: &Acquire) {
+        let turn = Turn {
+            node: ask.node.clone(),
+            place: ask.place,
+            mode: ask.mode,
+            limit: ask.limit,
+            waiting: 1,
+            until: self.now.plus_ms(TURN_MS),
+        };
+        self.run(Command::Stand(turn));
+    }
+
+    fn wait(&mut self, owner: &str, mode: Mode) -> Acquire {
+        let ask = self.ask(owner, mode);
+        assert!(matches!(self.run(Command::Acquire(ask.clone())), Outcome::Refused(_)));
+        self.stand(&ask);
+        ask
+    }
+
+    fn next(&self) -> Option<&str> {
+        self.state.admissible_turn(self.now).map(|turn| turn.node.as_str())
+    }
+
+    fn happened(&self, kind: EventKind) -> Vec<&Event> {
+        self.events.iter().filter(|event| event.kind == kind).collect()
+    }
+}
+
+fn note(reason: &str) -> Note {
+    Note { reason: Some(reason.into()), by: Some(Owner::parse("admin").unwrap()) }
+}
+
+const HELD: Outcome = Outcome::Refused(Refusal::Held);
+const RESERVED: Outcome = Outcome::Refused(Refusal::Reserved);
+
+fn why_lost(outcome: Outcome) -> Option<EndReason> {
+    match outcome {
+        Outcome::LeaseLost(lost) => lost.why,
+        outcome => panic!("not lost: {outcome:?}"),
+    }
+}

@@ -1,0 +1,136 @@
+//! Readers and writers.
+
+use super::*;
+
+#[test]
+fn readers_share_and_writers_are_alone() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    let second = world.hold("ben", Mode::Shared);
+    assert!(second.token > first.token);
+    assert_eq!(world.acquire("cid", Mode::Exclusive), HELD);
+    world.release(&first);
+    world.release(&second);
+    world.hold("cid", Mode::Exclusive);
+    assert_eq!(world.acquire("ann", Mode::Shared), HELD);
+}
+
+#[test]
+fn a_reader_that_came_after_a_waiting_writer_waits() {
+    let mut world = world();
+    let reader = world.hold("ann", Mode::Shared);
+    let writer = world.wait("ben", Mode::Exclusive);
+    world.pass(1);
+    let late = world.ask("cid", Mode::Shared);
+    assert_eq!(world.run(Command::Acquire(late.clone())), RESERVED);
+    world.stand(&late);
+    world.release(&reader);
+    assert_eq!(world.next(), Some("ben"));
+    let alone = world.hold_as(writer);
+    world.run(Command::Withdraw(NodeId::new("ben")));
+    assert_eq!(world.run(Command::Acquire(late.clone())), HELD);
+    world.release(&alone);
+    assert_eq!(world.next(), Some("cid"));
+    world.hold_as(late);
+}
+
+#[test]
+fn readers_of_many_nodes_are_admitted_one_after_the_other_at_once() {
+    let mut world = world();
+    let writer = world.hold("ann", Mode::Exclusive);
+    let readers = ["ben", "cid"].map(|owner| world.wait(owner, Mode::Shared));
+    world.release(&writer);
+    for reader in readers {
+        assert_eq!(world.next(), Some(reader.node.as_str()));
+        world.run(Command::Withdraw(reader.node.clone()));
+        world.hold_as(reader);
+    }
+    assert_eq!(world.state.holders.len(), 2);
+}
+
+#[test]
+fn a_writer_becomes_a_reader_and_lets_others_in() {
+    let mut world = world();
+    let alone = world.hold("ann", Mode::Exclusive);
+    let reader = world.wait("ben", Mode::Shared);
+    let shared = world.hold("ann", Mode::Shared);
+    assert_eq!(shared.token, alone.token);
+    assert_eq!(world.next(), None);
+    assert_eq!(world.release(&alone), Outcome::Released { still_held: 1, already: false });
+    assert_eq!(world.next(), Some("ben"));
+    world.hold_as(reader);
+    assert_eq!(world.acquire("cid", Mode::Exclusive), HELD);
+}
+
+#[test]
+fn the_only_reader_becomes_a_writer_with_a_new_token() {
+    let mut world = world();
+    let shared = world.hold("ann", Mode::Shared);
+    world.wait("ben", Mode::Exclusive);
+    let alone = world.hold("ann", Mode::Exclusive);
+    assert!(alone.token > shared.token);
+    world.release(&alone);
+    assert_eq!(world.state.holders, [shared]);
+}
+
+#[test]
+fn two_readers_that_both_want_to_write_are_both_told() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    world.hold("ben", Mode::Shared);
+    assert_eq!(world.acquire("ann", Mode::Exclusive), Outcome::UpgradeBlocked);
+    assert_eq!(world.acquire("ben", Mode::Exclusive), Outcome::UpgradeBlocked);
+    world.release(&first);
+    world.hold("ben", Mode::Exclusive);
+}
+
+/// A reader whose lease ran out may be reading still.
+#[test]
+fn a_lock_delay_blocks_an_upgrade() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Shared) };
+    world.hold_as(ask);
+    world.hold("ben", Mode::Shared);
+    world.pass(1_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.acquire("ben", Mode::Exclusive), Outcome::UpgradeBlocked);
+    world.pass(5_000);
+    world.hold("ben", Mode::Exclusive);
+}
+
+#[test]
+fn permits_do_not_go_with_other_modes() {
+    let mut world = world();
+    let reader = world.hold("ann", Mode::Shared);
+    let ask = Acquire { limit: Some(2), ..world.ask("ben", Mode::Permits(1)) };
+    assert_eq!(world.run(Command::Acquire(ask.clone())), HELD);
+    world.release(&reader);
+    world.hold_as(ask);
+    assert_eq!(world.acquire("ann", Mode::Shared), HELD);
+    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
+}
+
+#[test]
+fn who_barges_takes_what_is_free_and_nothing_more() {
+    let mut world = world();
+    let reader = world.hold("ann", Mode::Shared);
+    world.wait("ben", Mode::Exclusive);
+    world.pass(1);
+    let barge = |world: &mut World, mode| Acquire { barge: true, behind: true, ..world.ask("cid", mode) };
+    let ask = barge(&mut world, Mode::Shared);
+    let barged = world.hold_as(ask);
+    world.release(&barged);
+    let ask = barge(&mut world, Mode::Exclusive);
+    assert_eq!(world.run(Command::Acquire(ask.clone())), HELD);
+    world.release(&reader);
+    world.hold_as(ask);
+}
+
+#[test]
+fn still_held_is_what_the_same_owner_has() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    let second = world.hold("ann", Mode::Shared);
+    world.hold("ben", Mode::Shared);
+    assert_eq!(world.release(&first), Outcome::Released { still_held: 1, already: false });
+    assert_eq!(world.release(&second), Outcome::Released { still_held: 0, already: false });
+}

@@ -1,0 +1,107 @@
+//! Lock-delay and the longest hold.
+
+use super::*;
+
+#[test]
+fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 500, ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    let over = lease.expires_at.plus_ms(500 + CLOCK_BOUND_MS);
+    world.pass(1_000 + CLOCK_BOUND_MS);
+    let delayed = Outcome::Refused(Refusal::Delayed(over));
+    let barge = Acquire { barge: true, ..world.ask("ben", Mode::Exclusive) };
+    assert_eq!(world.run(Command::Acquire(barge)), delayed);
+    let waiting = world.wait("ben", Mode::Exclusive);
+    assert_eq!(world.next(), None);
+    assert_eq!(world.state.next_change(&waiting.node, waiting.place, world.now), Some(over));
+    world.pass(499);
+    assert_eq!(world.acquire("ann", Mode::Exclusive), delayed);
+    world.pass(1);
+    assert_eq!(world.next(), Some("ben"));
+    world.hold_as(waiting);
+}
+
+#[test]
+fn a_lease_that_is_released_leaves_no_delay() {
+    let mut world = world();
+    let ask = Acquire { delay_ms: 500, ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    world.release(&lease);
+    world.hold("ben", Mode::Exclusive);
+}
+
+#[test]
+fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
+    world.hold_as(ask);
+    let still = world.hold("ann", Mode::Exclusive);
+    world.pass(1_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.hold("ann", Mode::Exclusive).token, still.token);
+}
+
+#[test]
+fn renewals_count_no_further_than_the_longest_hold() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 600, max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    let end = lease.granted_at.plus_ms(1_000);
+    world.pass(500);
+    let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
+    assert_eq!(renewed.expires_at, end);
+    world.pass(500);
+    let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
+    assert_eq!(renewed.expires_at, end);
+    world.pass(CLOCK_BOUND_MS);
+    assert_eq!(why_lost(world.renew(&lease)), Some(EndReason::Expired));
+}
+
+#[test]
+fn a_first_lease_is_no_longer_than_the_longest_hold() {
+    let mut world = world();
+    let ask = Acquire { max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    assert_eq!(lease.expires_at, world.now.plus_ms(1_000));
+}
+
+#[test]
+fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
+    let mut world = world();
+    let ask = Acquire { max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    let due = lease.granted_at.plus_ms(800);
+    assert_eq!(world.state.next_notice(), Some(due));
+    world.pass(799);
+    assert!(world.happened(EventKind::HeldTooLong).is_empty());
+    world.pass(51);
+    world.pass(1);
+    let warned = world.happened(EventKind::HeldTooLong);
+    assert_eq!((warned.len(), warned[0].at, warned[0].held_ms), (1, due, Some(800)));
+    assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
+}
+
+/// Nobody may have looked at the key when the lease ran out.
+#[test]
+fn nobody_is_warned_of_a_lease_that_ran_out_before() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 200, max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
+    world.pass(5_000);
+    assert!(world.happened(EventKind::HeldTooLong).is_empty());
+    let expired = world.happened(EventKind::Expired);
+    assert_eq!((expired[0].at, expired[0].held_ms), (lease.expires_at, Some(200)));
+}
+
+#[test]
+fn of_two_delays_the_longer_counts() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Shared) };
+    let first = world.hold_as(ask);
+    let ask = Acquire { ttl_ms: 1_001, delay_ms: 1, ..world.ask("ben", Mode::Shared) };
+    world.hold_as(ask);
+    world.pass(1_001 + CLOCK_BOUND_MS);
+    let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.acquire("cid", Mode::Shared), Outcome::Refused(Refusal::Delayed(over)));
+}

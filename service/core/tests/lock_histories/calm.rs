@@ -1,0 +1,69 @@
+//! The end of a history: no new clients, no more faults, until everybody has been served.
+
+use latchgate_core::lock::{Lease, LeaseId, TURN_MS};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+
+use crate::history::{Batch, Call, Fate};
+use crate::node::Node;
+use crate::promise::Promise;
+use crate::world::{World, lease_id};
+
+/// How often nodes look at the lock when the tier is left alone.
+const LOOK_MS: u64 = 500;
+/// Nobody may have to be waited for longer than this many looks.
+const LOOKS_MAX: u64 = 1_000;
+
+impl World {
+    /// Whoever is granted the lock releases it, everybody else's lease runs out.
+    pub fn serve_everybody(&mut self) {
+        let patience_ms = if self.has_lost_something { TURN_MS } else { 0 } + 2 * CLOCK_BOUND_MS + 2 * LOOK_MS;
+        let mut free_since: Option<Timestamp> = None;
+        for _ in 0..LOOKS_MAX {
+            if !self.nodes.iter().any(Node::has_waiters) {
+                return;
+            }
+            let granted = self.granted_at.len();
+            for node in 0..self.nodes.len() {
+                // A node without waiters has no timer for the key.
+                if self.nodes[node].has_waiters() {
+                    self.calmly(node, vec![Call::Look]);
+                }
+            }
+            let newly = self.granted_at.split_off(granted);
+            for (lease_id, _, node) in &newly {
+                self.release(*node, lease_id);
+            }
+            let since = free_since.take().unwrap_or(self.store.now);
+            if self.is_free() && newly.is_empty() {
+                free_since = Some(since);
+                if self.store.now.ms_since(since) > patience_ms {
+                    break;
+                }
+            }
+            self.store.pass(LOOK_MS);
+        }
+        let state = &self.store.stored.state;
+        let how = || format!("somebody still waits; the lock is {state:?}");
+        self.ledger.broken.expect(false, Promise::WaitersAreServed, how);
+    }
+
+    /// By every clock.
+    fn is_free(&self) -> bool {
+        let state = &self.store.stored.state;
+        let now = self.store.now;
+        let latest = |lease: &Lease| lease.expires_at.plus_ms(lease.delay_ms + 2 * CLOCK_BOUND_MS);
+        let is_over = |lease: &Lease| latest(lease) <= now;
+        let is_delayed = state.delayed_until(now).is_some_and(|until| until.plus_ms(CLOCK_BOUND_MS) > now);
+        state.holders().iter().all(is_over) && !is_delayed
+    }
+
+    fn release(&mut self, node: usize, id: &LeaseId) {
+        if let Some(lease) = (0..).find(|number| lease_id(*number) == *id) {
+            self.calmly(node, vec![Call::Release { lease }]);
+        }
+    }
+
+    fn calmly(&mut self, node: usize, calls: Vec<Call>) {
+        self.batch(&Batch { node, calls, from_cache: false, takes_ms: 0, fate: Fate::Fine });
+    }
+}

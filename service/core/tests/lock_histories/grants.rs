@@ -1,0 +1,178 @@
+//! Who is granted what, and who is told what instead: the promises about one acquire.
+
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{
+    Acquire, Command, HOLDERS_MAX, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, step,
+};
+
+use crate::promise::{Broken, Promise};
+use crate::steps::Context;
+
+#[derive(Clone, Debug)]
+pub struct NewGrant {
+    pub lease: Lease,
+    pub way: Way,
+    /// In force at the grant.
+    pub limit: Option<u32>,
+}
+
+/// How somebody came to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In turn.
+    Free,
+    Barge,
+    Nested,
+    Upgrade,
+}
+
+/// What an acquire comes to by the promises alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Known,
+    Mismatch,
+    Nested,
+    Upgrade,
+    UpgradeBlocked,
+    Held,
+    Delayed(Timestamp),
+    Reserved,
+    Granted(Way),
+}
+
+pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGrant> {
+    let Command::Acquire(ask) = context.command else { return None };
+    let due = due(context.settled, ask, context.now);
+    let outcome = &context.done.outcome;
+    let is_mismatch = matches!(outcome, Outcome::LimitMismatch(_));
+    broken.expect(is_mismatch == (due == Due::Mismatch), Promise::MismatchIsExact, || context.tell());
+    let is_blocked = *outcome == Outcome::UpgradeBlocked;
+    let is_granted = matches!(outcome, Outcome::Granted(_));
+    let kept = match due {
+        Due::Upgrade => is_granted,
+        _ => is_blocked == (due == Due::UpgradeBlocked),
+    };
+    broken.expect(kept, Promise::UpgradeNeverWaits, || context.tell());
+    broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.tell());
+    let is_true = match outcome {
+        Outcome::Refused(Refusal::Held) => due == Due::Held,
+        Outcome::Refused(Refusal::Delayed(until)) => due == Due::Delayed(*until),
+        Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
+        Outcome::LeaseIdReused | Outcome::LeaseLost(_) => due == Due::Known,
+        Outcome::Granted(grant) => grant.repeated == (due == Due::Known),
+        Outcome::LimitMismatch(_) | Outcome::UpgradeBlocked => true,
+        _ => false,
+    };
+    broken.expect(is_true, Promise::RefusalsAreTrue, || format!("{due:?}: {}", context.tell()));
+    match outcome {
+        Outcome::Granted(grant) if !grant.repeated => {
+            let way = match due {
+                Due::Nested => Way::Nested,
+                Due::Upgrade => Way::Upgrade,
+                Due::Granted(way) => way,
+                _ => Way::Free,
+            };
+            let new = NewGrant { lease: grant.lease.clone(), way, limit: grant.limit };
+            check_grant(broken, ask, &new, context);
+            Some(new)
+        }
+        _ => None,
+    }
+}
+
+fn due(state: &LockState, ask: &Acquire, now: Timestamp) -> Due {
+    let own = || state.holders().iter().filter(|lease| is_own(lease, ask));
+    let has_own = |mode: Mode| own().any(|lease| lease.mode == mode);
+    let is_full = state.holders().len() >= HOLDERS_MAX;
+    let delayed = state.delayed_until(now);
+    if is_known(state, &ask.lease_id) {
+        return Due::Known;
+    }
+    if is_mismatch(state, ask) {
+        return Due::Mismatch;
+    }
+    match ask.mode {
+        Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) && !is_full => return Due::Nested,
+        Mode::Shared if has_own(Mode::Shared) && !is_full => return Due::Nested,
+        Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
+            let is_alone = own().count() == state.holders().len() && !is_full && delayed.is_none();
+            return if is_alone { Due::Upgrade } else { Due::UpgradeBlocked };
+        }
+        _ => {}
+    }
+    let limit = state.limit_in_force().or(ask.limit);
+    let is_free = match ask.mode {
+        Mode::Exclusive => state.holders().is_empty(),
+        Mode::Shared => state.holders().iter().all(|lease| lease.mode == Mode::Shared),
+        Mode::Permits(permits) => {
+            let taken: u32 = state.holders().iter().map(|lease| lease.mode.permits()).sum();
+            let is_alike = state.holders().iter().all(|lease| matches!(lease.mode, Mode::Permits(_)));
+            is_alike && limit.is_some_and(|limit| taken + permits <= limit)
+        }
+    };
+    // A turn of the very same place is one's own of before, at another node.
+    let is_behind =
+        ask.behind || state.turns().iter().any(|turn| turn.node != ask.node && turn.place.rank() < ask.place.rank());
+    match delayed {
+        _ if !is_free || is_full => Due::Held,
+        Some(until) => Due::Delayed(until),
+        None if !is_behind => Due::Granted(Way::Free),
+        None if ask.barge => Due::Granted(Way::Barge),
+        None => Due::Reserved,
+    }
+}
+
+fn is_own(lease: &Lease, ask: &Acquire) -> bool {
+    ask.reentrant && ask.owner.as_ref() == Some(&lease.owner)
+}
+
+fn is_mismatch(state: &LockState, ask: &Acquire) -> bool {
+    let Mode::Permits(permits) = ask.mode else { return false };
+    match (state.limit_in_force(), ask.limit) {
+        (Some(in_force), Some(limit)) if in_force != limit => true,
+        (Some(limit), _) | (None, Some(limit)) => permits > limit,
+        (None, None) => true,
+    }
+}
+
+/// Asked in a way that lets no time pass.
+fn is_known(state: &LockState, lease_id: &LeaseId) -> bool {
+    let ask = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
+    let is_live = state.holders().iter().any(|lease| lease.lease_id == *lease_id);
+    is_live
+        || matches!(step(&mut state.clone(), &ask, Timestamp::default()).outcome,
+            Outcome::LeaseLost(lost) if lost.why.is_some())
+}
+
+fn check_grant(broken: &mut Broken, ask: &Acquire, new: &NewGrant, context: &Context<'_>) {
+    let Context { settled, after, now, .. } = context;
+    let lease = &new.lease;
+    let others = settled.holders();
+    let goes = others.iter().all(|other| match (lease.mode, other.mode) {
+        (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)) => true,
+        (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_own(other, ask),
+    });
+    broken.expect(goes, Promise::GoTogether, || context.tell());
+    let taken: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
+    let is_within = lease.mode.permits() == 0 || new.limit.is_some_and(|limit| taken <= limit);
+    let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
+    broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.tell());
+    if new.way == Way::Nested {
+        let is_owners = others.iter().any(|other| is_own(other, ask) && other.token == lease.token);
+        broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || context.tell());
+    } else {
+        let is_higher = lease.token > settled.token() && after.token() == lease.token;
+        broken.expect(is_higher && lease.token >= now.as_ms() * 1_024, Promise::TokensRise, || context.tell());
+    }
+    let hold_until = ask.max_hold_ms.map(|ms| now.plus_ms(ms));
+    broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.tell());
+    // Whoever is asked for the lock back does not keep it by asking for more of it.
+    let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, ask);
+    let deadlines = others.iter().filter(is_followed).filter_map(|other| other.revocation.as_ref());
+    let deadline = deadlines.map(|revocation| revocation.deadline).min();
+    let has_deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline) == deadline;
+    broken.expect(has_deadline, Promise::RevokedByTheDeadline, || context.tell());
+    let expected = [Some(now.plus_ms(ask.ttl_ms)), hold_until, deadline].into_iter().flatten().min();
+    broken.expect(Some(lease.expires_at) == expected, Promise::RenewalExtends, || context.tell());
+}

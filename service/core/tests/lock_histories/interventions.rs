@@ -1,0 +1,97 @@
+//! What others than the holders do: limits, revocations, fences; and what of it holds in every state.
+
+use latchgate_core::lock::{Command, LockState, Outcome, Revoke};
+
+use crate::promise::{Broken, Promise};
+use crate::steps::{Context, find, is_new_grant};
+
+pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
+    check_limit(broken, context);
+    check_ends(broken, context);
+    match context.command {
+        Command::Revoke(ask) => check_revocation(broken, ask, context),
+        Command::Fence(token) => check_fence(broken, *token, context),
+        Command::Force(_) => {
+            broken.expect(context.after.holders().is_empty(), Promise::RevokedIsOver, || context.tell());
+        }
+        _ => {
+            let is_same = context.after.fence() == context.settled.fence();
+            broken.expect(is_same, Promise::FenceIsExact, || context.tell());
+        }
+    }
+}
+
+/// The limit in force stays so as long as anybody has or waits for permits, unless it is set by itself.
+fn check_limit(broken: &mut Broken, context: &Context<'_>) {
+    let before = context.settled.limit_in_force();
+    let after = context.after.limit_in_force();
+    let is_used = uses_permits(context.after);
+    let named = match context.command {
+        Command::Acquire(ask) if is_new_grant(&context.done.outcome) => ask.limit,
+        Command::Stand(turn) => turn.limit,
+        _ => None,
+    };
+    let is_kept = match context.command {
+        Command::SetLimit(Some(permits)) => after == Some(*permits),
+        Command::SetLimit(None) => after == before.filter(|_| is_used),
+        _ if is_used && before.is_some() => after == before,
+        _ if is_used => named.is_none() || after == named,
+        _ => after.is_none() || after == before,
+    };
+    broken.expect(is_kept, Promise::LimitIsKept, || context.tell());
+    if matches!(context.command, Command::SetLimit(_)) {
+        let is_same = context.settled.holders() == context.after.holders();
+        broken.expect(is_same, Promise::LoweringTakesNothing, || context.tell());
+        let held = context.after.holders().iter().map(|lease| lease.mode.permits()).sum();
+        let is_told = context.done.outcome == Outcome::LimitSet { limit: after, held };
+        broken.expect(is_told, Promise::LimitIsKept, || context.tell());
+    }
+}
+
+fn uses_permits(state: &LockState) -> bool {
+    state.holders().iter().any(|lease| lease.mode.permits() > 0)
+        || state.turns().iter().any(|turn| turn.mode.permits() > 0)
+}
+
+/// No lease is due to end later than it may.
+fn check_ends(broken: &mut Broken, context: &Context<'_>) {
+    for lease in context.after.holders() {
+        let is_within = lease.hold_until.is_none_or(|until| lease.expires_at <= until);
+        broken.expect(is_within, Promise::NeverHeldTooLong, || context.tell());
+        let is_within = lease.revocation.as_ref().is_none_or(|revocation| lease.expires_at <= revocation.deadline);
+        broken.expect(is_within, Promise::RevokedByTheDeadline, || context.tell());
+        let is_revoked_still =
+            find(context.settled, lease).is_none_or(|before| before.revocation.is_none() || lease.revocation.is_some());
+        broken.expect(is_revoked_still, Promise::RevokedByTheDeadline, || context.tell());
+    }
+}
+
+fn check_revocation(broken: &mut Broken, ask: &Revoke, context: &Context<'_>) {
+    let asked = context.now.plus_ms(ask.grace_ms);
+    let mut deadlines = Vec::new();
+    for before in context.settled.holders() {
+        let Some(after) = find(context.after, before) else { continue };
+        if ask.token.is_some_and(|token| token != before.token) {
+            continue;
+        }
+        let earlier = before.revocation.as_ref().map(|revocation| revocation.deadline);
+        let due = earlier.map_or(asked, |earlier| earlier.min(asked));
+        let deadline = after.revocation.as_ref().map(|revocation| revocation.deadline);
+        let is_kept = deadline == Some(due) && after.expires_at == before.expires_at.min(due);
+        broken.expect(is_kept, Promise::RevokedByTheDeadline, || context.tell());
+        deadlines.push(due);
+    }
+    let leases = u32::try_from(deadlines.len()).unwrap();
+    let expected = Outcome::Revoking { leases, deadline: deadlines.into_iter().max() };
+    broken.expect(context.done.outcome == expected, Promise::RevokedByTheDeadline, || context.tell());
+}
+
+fn check_fence(broken: &mut Broken, token: u64, context: &Context<'_>) {
+    let settled = context.settled;
+    let is_live = settled.holders().iter().any(|lease| lease.token == token);
+    let is_last = token > 0 && token == settled.token() && settled.fence() <= token;
+    let passes = context.done.outcome == Outcome::Fenced;
+    broken.expect(passes == (is_live || is_last), Promise::FenceIsExact, || context.tell());
+    let highest = if passes { settled.fence().max(token) } else { settled.fence() };
+    broken.expect(context.after.fence() == highest, Promise::FenceIsExact, || context.tell());
+}

@@ -1,0 +1,54 @@
+//! What the rules promise.
+
+/// One test each in `main.rs`, whose names say them in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    GoTogether,
+    PermitsWithinLimit,
+    TokensRise,
+    NestedOnlyForItsOwner,
+    HoldersWaitForNobody,
+    UpgradeNeverWaits,
+    RefusalsAreTrue,
+    NeverEndedEarly,
+    NeverOutlived,
+    NeverHeldTooLong,
+    DelayIsWaitedOut,
+    WaitersAreServed,
+    NextTurnIsTold,
+    RepetitionsChangeNothing,
+    ChangedIsExact,
+    EndedStaysEnded,
+    LostIsFinal,
+    ReasonsAreTrue,
+    RevokedByTheDeadline,
+    RevokedIsOver,
+    GiveBackTakesNothingClaimed,
+    OnlyItsOwnId,
+    RenewalExtends,
+    FifoOnOneNode,
+    StrictPriority,
+    FifoAcrossNodes,
+    WritersAreNotStarved,
+    LargeWishesAreNotStarved,
+    ReadersGoTogether,
+    MismatchIsExact,
+    LimitIsKept,
+    LoweringTakesNothing,
+    FenceIsExact,
+    FenceIsFinal,
+    EventsAreExact,
+    EventsGiveTheHolders,
+    SurvivesJson,
+}
+
+#[derive(Default)]
+pub struct Broken(pub Vec<(Promise, String)>);
+
+impl Broken {
+    pub fn expect(&mut self, is_kept: bool, promise: Promise, how: impl FnOnce() -> String) {
+        if !is_kept {
+            self.0.push((promise, how()));
+        }
+    }
+}

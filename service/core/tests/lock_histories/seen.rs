@@ -1,0 +1,70 @@
+//! How often the interesting things happened: promises about what never happens prove nothing.
+
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    counts: BTreeMap<&'static str, u32>,
+}
+
+impl Seen {
+    const ALL: [&'static str; 36] = [
+        "granted at once",
+        "granted after a wait",
+        "granted to a node before which another stood",
+        "granted while others wait at another node",
+        "granted again to a repetition",
+        "granted again at another node",
+        "granted after it had moved to another node",
+        "granted at a place that another node's turn still has",
+        "nested",
+        "nested while revoked",
+        "upgrade",
+        "upgrade blocked",
+        "upgrade blocked by a delay",
+        "downgrade",
+        "readers together",
+        "readers admitted together",
+        "permits shared",
+        "a limit below what is held",
+        "limit mismatch",
+        "limit mismatch after a wait",
+        "delayed",
+        "barge",
+        "renewed",
+        "released",
+        "expired",
+        "revoked",
+        "forced",
+        "given back",
+        "given back too late",
+        "held too long",
+        "fence passed",
+        "fence refused",
+        "lost",
+        "lease id reused",
+        "stale commit",
+        "clock off",
+    ];
+
+    pub fn note(&mut self, what: &'static str) {
+        assert!(Self::ALL.contains(&what), "{what}");
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub fn note_if(&mut self, is_so: bool, what: &'static str) {
+        if is_so {
+            self.note(what);
+        }
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+
+    pub fn never(&self) -> Vec<&'static str> {
+        Self::ALL.into_iter().filter(|what| !self.counts.contains_key(what)).collect()
+    }
+}

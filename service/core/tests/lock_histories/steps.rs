@@ -1,0 +1,185 @@
+//! Steps, each held to what it says of itself.
+
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Command, Event, EventKind, Lease, LeaseId, LockState, Outcome, Step, step};
+
+use crate::grants::{NewGrant, check_acquire};
+use crate::interventions::check_intervention;
+use crate::promise::{Broken, Promise};
+use crate::repetition::check_repetition;
+
+/// What a step came to.
+pub struct Taken {
+    pub done: Step,
+    pub endings: Vec<Ending>,
+    pub grant: Option<NewGrant>,
+}
+
+/// A lease that is no more, and why by the history.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    pub lease: Lease,
+    pub why: EventKind,
+}
+
+/// A step and what was before it.
+pub struct Context<'c> {
+    pub command: &'c Command,
+    pub now: Timestamp,
+    /// After time had done its work, before the command.
+    pub settled: &'c LockState,
+    pub after: &'c LockState,
+    pub done: &'c Step,
+}
+
+impl Context<'_> {
+    /// For messages.
+    pub fn tell(&self) -> String {
+        let Self { command, now, settled, after, done } = self;
+        format!("{command:?} at {now:?}\n  from {settled:?}\n  to {after:?}\n  with {done:?}")
+    }
+}
+
+pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Command, now: Timestamp) -> Taken {
+    let before = state.clone();
+    let mut settled = before.clone();
+    let _ = settled.settle(now);
+    let done = step(state, command, now);
+    let context = Context { command, now, settled: &settled, after: state, done: &done };
+    broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.tell());
+    let mut endings = check_time(broken, &before, &context);
+    let mut events: Vec<Event> = warnings(&before, now);
+    events.extend(endings.iter().map(|ending| event(ending.why, &ending.lease, ending.lease.expires_at)));
+    let ended = check_ended(broken, &context);
+    events.extend(ended.iter().map(|ending| event(ending.why, &ending.lease, now)));
+    endings.extend(ended);
+    events.extend(check_kept(broken, &context));
+    let grant = check_acquire(broken, &context);
+    events.extend(grant.iter().map(|grant| event(EventKind::Granted, &grant.lease, now)));
+    check_intervention(broken, &context);
+    check_events(broken, &events, &context);
+    check_repetition(broken, &context);
+    Taken { done, endings, grant }
+}
+
+/// Time ends exactly the leases whose time has come, and does nothing else to any.
+fn check_time(broken: &mut Broken, before: &LockState, context: &Context<'_>) -> Vec<Ending> {
+    let mut endings = Vec::new();
+    for lease in before.holders() {
+        let is_over = lease.has_expired(context.now);
+        let kept = find(context.settled, lease);
+        let promise = if is_over { Promise::NeverOutlived } else { Promise::NeverEndedEarly };
+        broken.expect(kept.is_none() == is_over, promise, || format!("{lease:?}: {}", context.tell()));
+        let is_same = kept.is_none_or(|kept| Lease { warned: lease.warned, ..kept.clone() } == *lease);
+        broken.expect(is_same, Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.tell()));
+        if kept.is_none() {
+            let is_revoked = lease.revocation.as_ref().is_some_and(|revoked| revoked.deadline <= lease.expires_at);
+            let why = if is_revoked { EventKind::Revoked } else { EventKind::Expired };
+            endings.push(Ending { lease: lease.clone(), why });
+        }
+    }
+    endings
+}
+
+/// A lease that was still there when four fifths of its time were over.
+fn warnings(before: &LockState, now: Timestamp) -> Vec<Event> {
+    let due = |lease: &&Lease| {
+        let hold_ms = lease.hold_until?.ms_since(lease.granted_at);
+        let at = lease.granted_at.plus_ms(hold_ms * 4 / 5);
+        (!lease.warned && at <= now && at < lease.ends_at()).then_some(at)
+    };
+    let warned = before.holders().iter().filter_map(|lease| Some((lease, due(&lease)?)));
+    warned.map(|(lease, at)| event(EventKind::HeldTooLong, &Lease { warned: true, ..lease.clone() }, at)).collect()
+}
+
+/// Only these commands end a lease.
+fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
+    let mut endings = Vec::new();
+    for lease in context.settled.holders().iter().filter(|lease| find(context.after, lease).is_none()) {
+        let is_own = |id: &LeaseId| *id == lease.lease_id;
+        let why = match context.command {
+            Command::Release(ask) if is_own(&ask.lease_id) => Some(EventKind::Released),
+            Command::GiveBack(ask) if is_own(&ask.lease_id) && ask.token == lease.token => Some(EventKind::GivenBack),
+            Command::Force(_) => Some(EventKind::Forced),
+            _ => None,
+        };
+        broken.expect(why.is_some(), Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.tell()));
+        endings.extend(why.map(|why| Ending { lease: lease.clone(), why }));
+    }
+    endings
+}
+
+/// Only these commands change a lease. Returns what is to be told of it.
+fn check_kept(broken: &mut Broken, context: &Context<'_>) -> Vec<Event> {
+    let mut events = Vec::new();
+    for after in context.after.holders() {
+        let Some(before) = find(context.settled, after).filter(|before| *before != after) else { continue };
+        let claimed = Lease { claimed: true, ..before.clone() };
+        let is_kept = match context.command {
+            Command::Renew(ask) => {
+                events.push(event(EventKind::Renewed, after, context.now));
+                let renewed = Lease { ttl_ms: after.ttl_ms, expires_at: after.expires_at, ..claimed };
+                ask.lease_id == before.lease_id && renewed == *after
+            }
+            Command::Acquire(ask) => ask.lease_id == before.lease_id && claimed == *after,
+            Command::Revoke(ask) => {
+                events.push(event(EventKind::Revoking, after, context.now));
+                let (revocation, expires_at) = (after.revocation.clone(), after.expires_at);
+                let is_meant = ask.token.is_none_or(|token| token == before.token);
+                is_meant && Lease { revocation, expires_at, ..before.clone() } == *after
+            }
+            _ => false,
+        };
+        broken.expect(is_kept, Promise::OnlyItsOwnId, || format!("{before:?} became {after:?}: {}", context.tell()));
+        if let Command::Renew(ask) = context.command {
+            check_renewal(broken, before, after, ask.ttl_ms, context);
+        }
+    }
+    events
+}
+
+fn check_renewal(broken: &mut Broken, before: &Lease, after: &Lease, ttl_ms: Option<u64>, context: &Context<'_>) {
+    let is_shorter = ttl_ms.is_some_and(|ttl_ms| ttl_ms < before.ttl_ms);
+    let counted = context.now.plus_ms(ttl_ms.unwrap_or(before.ttl_ms));
+    let counted = if is_shorter { counted } else { counted.max(before.expires_at) };
+    let deadline = before.revocation.as_ref().map(|revocation| revocation.deadline);
+    let expected = [Some(counted), before.hold_until, deadline].into_iter().flatten().min();
+    broken.expect(Some(after.expires_at) == expected, Promise::RenewalExtends, || context.tell());
+}
+
+fn check_events(broken: &mut Broken, expected: &[Event], context: &Context<'_>) {
+    let events = &context.done.events;
+    let is_told = events.is_empty() || context.done.changed;
+    // Somebody may have said why.
+    let is_alike = |(event, expected): (&Event, &Event)| {
+        let noted = matches!(context.command, Command::Force(_)) && event.kind == EventKind::Forced;
+        let note = if noted { event.note.clone() } else { expected.note.clone() };
+        Event { note, ..expected.clone() } == *event
+    };
+    let is_exact = events.len() == expected.len() && events.iter().zip(expected).all(is_alike);
+    broken.expect(is_told && is_exact, Promise::EventsAreExact, || format!("not {expected:?}: {}", context.tell()));
+}
+
+fn event(kind: EventKind, lease: &Lease, at: Timestamp) -> Event {
+    let note = lease.revocation.as_ref().map(|revocation| revocation.note.clone());
+    Event {
+        kind,
+        at,
+        owner: Some(lease.owner.clone()),
+        mode: lease.mode,
+        token: lease.token,
+        waited_ms: lease.waited_ms,
+        held_ms: Some(at.ms_since(lease.granted_at)),
+        expires_at: (!kind.is_end()).then_some(lease.expires_at),
+        note: note.unwrap_or_default(),
+    }
+}
+
+/// The same lease, if it is in `state`: a lease id that was given back may be granted once more.
+pub fn find<'s>(state: &'s LockState, lease: &Lease) -> Option<&'s Lease> {
+    state.holders().iter().find(|other| other.lease_id == lease.lease_id && other.token == lease.token)
+}
+
+pub fn is_new_grant(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted(grant) if !grant.repeated)
+}
