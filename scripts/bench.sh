@@ -27,7 +27,8 @@ age_postgres() {
 }
 age_postgres
 
-start_http latchgate "$bin/latchgate" serve --locks "$POSTGRES_URL"
+# What a history costs besides: HISTORY=on scripts/bench.sh
+start_http latchgate "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}"
 subject=$HTTP_URL
 start_http floor "$bin/latchgate-bench" floor-server
 floor=$HTTP_URL

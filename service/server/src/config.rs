@@ -127,6 +127,12 @@ pub enum LogFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The address to listen on; port 0 takes a free one.
@@ -248,6 +254,18 @@ pub struct ServeArgs {
     /// Rows that a step of the collection looks at.
     #[arg(long, value_name = "N", env = "LATCHGATE_COLLECT_ROWS", default_value_t = 1_000, value_parser = positive)]
     pub collect_rows: usize,
+
+    /// Whether what happens to locks is kept for a while and told to those who watch: one more row for each event.
+    #[arg(long, value_name = "on|off", env = "LATCHGATE_HISTORY", default_value = "on")]
+    pub history: Switch,
+
+    /// How long it is kept, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HISTORY_RETENTION_MS", default_value_t = 86_400_000)]
+    pub history_retention_ms: u64,
+
+    /// Most event streams at once.
+    #[arg(long, value_name = "N", env = "LATCHGATE_WATCHERS_MAX", default_value_t = 64)]
+    pub watchers_max: usize,
 
     /// How long to go on accepting connections at a shutdown, in ms, for load balancers that ask /readyz to notice. Waits end
     /// with tickets at once in any case.
@@ -425,7 +443,9 @@ impl ServeArgs {
             idle_retention: Duration::from_millis(self.idle_retention_ms),
             collect_interval: Duration::from_millis(self.collect_interval_ms),
             collect_rows: self.collect_rows,
-            ..Limits::default()
+            history: self.history == Switch::On,
+            watchers: self.watchers_max,
+            history_retention: Duration::from_millis(self.history_retention_ms),
         }
     }
 }

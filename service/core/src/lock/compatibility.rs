@@ -15,7 +15,8 @@ pub(super) enum Access {
     /// The owner alone shares the lock and may have it alone.
     Upgrade,
     Held,
-    /// Others share the lock with the owner, or nobody has room for one more. Should two of them wait to have it alone, each would wait for the other.
+    /// Others share the lock with the owner, or there is no room for one more lease. Should two of them wait to have it
+    /// alone, each would wait for the other.
     UpgradeBlocked,
 }
 

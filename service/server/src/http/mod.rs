@@ -80,6 +80,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/locks", routing::get(locks::reading::list))
         .route("/v1/locks/", lock_methods())
         .route("/v1/locks/{*rest}", lock_methods())
+        .route("/v1/events", routing::get(locks::history::all_events))
         .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
         .route("/v1/multilocks/renew", routing::post(multilocks::renew))
         .route("/v1/multilocks/release", routing::post(multilocks::release))

@@ -19,6 +19,7 @@ use super::{locks, multilocks, operations, status};
     ),
     tags(
         (name = "locks", description = "Leases of named locks"),
+        (name = "events", description = "What happens to locks, as it happens and afterwards"),
         (name = "multilocks", description = "Many locks as one: all or none"),
         (name = "operations", description = "The gate: a call before an operation, a call after it, and never a \
                                              silent second run"),
@@ -34,6 +35,9 @@ use super::{locks, multilocks, operations, status};
         locks::interventions::force,
         locks::interventions::set_limit,
         locks::interventions::fence,
+        locks::history::history,
+        locks::history::events,
+        locks::history::all_events,
         multilocks::acquire,
         multilocks::renew,
         multilocks::release,

@@ -18,6 +18,7 @@ pub enum Code {
     BodyTimeout,
     NotFound,
     MethodNotAllowed,
+    HistoryOff,
     LockHeld,
     LockReserved,
     LockDelayed,
@@ -57,7 +58,7 @@ pub struct CodeInfo {
 }
 
 impl Code {
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::InvalidRequest,
         Self::InvalidKey,
         Self::InvalidTicket,
@@ -65,6 +66,7 @@ impl Code {
         Self::BodyTimeout,
         Self::NotFound,
         Self::MethodNotAllowed,
+        Self::HistoryOff,
         Self::LockHeld,
         Self::LockReserved,
         Self::LockDelayed,
@@ -146,6 +148,13 @@ impl Code {
                 "This endpoint has another method",
                 "The path exists, but not with this method. `Allow` names the right one.",
                 "See /docs.",
+            ),
+            Self::HistoryOff => (
+                "history-off",
+                StatusCode::NOT_FOUND,
+                "No history is kept",
+                "This service runs with `--history=off`: it keeps no history of locks and tells no events.",
+                "Ask whoever runs it to turn the history on.",
             ),
             Self::LockHeld => (
                 "lock-held",

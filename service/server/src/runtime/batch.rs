@@ -180,7 +180,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     fn change(&self, entry: &Entry, verdict: &mut Verdict, now: Timestamp) -> Change {
         let idle_from = verdict.state.idle_from().max(now);
         // Without a history nobody hears of anything.
-        let history = self.node.limits.history;
+        let history = self.node.history.is_kept();
         Change {
             address: entry.work.address.clone(),
             expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
@@ -250,13 +250,18 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         match committed {
             Ok(Committed { now, result: CommitResult::Checked(versions) }) => {
                 let mut lost = Vec::new();
+                let mut has_news = false;
                 for (((entry, verdict, _), change), version) in judged.into_iter().zip(changes).zip(versions) {
                     let Some(version) = version else {
                         lost.push(again(entry, 1));
                         continue;
                     };
                     self.node.tell_next(&change.address, &change.state, now);
+                    has_news |= !change.events.is_empty();
                     self.done.push(entry.decide(Stored { version, state: change.state }, verdict));
+                }
+                if has_news {
+                    self.node.history.has_news();
                 }
                 lost
             }

@@ -35,7 +35,7 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
             Ok(Err(error)) => tracing::warn!(%error, "a step of the collection failed"),
             Err(_) => tracing::warn!("a step of the collection took too long"),
         }
-        if node.limits.history {
+        if node.history.is_kept() {
             trim(&node).await;
         }
     }

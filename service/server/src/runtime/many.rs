@@ -249,9 +249,9 @@ async fn round<T>(
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| Change {
         address: addresses[index].clone(),
         expected: versions[index],
-        notice_at: state.next_notice(),
+        notice_at: state.next_notice().filter(|_| node.history.is_kept()),
         keep_until: state.idle_from().max(now).plus_ms(node.limits.idle_retention_ms()),
-        events,
+        events: if node.history.is_kept() { events } else { Vec::new() },
         state,
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
@@ -267,6 +267,7 @@ async fn round<T>(
         node.tell_next(&change.address, &change.state, now);
         node.look_again(&change.address);
     }
+    node.history.has_news();
     Ok(Some(result))
 }
 

@@ -6,6 +6,7 @@ mod clock;
 mod collector;
 pub mod gate;
 mod health;
+mod history;
 mod many;
 pub mod operations;
 mod queue;
@@ -28,6 +29,8 @@ pub use self::call::{Acquired, Answer, Ask, Failure, Granted, Inspected, Refused
 use self::call::{Call, Envelope, WaiterId};
 use self::clock::StoreClock;
 use self::health::Health;
+use self::history::History;
+pub use self::history::{Watch, Watched};
 pub use self::many::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
 use self::shard::{CACHE_MAX_AGE, Node, Shard};
 use self::waker::Waker;
@@ -60,6 +63,8 @@ pub struct Limits {
     pub collect_rows: usize,
     /// Whether events are kept, and told to those who watch.
     pub history: bool,
+    /// How many may watch at once.
+    pub watchers: usize,
     pub history_retention: Duration,
 }
 
@@ -95,6 +100,7 @@ impl Default for Limits {
             collect_interval: Duration::from_secs(1),
             collect_rows: 1_000,
             history: true,
+            watchers: 64,
             history_retention: Duration::from_secs(24 * 3_600),
         }
     }
@@ -133,6 +139,7 @@ impl Locks {
             waker: Waker::start(Arc::clone(&store), limits.store_timeout),
             closing: CancellationToken::new(),
             looks: OnceLock::new(),
+            history: History::start(Arc::clone(&store), limits.history, limits.watchers, limits.store_timeout),
             store,
             limits,
         });

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Release, Renew,
+    Acquire, Command, EndReason, Event, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Release, Renew,
 };
 use latchgate_core::{Address, Timestamp};
 use lru::LruCache;
@@ -21,6 +21,7 @@ use super::call::{
 };
 use super::clock::StoreClock;
 use super::health::Health;
+use super::history::History;
 use super::queue::{Rank, WaitQueue, Waiter};
 use super::verdict::{REFRESH_BEFORE_MS, stands};
 use super::waker::Waker;
@@ -42,6 +43,7 @@ pub(super) struct Node {
     pub clock: StoreClock,
     pub health: Health,
     pub waker: Waker,
+    pub history: History,
     pub limits: super::Limits,
     /// Ends all waits.
     pub closing: CancellationToken,
@@ -524,6 +526,9 @@ impl Shard {
                 let _ = waiter.reply.send(Delivery::new(Err(failure)));
                 continue;
             }
+            let Acquire { owner, mode, place, .. } = &waiter.ask;
+            let event = Event::waited(owner.clone(), *mode, now.ms_since(place.arrival), now);
+            self.node.history.wait_ended(address, event);
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
             let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
         }

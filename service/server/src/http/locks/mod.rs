@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod answers;
+pub mod history;
 pub mod interventions;
 pub mod leases;
 pub mod reading;
@@ -10,7 +11,7 @@ pub mod ticket;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use latchgate_core::{Address, App};
@@ -53,11 +54,16 @@ pub async fn put(State(context): State<Shared>, uri: Uri, body: Body) -> Respons
 }
 
 /// `GET /v1/locks/{key}`.
-pub async fn get(State(context): State<Shared>, uri: Uri) -> Response {
-    match LockPath::split(rest_of(&uri)) {
-        LockPath::Key(key) => reading::inspect(&context, key).await.unwrap_or_else(IntoResponse::into_response),
-        other => no_such(&other, "GET").into_response(),
-    }
+///
+/// Also its `history` and `events`.
+pub async fn get(State(context): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
+    let answer = match LockPath::split(rest_of(&uri)) {
+        LockPath::Key(key) => reading::inspect(&context, key).await,
+        LockPath::Verb(key, "history") => history::history(&context, key, &uri).await,
+        LockPath::Verb(key, "events") => history::events(&context, key, &uri, &headers).await,
+        other => Err(no_such(&other, "GET")),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// `DELETE /v1/locks/{key}`.
