@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_operations;
 mod client;
 mod gate_nodes;
+mod history;
 mod leases;
 mod operations;
 mod outage;

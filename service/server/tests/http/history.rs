@@ -1,0 +1,217 @@
+//! What happens to locks is told as it happens, from every node, and kept for a while.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::client::{BIN, acquire, embedded, get, granted, on_postgres, post, release, renew, send};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A stream of server-sent events, read as it comes.
+struct Events {
+    response: Response,
+    read: String,
+}
+
+impl Events {
+    async fn open(node: &Node, path: &str, last_event_id: Option<&str>) -> Self {
+        let mut request = Client::new().get(format!("{}{path}", node.base_url()));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { response, read: String::new() }
+    }
+
+    /// The next event's data, whose id and kind are those of the stream's fields.
+    async fn next(&mut self) -> Value {
+        loop {
+            if let Some((event, rest)) = self.read.split_once("\n\n") {
+                let (event, rest) = (event.to_owned(), rest.to_owned());
+                self.read = rest;
+                if event.starts_with(':') {
+                    continue;
+                }
+                let field = |name: &str| {
+                    let prefix = format!("{name}: ");
+                    event.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default().to_owned()
+                };
+                let data: Value = serde_json::from_str(&field("data")).unwrap();
+                assert_eq!((&data["id"], &data["kind"]), (&json!(field("id")), &json!(field("event"))));
+                return data;
+            }
+            let chunk = timeout(LONG, self.response.chunk()).await.expect("an event in time").unwrap();
+            self.read.push_str(std::str::from_utf8(&chunk.expect("the stream goes on")).unwrap());
+        }
+    }
+
+    /// The kinds and keys of the next events.
+    async fn next_few(&mut self, count: usize) -> Vec<(String, String)> {
+        let mut few = Vec::new();
+        for _ in 0..count {
+            let event = self.next().await;
+            few.push((event["kind"].as_str().unwrap().to_owned(), event["key"].as_str().unwrap().to_owned()));
+        }
+        few
+    }
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(kind, key)| ((*kind).to_owned(), (*key).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn a_stream_at_one_node_tells_what_happens_at_another_in_order() {
+    let database = shared_database().await;
+    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    let mut events = Events::open(&other, "/v1/locks/k/events", None).await;
+    let grant = granted(&one, "k", json!({ "owner": "alice", "lease_id": "a" })).await;
+    granted(&one, "another", json!({})).await;
+    renew(&one, "k", "a").await;
+    acquire(&other, "k", json!({ "owner": "bob", "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");
+    release(&one, "k", "a").await;
+    let first = events.next().await;
+    assert_eq!((&first["kind"], &first["owner"]), (&json!("granted"), &json!("alice")));
+    assert_eq!((&first["token"], &first["expires_at"]), (&json!(grant.token()), &grant.body["expires_at"]));
+    assert!(first.get("lease_id").is_none(), "only its holder knows it");
+    assert_eq!(events.next().await["kind"], "renewed");
+    let waited = events.next().await;
+    assert_eq!((&waited["kind"], &waited["owner"]), (&json!("waited"), &json!("bob")));
+    assert!(waited["waited_ms"].as_u64().unwrap() >= 100);
+    let released = events.next().await;
+    assert_eq!((&released["kind"], &released["token"]), (&json!("released"), &json!(grant.token())));
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_at_another_node_after_the_last_event_that_was_seen() {
+    let database = shared_database().await;
+    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    let mut events = Events::open(&one, "/v1/events?prefix=a", None).await;
+    granted(&one, "a1", json!({ "lease_id": "l" })).await;
+    granted(&one, "b1", json!({ "lease_id": "l" })).await;
+    let last = events.next().await["id"].as_str().unwrap().to_owned();
+    drop(events);
+    // Nobody watches meanwhile.
+    granted(&one, "a2", json!({ "lease_id": "l" })).await;
+    release(&other, "b1", "l").await;
+    release(&other, "a1", "l").await;
+    let mut events = Events::open(&other, "/v1/events?prefix=a", Some(&last)).await;
+    assert_eq!(events.next_few(2).await, pairs(&[("granted", "a2"), ("released", "a1")]));
+    granted(&one, "a3", json!({})).await;
+    assert_eq!(events.next_few(1).await, pairs(&[("granted", "a3")]));
+    // The same by a parameter, for those who cannot send the header.
+    let mut events = Events::open(&one, &format!("/v1/locks/a2/events?after={last}"), None).await;
+    assert_eq!(events.next_few(1).await, pairs(&[("granted", "a2")]));
+}
+
+#[tokio::test]
+async fn the_history_tells_who_held_how_long_and_why_it_ended() {
+    let node = embedded().await;
+    let first = granted(&node, "k", json!({ "owner": "alice", "lease_id": "a" })).await;
+    let url = format!("{}/v1/locks/k/acquire", node.base_url());
+    let waiting = tokio::spawn(post(url, json!({ "owner": "bob", "lease_id": "b", "wait_ms": 30_000 }).to_string()));
+    assert!(eventually(LONG, || async { get(&node, "/v1/locks/k").await.body["waiters"] == 1 }).await);
+    renew(&node, "k", "a").await;
+    release(&node, "k", "a").await;
+    let second = waiting.await.unwrap();
+    let base = node.base_url();
+    send(Client::new().delete(format!("{base}/v1/locks/k?reason=stuck&by=ann"))).await;
+    granted(&node, "k", json!({ "owner": "carl", "ttl_ms": 100 })).await;
+    // Nobody waits for the key, and nobody asks for it.
+    let mut events = Events::open(&node, "/v1/locks/k/events", None).await;
+    assert_eq!(events.next().await["kind"], "expired");
+    let history = get(&node, "/v1/locks/k/history").await.body;
+    let told: Vec<(&str, &str)> = history["events"].as_array().unwrap().iter().map(kind_and_owner).collect();
+    let expected = [
+        ("expired", "carl"),
+        ("granted", "carl"),
+        ("forced", "bob"),
+        ("granted", "bob"),
+        ("released", "alice"),
+        ("granted", "alice"),
+    ];
+    assert_eq!(told, expected, "the newest first, without renewals");
+    let forced = &history["events"][2];
+    assert_eq!((&forced["reason"], &forced["by"]), (&json!("stuck"), &json!("ann")));
+    assert_eq!(forced["token"], second.token());
+    assert_eq!(history["events"][4]["token"], first.token());
+    assert_eq!(history["events"][0]["held_ms"], 100);
+    let waited_ms = history["events"][3]["waited_ms"].as_u64().unwrap();
+    assert!(waited_ms.abs_diff(second.body["waited_ms"].as_u64().unwrap()) <= 100, "{history}");
+}
+
+fn kind_and_owner(event: &Value) -> (&str, &str) {
+    (event["kind"].as_str().unwrap(), event["owner"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn the_history_comes_in_pages_that_miss_nothing() {
+    let node = embedded().await;
+    for round in 0..4 {
+        granted(&node, "k", json!({ "lease_id": format!("l{round}") })).await;
+        release(&node, "k", &format!("l{round}")).await;
+    }
+    let whole = get(&node, "/v1/locks/k/history").await.body;
+    assert_eq!((whole["events"].as_array().unwrap().len(), whole.get("next_before")), (8, None));
+    let mut events = Vec::new();
+    let mut query = "?limit=3".to_owned();
+    loop {
+        let page = get(&node, &format!("/v1/locks/k/history{query}")).await.body;
+        events.extend(page["events"].as_array().unwrap().clone());
+        let Some(before) = page.get("next_before") else { break };
+        query = format!("?limit=3&before={}", before.as_str().unwrap());
+    }
+    assert_eq!(json!(events), whole["events"]);
+    get(&node, "/v1/locks/k/history?limit=0").await.assert_problem(400, "invalid-request");
+    get(&node, "/v1/locks/k/history?before=x").await.assert_problem(400, "invalid-request");
+    get(&node, "/v1/locks/k/events?after=x").await.assert_problem(400, "invalid-request");
+}
+
+#[tokio::test]
+async fn a_holder_near_its_longest_hold_is_told_of() {
+    let node = embedded().await;
+    let mut events = Events::open(&node, "/v1/locks/k/events", None).await;
+    granted(&node, "k", json!({ "owner": "alice", "ttl_ms": 60_000, "max_hold_ms": 1_000 })).await;
+    assert_eq!(events.next_few(3).await, pairs(&[("granted", "k"), ("held_too_long", "k"), ("expired", "k")]));
+}
+
+#[tokio::test]
+async fn without_a_history_nothing_is_kept_and_that_is_said() {
+    let node = Node::start(BIN, &["--history", "off"]).await;
+    granted(&node, "k", json!({ "lease_id": "l" })).await;
+    release(&node, "k", "l").await;
+    for path in ["/v1/locks/k/history", "/v1/locks/k/events", "/v1/events"] {
+        get(&node, path).await.assert_problem(404, "history-off");
+    }
+}
+
+#[tokio::test]
+async fn more_watchers_than_allowed_are_refused_and_one_that_leaves_makes_room() {
+    let node = Node::start(BIN, &["--watchers-max", "1"]).await;
+    let events = Events::open(&node, "/v1/events", None).await;
+    get(&node, "/v1/locks/k/events").await.assert_problem(503, "overloaded");
+    drop(events);
+    let is_let_in = || async {
+        let url = format!("{}/v1/events", node.base_url());
+        Client::new().get(url).send().await.is_ok_and(|response| response.status() == 200)
+    };
+    assert!(eventually(LONG, is_let_in).await);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_streams() {
+    let mut node = embedded().await;
+    let mut events = Events::open(&node, "/v1/events", None).await;
+    node.terminate();
+    let ended = timeout(LONG, async { while let Ok(Some(_)) = events.response.chunk().await {} }).await;
+    assert!(ended.is_ok());
+    assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()));
+}
