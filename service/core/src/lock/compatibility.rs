@@ -33,7 +33,11 @@ impl LockState {
 
     fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
         let is_own = |lease: &&Lease| owner == Some(&lease.owner);
-        let own = |mode: Mode| self.holders.iter().filter(is_own).find(|lease| lease.mode == mode);
+        // The one with the last token: a resource may have seen it, and refuse those before.
+        let own = |mode: Mode| {
+            let of_mode = self.holders.iter().filter(is_own).filter(|lease| lease.mode == mode);
+            of_mode.max_by_key(|lease| lease.token)
+        };
         match mode {
             Mode::Exclusive if self.holders.is_empty() => Access::Free,
             Mode::Exclusive => match (own(Mode::Exclusive), own(Mode::Shared)) {

@@ -98,9 +98,10 @@ impl LockState {
         ends.chain(self.holders.iter().filter_map(Lease::warns_at)).min()
     }
 
-    /// When this state says nothing any more about a live lease, a live turn or a limit.
+    /// When this state says nothing any more about a live lease, a live turn, a lock-delay or a limit. A lease may run
+    /// out unseen, and its delay begins all the same.
     pub fn idle_from(&self) -> Timestamp {
-        let leases = self.holders.iter().map(Lease::ends_at);
+        let leases = self.holders.iter().map(|lease| lease.ends_at().plus_ms(lease.delay_ms));
         let turns = self.turns.iter().map(|turn| turn.until);
         let limit = self.limit.filter(|limit| limit.is_set).map(|_| NEVER);
         leases.chain(turns).chain(self.delay_until).chain(limit).max().unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, HOLDERS_MAX, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, step,
+    Acquire, Command, Grant, HOLDERS_MAX, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, step,
 };
 
 use crate::promise::{Broken, Promise};
@@ -59,7 +59,8 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
         Outcome::Refused(Refusal::Delayed(until)) => due == Due::Delayed(*until),
         Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
         Outcome::LeaseIdReused | Outcome::LeaseLost(_) => due == Due::Known,
-        Outcome::Granted(grant) => grant.repeated == (due == Due::Known),
+        Outcome::Granted(grant) if grant.repeated => due == Due::Known && is_repetition(context.after, ask, grant),
+        Outcome::Granted(_) => due != Due::Known,
         Outcome::LimitMismatch(_) | Outcome::UpgradeBlocked => true,
         _ => false,
     };
@@ -122,6 +123,13 @@ fn due(state: &LockState, ask: &Acquire, now: Timestamp) -> Due {
     }
 }
 
+fn is_repetition(state: &LockState, ask: &Acquire, grant: &Grant) -> bool {
+    let Grant { lease, limit, .. } = grant;
+    let is_alike = lease.mode == ask.mode && ask.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
+    let in_force = state.limit_in_force().filter(|_| lease.mode.permits() > 0);
+    is_alike && lease.lease_id == ask.lease_id && state.holders().contains(lease) && *limit == in_force
+}
+
 fn is_own(lease: &Lease, ask: &Acquire) -> bool {
     ask.reentrant && ask.owner.as_ref() == Some(&lease.owner)
 }
@@ -159,12 +167,16 @@ fn check_grant(broken: &mut Broken, ask: &Acquire, new: &NewGrant, context: &Con
     let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
     broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.tell());
     if new.way == Way::Nested {
-        let is_owners = others.iter().any(|other| is_own(other, ask) && other.token == lease.token);
+        // Its last, which a resource may have seen.
+        let last = others.iter().filter(|other| is_own(other, ask)).map(|other| other.token).max();
+        let is_owners = last == Some(lease.token);
         broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || context.tell());
     } else {
         let is_higher = lease.token > settled.token() && after.token() == lease.token;
         broken.expect(is_higher && lease.token >= now.as_ms() * 1_024, Promise::TokensRise, || context.tell());
     }
+    let is_waited = lease.waited_ms == now.ms_since(ask.place.arrival) && lease.granted_at == *now;
+    broken.expect(is_waited, Promise::EventsAreExact, || context.tell());
     let hold_until = ask.max_hold_ms.map(|ms| now.plus_ms(ms));
     broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.tell());
     // Whoever is asked for the lock back does not keep it by asking for more of it.

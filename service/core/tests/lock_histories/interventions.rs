@@ -55,7 +55,13 @@ fn uses_permits(state: &LockState) -> bool {
 
 /// No lease is due to end later than it may.
 fn check_ends(broken: &mut Broken, context: &Context<'_>) {
+    let forgotten_from = context.after.idle_from();
+    let is_kept = context.after.delayed_until(context.now).is_none_or(|until| until <= forgotten_from);
+    broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("idle from {forgotten_from:?}: {}", context.tell()));
     for lease in context.after.holders() {
+        // Nobody may look at the key before it is forgotten.
+        let is_kept = lease.ends_at().plus_ms(lease.delay_ms) <= forgotten_from;
+        broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("{lease:?}: {}", context.tell()));
         let is_within = lease.hold_until.is_none_or(|until| lease.expires_at <= until);
         broken.expect(is_within, Promise::NeverHeldTooLong, || context.tell());
         let is_within = lease.revocation.as_ref().is_none_or(|revocation| lease.expires_at <= revocation.deadline);

@@ -134,3 +134,23 @@ fn still_held_is_what_the_same_owner_has() {
     assert_eq!(world.release(&first), Outcome::Released { still_held: 1, already: false });
     assert_eq!(world.release(&second), Outcome::Released { still_held: 0, already: false });
 }
+
+/// A resource that remembers the highest token it has seen must go on serving the owner.
+#[test]
+fn after_an_upgrade_whoever_shares_again_does_so_under_the_later_token() {
+    let mut world = world();
+    world.hold("ann", Mode::Shared);
+    let alone = world.hold("ann", Mode::Exclusive);
+    assert_eq!(world.hold("ann", Mode::Shared).token, alone.token);
+    world.release(&alone);
+    assert_eq!(world.hold("ann", Mode::Shared).token, alone.token);
+}
+
+#[test]
+fn a_lease_id_is_not_repeated_in_another_mode() {
+    let mut world = world();
+    let ask = world.ask("ann", Mode::Shared);
+    world.hold_as(ask.clone());
+    let other = Acquire { mode: Mode::Exclusive, ..ask };
+    assert_eq!(world.run(Command::Acquire(other)), Outcome::LeaseIdReused);
+}

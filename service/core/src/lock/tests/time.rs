@@ -105,3 +105,15 @@ fn of_two_delays_the_longer_counts() {
     let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
     assert_eq!(world.acquire("cid", Mode::Shared), Outcome::Refused(Refusal::Delayed(over)));
 }
+
+/// Else whoever comes after the key has been forgotten is granted the lock during the delay.
+#[test]
+fn a_key_is_not_idle_before_its_delay_is_over() {
+    let mut world = world();
+    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
+    let lease = world.hold_as(ask);
+    let over = lease.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.state.idle_from(), over, "nobody may have looked since the lease ran out");
+    world.pass(1_000 + CLOCK_BOUND_MS);
+    assert_eq!(world.state.idle_from(), over);
+}
