@@ -46,7 +46,7 @@ pub(super) fn revoke(state: &mut LockState, ask: &Revoke, now: Timestamp) -> Ste
     Step { outcome: Outcome::Revoking { leases, deadline: last }, changed, events }
 }
 
-/// Every lease ends now.
+/// Every lease ends now, and with them the lock-delay of those before.
 pub(super) fn force(state: &mut LockState, ask: &Force, now: Timestamp) -> Step {
     let mut events = Vec::new();
     while !state.holders.is_empty() {
@@ -55,6 +55,7 @@ pub(super) fn force(state: &mut LockState, ask: &Force, now: Timestamp) -> Step 
         events.push(event);
     }
     let leases = u32::try_from(events.len()).unwrap_or(u32::MAX);
-    let changed = !events.is_empty();
+    let was_delayed = state.delay_until.take().is_some();
+    let changed = was_delayed || !events.is_empty();
     Step { outcome: Outcome::Forced { leases }, changed, events }
 }

@@ -70,6 +70,10 @@ impl Ledger {
         for ending in &verdict.endings {
             self.check_ended(at, ending, new);
         }
+        if verdict.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
+            // With the leases, their lock-delays are over.
+            self.delayed_until = Timestamp::default();
+        }
         for grant in &verdict.grants {
             self.check_granted(at, grant, new);
         }

@@ -1,8 +1,9 @@
 //! The rounds of a batch: load, judge, commit, and again for the keys that somebody else changed meanwhile.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
-use latchgate_core::lock::Command;
+use latchgate_core::lock::{Command, Refusal};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::timeout_at;
 
@@ -41,7 +42,8 @@ pub(super) struct Decided {
     pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
     pub called: Option<Rank>,
     pub arrived: Vec<Rank>,
-    pub refusal: latchgate_core::lock::Refusal,
+    pub refusal: Refusal,
+    pub refused: HashMap<Rank, Refusal>,
 }
 
 pub(super) struct Failed {
@@ -74,8 +76,8 @@ impl Entry {
 
     fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
         let Work { address, arrived, .. } = self.work;
-        let Verdict { outcomes, settled, called, refusal, .. } = verdict;
-        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusal })) }
+        let Verdict { outcomes, settled, called, refusal, refused, .. } = verdict;
+        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusal, refused })) }
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, LeaseId};
+use latchgate_core::lock::{Acquire, LeaseId, Owner};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -51,6 +52,8 @@ pub(super) struct WaitQueue {
     ranks: HashMap<WaiterId, Rank>,
     /// More than one, where a client repeats its acquire while the first still waits.
     leases: HashMap<LeaseId, BTreeSet<Rank>>,
+    /// Who asks under a name of its own and may hold the lock already.
+    owners: HashMap<Owner, BTreeSet<Rank>>,
     deadlines: BTreeSet<(Instant, Rank)>,
     kept: BTreeMap<Rank, Kept>,
     arrivals: u64,
@@ -91,6 +94,9 @@ impl WaitQueue {
         }
         self.ranks.insert(waiter.id, rank);
         self.leases.entry(waiter.ask.lease_id.clone()).or_default().insert(rank);
+        if let Some(owner) = waiter.ask.owner.as_ref().filter(|_| waiter.ask.reentrant) {
+            self.owners.entry(owner.clone()).or_default().insert(rank);
+        }
         self.waiters.insert(rank, Box::new(waiter));
         rank
     }
@@ -98,11 +104,9 @@ impl WaitQueue {
     pub(super) fn remove(&mut self, rank: Rank) -> Option<Waiter> {
         let waiter = *self.waiters.remove(&rank)?;
         self.ranks.remove(&waiter.id);
-        if let Some(ranks) = self.leases.get_mut(&waiter.ask.lease_id) {
-            ranks.remove(&rank);
-            if ranks.is_empty() {
-                self.leases.remove(&waiter.ask.lease_id);
-            }
+        forget(&mut self.leases, &waiter.ask.lease_id, rank);
+        if let Some(owner) = &waiter.ask.owner {
+            forget(&mut self.owners, owner, rank);
         }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, rank));
@@ -148,6 +152,11 @@ impl WaitQueue {
     /// Those who ask for this lease.
     pub(super) fn asking_for(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
         self.leases.get(lease_id).into_iter().flatten().copied()
+    }
+
+    /// Those who ask as this owner.
+    pub(super) fn asking_as(&self, owner: &Owner) -> impl Iterator<Item = Rank> {
+        self.owners.get(owner).into_iter().flatten().copied()
     }
 
     /// In the order of service.
@@ -207,5 +216,13 @@ impl WaitQueue {
     /// How many stand before `rank`.
     pub(super) fn before(&self, rank: Rank) -> usize {
         self.waiters.range(..rank).count()
+    }
+}
+
+fn forget<K: Hash + Eq>(index: &mut HashMap<K, BTreeSet<Rank>>, key: &K, rank: Rank) {
+    let Some(ranks) = index.get_mut(key) else { return };
+    ranks.remove(&rank);
+    if ranks.is_empty() {
+        index.remove(key);
     }
 }

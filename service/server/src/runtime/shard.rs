@@ -480,7 +480,8 @@ impl Shard {
             let before = room.queue.before(rank);
             let Some(waiter) = room.queue.remove(rank) else { continue };
             self.waiters -= 1;
-            let refused = refused(state, decided.refusal.into(), &waiter, before, waiters, &self.node.id, now);
+            let why = decided.refused.get(&rank).copied().unwrap_or(decided.refusal);
+            let refused = refused(state, why.into(), &waiter, before, waiters, &self.node.id, now);
             let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
         }
     }

@@ -1,7 +1,7 @@
 //! What the rules say to all that is asked of one key in one batch: pure, so that a lost race only means doing it
 //! again on a fresher state.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
@@ -26,8 +26,10 @@ pub(super) struct Verdict {
     pub settled: Vec<(Rank, Outcome)>,
     /// The scout whose turn has come. Its place stays.
     pub called: Option<Rank>,
-    /// Why those who only asked do not get the lock.
+    /// Why the first that waits does not get the lock, nor those behind it.
     pub refusal: Refusal,
+    /// Why those before it do not who only asked.
+    pub refused: HashMap<Rank, Refusal>,
 }
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
@@ -50,6 +52,7 @@ pub(super) fn judge<'a>(
         settled: Vec::new(),
         called: None,
         refusal: Refusal::Held,
+        refused: HashMap::new(),
     };
     for command in commands {
         let outcome = verdict.step(command, now);
@@ -83,6 +86,10 @@ impl Verdict {
                 return;
             }
             match self.step(&Command::Acquire(ask), now) {
+                Outcome::Refused(refusal) if waiter.deadline.is_none() => {
+                    // It stands in nobody's way: it goes away with this answer.
+                    self.refused.insert(rank, refusal);
+                }
                 Outcome::Refused(refusal) => {
                     self.refusal = refusal;
                     return;
@@ -100,7 +107,8 @@ impl Verdict {
     }
 
     /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
-    /// its own, here or at another node.
+    /// its own, here or at another node. And whoever holds it already may have it once more: those before it wait for its
+    /// own leases to end.
     fn answer_repetitions<'a>(
         &mut self,
         queue: &WaitQueue,
@@ -108,7 +116,8 @@ impl Verdict {
         now: Timestamp,
     ) {
         let holding = self.state.holders().iter().flat_map(|lease| queue.asking_for(&lease.lease_id));
-        let repetitions: BTreeSet<Rank> = maybe_granted.copied().chain(holding).collect();
+        let owning = self.state.holders().iter().flat_map(|lease| queue.asking_as(&lease.owner));
+        let repetitions: BTreeSet<Rank> = maybe_granted.copied().chain(holding).chain(owning).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
         for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
             let Some(waiter) = queue.get(rank).filter(|waiter| !waiter.is_scout) else { continue };

@@ -36,7 +36,13 @@ async fn every_documented_path_is_served_with_its_method() {
         for method in methods.as_object().unwrap().keys() {
             let url = format!("{}{}", node.base_url(), path.replace("{key}", "k"));
             let method = method.to_uppercase().parse().unwrap();
-            let answer = send(Client::new().request(method, url)).await;
+            let request = Client::new().request(method, url);
+            if path.ends_with("/events") {
+                // A stream has no end.
+                assert_eq!(request.send().await.unwrap().status(), 200, "{path}");
+                continue;
+            }
+            let answer = send(request).await;
             assert!(!["not-found", "method-not-allowed"].contains(&answer.code()), "{path}: {}", answer.body);
         }
     }

@@ -75,6 +75,8 @@ every_store! {
         a_higher_priority_is_served_first,
         a_wait_that_runs_out_says_so_and_leaves_the_queue,
         closing_ends_waits_and_serves_the_rest,
+        a_refused_ask_that_does_not_wait_keeps_nobody_waiting,
+        a_waiter_whose_owner_gets_the_lock_has_it_too,
     ];
     repeating: [
         a_repeated_acquire_has_the_same_grant,

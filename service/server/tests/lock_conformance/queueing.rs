@@ -1,10 +1,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::runtime::{Ask, Locks, RefusedBecause};
+use latchgate::runtime::{Ask, Locks, RefusedBecause, Released};
 
-use crate::asking::{ask, granted, hold, holder, id, join, joined, key, refused, release, until_waiting, wait};
+use crate::asking::{
+    ask, granted, hold, holder, id, join, joined, key, owner, refused, release, take, until_waiting, wait,
+};
 use crate::worlds::World;
+use latchgate_core::lock::Mode;
 
 pub async fn who_waits_gets_the_lock_on_its_release(world: &World) {
     let node = world.node().await;
@@ -87,4 +90,37 @@ pub async fn closing_ends_waits_and_serves_the_rest(world: &World) {
     release(&node, "first").await;
     hold(&node, "sixth").await;
     assert!(!node.is_ready());
+}
+
+/// The first only asks for the whole lock, the second waits to share it; both come while a reader holds it.
+pub async fn a_refused_ask_that_does_not_wait_keeps_nobody_waiting(world: &World) {
+    let node = world.node().await;
+    let shared = |name: &str| Ask { mode: Mode::Shared, ..wait(name) };
+    take(&node, &key(), shared("holder")).await;
+    // Polled together, so that one batch may bring both.
+    let key = key();
+    let (asked, waited) = tokio::join!(node.acquire(&key, ask("writer")), node.acquire(&key, shared("reader")));
+    assert_eq!(refused(asked).why, RefusedBecause::Held);
+    granted(waited);
+}
+
+/// It waits behind somebody who waits for it.
+pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
+    let node = world.node().await;
+    hold(&node, "holder").await;
+    let first = join(&node, Ask { owner: owner("twice"), ..wait("first") }).await;
+    until_waiting(&node, 1).await;
+    let between = join(&node, wait("between")).await;
+    until_waiting(&node, 2).await;
+    let second = join(&node, Ask { owner: owner("twice"), ..wait("second") }).await;
+    until_waiting(&node, 3).await;
+    release(&node, "holder").await;
+    let first = granted(joined(first).await).lease;
+    let second = granted(joined(second).await).lease;
+    assert_eq!(first.token, second.token);
+    let released = node.release(&key(), id("first")).await.unwrap();
+    assert!(matches!(released, Released::Released { still_held: 1, already: false }), "{released:?}");
+    assert_eq!(holder(&node).await.as_deref(), Some("twice"));
+    release(&node, "second").await;
+    granted(joined(between).await);
 }
