@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use latchgate_core::lock::{Command, Refusal};
+use latchgate_core::lock::{Command, Event, Refusal};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::timeout_at;
 
@@ -108,6 +108,22 @@ pub(super) async fn run<'a>(
     run.done
 }
 
+impl Node {
+    /// The change of what was loaded with this version to this state. Without a history nobody hears of it, nor of what
+    /// time does to it.
+    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, now: Timestamp) -> Change {
+        let Stored { version: expected, state } = changed;
+        Change {
+            address: address.clone(),
+            expected,
+            events: if self.history.is_kept() { events } else { Vec::new() },
+            notice_at: state.next_notice().filter(|_| self.history.is_kept()),
+            keep_until: state.idle_from().max(now).plus_ms(self.limits.idle_retention_ms()),
+            state,
+        }
+    }
+}
+
 struct Run<'n, F> {
     node: &'n Node,
     queue_of: F,
@@ -180,17 +196,12 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
 
     /// The verdict's state goes into the change, and from there, once committed, into the cache.
     fn change(&self, entry: &Entry, verdict: &mut Verdict, now: Timestamp) -> Change {
-        let idle_from = verdict.state.idle_from().max(now);
-        // Without a history nobody hears of anything.
-        let history = self.node.history.is_kept();
-        Change {
-            address: entry.work.address.clone(),
-            expected: entry.work.base.as_ref().map(|base| base.version).unwrap_or_default(),
-            notice_at: verdict.state.next_notice().filter(|_| history),
+        let Work { address, base, .. } = &entry.work;
+        let stored = Stored {
+            version: base.as_ref().map(|base| base.version).unwrap_or_default(),
             state: std::mem::take(&mut verdict.state),
-            events: if history { std::mem::take(&mut verdict.events) } else { Vec::new() },
-            keep_until: idle_from.plus_ms(self.node.limits.idle_retention_ms()),
-        }
+        };
+        self.node.change(address, stored, std::mem::take(&mut verdict.events), now)
     }
 
     async fn commit(&mut self, judged: Vec<(Entry, Verdict, Timestamp)>) -> Vec<Entry> {

@@ -246,13 +246,8 @@ async fn round<T>(
     if writes.is_empty() {
         return Ok(Some(result));
     }
-    let change = |(index, state, events): (usize, LockState, Vec<Event>)| Change {
-        address: addresses[index].clone(),
-        expected: versions[index],
-        notice_at: state.next_notice().filter(|_| node.history.is_kept()),
-        keep_until: state.idle_from().max(now).plus_ms(node.limits.idle_retention_ms()),
-        events: if node.history.is_kept() { events } else { Vec::new() },
-        state,
+    let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
+        node.change(&addresses[index], Stored { version: versions[index], state }, events, now)
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let asked = Instant::now();

@@ -5,97 +5,80 @@
 //! back only when its user says that it is done; in every other case it is closed.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::{ConnectOptions, Connection};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 type Options<C> = <C as Connection>::Options;
 
 pub(super) struct Connections<C: Connection> {
     options: Options<C>,
-    idle: Mutex<Vec<C>>,
-    permits: Semaphore,
+    idle: Idle<C>,
+    permits: Arc<Semaphore>,
 }
+
+type Idle<C> = Arc<Mutex<Vec<C>>>;
 
 impl<C: Connection> Connections<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
     pub(super) fn new(options: Options<C>, max: usize) -> Self {
-        Self { options, idle: Mutex::new(Vec::with_capacity(max)), permits: Semaphore::new(max) }
+        let idle = Arc::new(Mutex::new(Vec::with_capacity(max)));
+        Self { options, idle, permits: Arc::new(Semaphore::new(max)) }
     }
 
     /// Lends an idle connection, or opens one; waits while all are lent.
     ///
     /// # Errors
     /// When a connection cannot be opened.
-    pub(super) async fn lend(&self) -> Result<Loan<'_, C>, sqlx::Error> {
-        let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        let idle = self.idle().pop();
+    pub(super) async fn lend(&self) -> Result<Loan<C>, sqlx::Error> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let idle = stack(&self.idle).pop();
         let connection = match idle {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        Ok(Loan { connection: Some(connection), home: self, _permit: permit })
-    }
-
-    /// Opens a connection that is not of the stack.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
-    pub(super) async fn open(&self) -> Result<C, sqlx::Error> {
-        self.options.connect().await
+        Ok(Loan { connection: Some(connection), home: Arc::clone(&self.idle), _permit: permit })
     }
 
     /// Closes the idle connections: when one of them turns out to be dead, all may be.
     pub(super) fn forget_idle(&self) {
-        self.idle().clear();
+        stack(&self.idle).clear();
     }
+}
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<C>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn stack<C>(idle: &Idle<C>) -> MutexGuard<'_, Vec<C>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection for one use. Dropped without [`Loan::done`], it is closed.
-pub(super) struct Loan<'a, C: Connection>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
+pub(super) struct Loan<C> {
     connection: Option<C>,
-    home: &'a Connections<C>,
-    _permit: SemaphorePermit<'a>,
+    home: Idle<C>,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl<C: Connection> Loan<'_, C>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
+impl<C> Loan<C> {
     /// Gives the connection back: nothing is under way on it any more.
     pub(super) fn done(mut self) {
         if let Some(connection) = self.connection.take() {
-            self.home.idle().push(connection);
+            stack(&self.home).push(connection);
         }
     }
 }
 
 /// A connection that was not given back failed or was abandoned, and those that lie idle may be as dead.
-impl<C: Connection> Drop for Loan<'_, C>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
+impl<C> Drop for Loan<C> {
     fn drop(&mut self) {
         if self.connection.is_some() {
-            self.home.forget_idle();
+            stack(&self.home).clear();
         }
     }
 }
 
-impl<C: Connection> Deref for Loan<'_, C>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
+impl<C> Deref for Loan<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
@@ -103,10 +86,7 @@ where
     }
 }
 
-impl<C: Connection> DerefMut for Loan<'_, C>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
+impl<C> DerefMut for Loan<C> {
     fn deref_mut(&mut self) -> &mut C {
         self.connection.as_mut().expect("a loan has its connection until it is done")
     }

@@ -11,6 +11,7 @@ mod limits;
 mod only_sqlite;
 mod queueing;
 mod repeating;
+mod telling;
 mod two_nodes;
 mod verbs;
 mod worlds;
@@ -68,6 +69,12 @@ every_store! {
         an_expired_lease_cannot_renew_or_release_its_successor,
         an_expired_lock_is_free_for_who_only_asks,
         a_renewed_lease_outlives_its_first_expiry,
+    ];
+    telling: [
+        what_happens_to_a_lock_is_told_and_remembered,
+        a_lease_that_runs_out_with_nobody_waiting_is_told_of,
+        without_a_history_nothing_is_kept,
+        events_past_their_retention_are_deleted,
     ];
     queueing: [
         who_waits_gets_the_lock_on_its_release,

@@ -164,6 +164,30 @@ pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world:
     }
 }
 
+pub async fn batches_that_make_the_same_rows_never_fail_each_other(world: &World) {
+    const ROUNDS: u64 = 60;
+    let mut tasks = Vec::new();
+    for task in 0..6 {
+        let world = world.again();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                // Some make rows that others have just made, and change by then.
+                let keys = (0..4).map(|number| at(&format!("{round}-{}", (number + task % 2) % 5)));
+                let mut open: Vec<Address> = keys.collect();
+                while !open.is_empty() {
+                    let loaded = world.store.load(&open).await.unwrap();
+                    let versions = world.commit(&batch(&open, &loaded.states, 1 + task)).await;
+                    let mut versions = versions.into_iter();
+                    open.retain(|_| versions.next().flatten().is_none());
+                }
+            }
+        }));
+    }
+    for result in join_all(tasks).await {
+        result.unwrap();
+    }
+}
+
 fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let loaded = store.load(addresses).await.unwrap();

@@ -66,6 +66,7 @@ every_store! {
         a_dropped_lock_lets_others_go_on,
         a_locked_commit_is_held_to_the_clock_as_it_is_then,
         overlapping_batches_in_opposite_orders_never_fail_each_other,
+        batches_that_make_the_same_rows_never_fail_each_other,
         changes_that_go_together_are_all_made,
         of_changes_that_go_together_none_is_made_if_one_cannot_be,
         changes_that_go_together_are_held_to_the_clock,

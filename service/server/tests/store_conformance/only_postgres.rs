@@ -1,7 +1,7 @@
 //! What nodes that share a Postgres are promised besides.
 
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{CommitResult, LockStore, Stored, WakeUp};
+use latchgate::store::{Change, CommitResult, LockStore, Stored, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
@@ -78,6 +78,59 @@ async fn a_row_made_by_somebody_else_meanwhile_undoes_all_changes_that_go_togeth
         return;
     }
     panic!("this machine never came to a commit within the clock bound");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let commit = |changes: Vec<Change>| {
+        let world = world.again();
+        tokio::spawn(async move { world.store.commit(world.now().await, &changes).await })
+    };
+    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
+    for round in 0..20 {
+        let [a, b, c] = ["a", "b", "c"].map(|key| at(&format!("{round}-{key}")));
+        let version = world.write(&c, state(1), FOREVER).await;
+        // The first makes a, and must wait whether b comes off.
+        sqlx::query("begin").execute(&mut blocker).await.unwrap();
+        let insert = "insert into locks (app, key, version, replaces, keep_until, state)
+            values ('default', $1, 1, 0, 0, '')";
+        sqlx::query(insert).bind(b.key.as_str()).execute(&mut blocker).await.unwrap();
+        // It does not know of c, which is there.
+        let first = commit(vec![new(&a, state(2)), new(&b, state(2)), new(&c, state(2))]);
+        let first_waits = until_waiting(&config.url, 1, &first).await;
+        // The second changes c, and must wait whether a comes off.
+        let second = commit(vec![new(&a, state(3)), change(&c, version, state(3))]);
+        let both_wait = first_waits && until_waiting(&config.url, 2, &second).await;
+        sqlx::query("rollback").execute(&mut blocker).await.unwrap();
+        let made = [first.await.unwrap().unwrap().result, second.await.unwrap().unwrap().result];
+        if both_wait {
+            let made = made.map(|result| match result {
+                CommitResult::Checked(versions) => versions.iter().map(Option::is_some).collect(),
+                CommitResult::ClockOff => vec![],
+            });
+            assert_eq!(made, [vec![true, true, false], vec![false, true]]);
+            return;
+        }
+        // Too slow to say anything.
+        assert!(made.contains(&CommitResult::ClockOff), "{made:?}");
+    }
+    panic!("this machine never came to a commit within the clock bound");
+}
+
+/// Whether so many wait for a lock, before `done` is.
+async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let waiting =
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut connection).await.unwrap() != count {
+        if done.is_finished() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Ends the store's connections that fit the condition; there must be some.

@@ -119,7 +119,7 @@ impl SqliteGateStore {
         At::new(self.clock.now(), answer)
     }
 
-    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+    async fn lend_reader(&self) -> Result<Loan<SqliteConnection>, StoreError> {
         self.reader.lend().await.map_err(|error| unavailable(&error))
     }
 

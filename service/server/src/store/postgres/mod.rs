@@ -89,11 +89,11 @@ impl PostgresStore {
         Ok(())
     }
 
-    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
         self.connections.lend().await.map_err(|error| self.unavailable(&error))
     }
 
-    async fn lend_read(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+    async fn lend_read(&self) -> Result<Loan<PgConnection>, StoreError> {
         self.reads.lend().await.map_err(|error| self.unavailable(&error))
     }
 

@@ -46,7 +46,8 @@ with clock as materialized (
     };
 }
 
-/// The same for a batch with new rows in it: first all updates, then all inserts.
+/// The same for a batch with new rows in it: first all updates, then all inserts. What is there already is left alone: an
+/// insert that conflicts waits for whoever is changing the row, who may be waiting for one that was just inserted.
 macro_rules! changed_with_new {
     () => {
         r#"
@@ -67,7 +68,9 @@ with clock as materialized (
     returning l.app, l.key
 ), inserted as (
     insert into locks (app, key, version, replaces, keep_until, notice_at, state)
-    select app, key, version, replaces, keep_until, notice_at, state from change where replaces = 0
+    select app, key, version, replaces, keep_until, notice_at, state from change c
+    where c.replaces = 0
+        and not exists (select 1 from locks l where l.app = c.app collate "C" and l.key = c.key collate "C")
     on conflict (app, key) do nothing
     returning app, key
 ), written as (

@@ -10,27 +10,30 @@ use sqlx::types::Json;
 
 use super::{events, read_address, statements, unavailable};
 use crate::store::clock::ProcessClock;
+use crate::store::connections::Loan;
 use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
 
 /// A transaction of its own: it keeps everybody else from writing.
 pub(super) struct Locked {
-    pub connection: SqliteConnection,
+    pub connection: Loan<SqliteConnection>,
     pub clock: ProcessClock,
 }
 
 impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let store_now = self.clock.now();
-        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+        let mut result = CommitResult::ClockOff;
+        if store_now.ms_apart(now) <= CLOCK_BOUND_MS {
+            result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
         }
-        let result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
         if rule == Rule::AllOrNone && !result.is_complete() {
-            let undone = sqlx::query("rollback").execute(&mut self.connection).await;
+            let undone = sqlx::query("rollback").execute(&mut *self.connection).await;
             undone.map_err(|error| unavailable(&error))?;
-            return Ok(Committed { now: store_now, result: result.undone() });
+            result = result.undone();
+        } else {
+            commit(&mut self.connection).await?;
         }
-        commit(&mut self.connection).await?;
+        self.connection.done();
         Ok(Committed { now: store_now, result })
     }
 }

@@ -105,7 +105,7 @@ impl SqliteStore {
         Ok(Committed { now: store_now, result })
     }
 
-    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+    async fn lend_reader(&self) -> Result<Loan<SqliteConnection>, StoreError> {
         self.reader.lend().await.map_err(|error| unavailable(&error))
     }
 }
@@ -142,10 +142,11 @@ impl LockStore for SqliteStore {
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| unavailable(&error);
-        let mut connection = self.reader.open().await.map_err(unavailable)?;
+        // Others wait for the writer as for any commit, not in SQLite's busy handler, which is no queue.
+        let mut connection = self.writer.lend().await.map_err(unavailable)?;
         commit::begin(&mut connection).await.map_err(unavailable)?;
         let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
-        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut connection).await;
+        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut *connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
         let states = states.map_err(unavailable)?;
         Ok((Loaded { states, now: self.clock.now() }, Box::new(Locked { connection, clock: self.clock })))

@@ -49,7 +49,7 @@ impl PostgresGateStore {
         Ok(Self { connections, direct })
     }
 
-    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
         self.connections.lend().await.map_err(|error| self.read_failed(&error))
     }
 
