@@ -5,17 +5,17 @@
 //! back only when its user says that it is done; in every other case it is closed.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::{ConnectOptions, Connection};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 type Options<C> = <C as Connection>::Options;
 
 pub(super) struct Connections<C: Connection> {
     options: Options<C>,
     idle: Mutex<Vec<C>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
 }
 
 impl<C: Connection> Connections<C>
@@ -23,7 +23,7 @@ where
     Options<C>: ConnectOptions<Connection = C>,
 {
     pub(super) fn new(options: Options<C>, max: usize) -> Self {
-        Self { options, idle: Mutex::new(Vec::with_capacity(max)), permits: Semaphore::new(max) }
+        Self { options, idle: Mutex::new(Vec::with_capacity(max)), permits: Arc::new(Semaphore::new(max)) }
     }
 
     /// Lends an idle connection, or opens one; waits while all are lent.
@@ -40,12 +40,14 @@ where
         Ok(Loan { connection: Some(connection), home: self, _permit: permit })
     }
 
-    /// Opens a connection that is not of the stack.
+    /// Opens a connection that is not of the stack and stands for one of it: as long as the place is kept, one fewer is
+    /// lent.
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(super) async fn open(&self) -> Result<C, sqlx::Error> {
-        self.options.connect().await
+    pub(super) async fn open_instead(&self) -> Result<(C, OwnedSemaphorePermit), sqlx::Error> {
+        let place = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        Ok((self.options.connect().await?, place))
     }
 
     /// Closes the idle connections: when one of them turns out to be dead, all may be.

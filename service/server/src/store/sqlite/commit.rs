@@ -7,6 +7,7 @@ use latchgate_core::lock::{Event, LockState};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::types::Json;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{events, read_address, statements, unavailable};
 use crate::store::clock::ProcessClock;
@@ -16,6 +17,8 @@ use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreErr
 pub(super) struct Locked {
     pub connection: SqliteConnection,
     pub clock: ProcessClock,
+    /// The writer's.
+    pub _place: OwnedSemaphorePermit,
 }
 
 impl Locked {

@@ -142,13 +142,17 @@ impl LockStore for SqliteStore {
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| unavailable(&error);
-        let mut connection = self.reader.open().await.map_err(unavailable)?;
+        // In the writer's place: SQLite's busy handler is no queue, and its waiting ends as if the store were down.
+        let (mut connection, place) = self.writer.open_instead().await.map_err(unavailable)?;
         commit::begin(&mut connection).await.map_err(unavailable)?;
         let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
         let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
         let states = states.map_err(unavailable)?;
-        Ok((Loaded { states, now: self.clock.now() }, Box::new(Locked { connection, clock: self.clock })))
+        Ok((
+            Loaded { states, now: self.clock.now() },
+            Box::new(Locked { connection, clock: self.clock, _place: place }),
+        ))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
