@@ -75,11 +75,12 @@ impl WaitQueue {
     /// before, if it has come back.
     pub(super) fn insert(&mut self, mut waiter: Waiter) -> Rank {
         self.arrivals += 1;
-        let place = &mut waiter.ask.place;
         if waiter.is_returning {
-            let place = *place;
-            self.kept.retain(|_, kept| kept.ask.place != place);
-        } else {
+            let is_its = |ask: &Acquire| ask.place == waiter.ask.place && ask.lease_id == waiter.ask.lease_id;
+            self.kept.retain(|_, kept| !is_its(&kept.ask));
+        }
+        let place = &mut waiter.ask.place;
+        if !waiter.is_returning {
             self.latest = self.latest.max(place.arrival);
             place.arrival = self.latest;
             place.serial = self.arrivals;
@@ -139,6 +140,11 @@ impl WaitQueue {
         let before = self.kept.len();
         self.kept.retain(|_, kept| kept.until > now);
         self.kept.len() != before
+    }
+
+    /// Gives up all kept places. Returns whether there were any.
+    pub(super) fn give_up_all_kept(&mut self) -> bool {
+        !std::mem::take(&mut self.kept).is_empty()
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {

@@ -1,7 +1,7 @@
 //! What the rules say to all that is asked of one key in one batch: pure, so that a lost race only means doing it
 //! again on a fresher state.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
@@ -26,8 +26,8 @@ pub(super) struct Verdict {
     pub settled: Vec<(Rank, Outcome)>,
     /// The scout whose turn has come. Its place stays.
     pub called: Option<Rank>,
-    /// Why those who only asked do not get the lock.
-    pub refusal: Refusal,
+    /// Why those who have just come do not get the lock.
+    pub refusals: HashMap<Rank, Refusal>,
 }
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
@@ -49,7 +49,7 @@ pub(super) fn judge<'a>(
         outcomes: Vec::with_capacity(commands.len()),
         settled: Vec::new(),
         called: None,
-        refusal: Refusal::Held,
+        refusals: HashMap::new(),
     };
     for command in commands {
         let outcome = verdict.step(command, now);
@@ -77,16 +77,13 @@ impl Verdict {
             if waiter.is_scout {
                 // What it truly asks for concerns other keys as well: it is called, and tries.
                 match step(&mut self.state.clone(), &Command::Acquire(ask), now).outcome {
-                    Outcome::Refused(refusal) => self.refusal = refusal,
+                    Outcome::Refused(_) => {}
                     _ => self.called = Some(rank),
                 }
                 return;
             }
             match self.step(&Command::Acquire(ask), now) {
-                Outcome::Refused(refusal) => {
-                    self.refusal = refusal;
-                    return;
-                }
+                Outcome::Refused(_) => return,
                 outcome => self.settled.push((rank, outcome)),
             }
         }
@@ -100,7 +97,7 @@ impl Verdict {
     }
 
     /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
-    /// its own, here or at another node.
+    /// its own, here or at another node. Whoever else has come is told why not.
     fn answer_repetitions<'a>(
         &mut self,
         queue: &WaitQueue,
@@ -115,7 +112,9 @@ impl Verdict {
             let mut ask = waiter.ask.clone();
             ask.behind = true;
             match self.step(&Command::Acquire(ask), now) {
-                Outcome::Refused(_) => {}
+                Outcome::Refused(refusal) => {
+                    self.refusals.insert(rank, refusal);
+                }
                 outcome => self.settled.push((rank, outcome)),
             }
         }
