@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, LeaseId};
+use latchgate_core::lock::{Acquire, LeaseId, LockState};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -140,6 +140,11 @@ impl WaitQueue {
         let before = self.kept.len();
         self.kept.retain(|_, kept| kept.until > now);
         self.kept.len() != before
+    }
+
+    /// Gives up the kept places whose waiter has been served elsewhere.
+    pub(super) fn give_up_served(&mut self, state: &LockState) {
+        self.kept.retain(|_, kept| !state.knows(&kept.ask.lease_id));
     }
 
     /// Gives up all kept places. Returns whether there were any.

@@ -474,6 +474,8 @@ impl Shard {
         let Some(room) = self.rooms.get_mut(&address) else { return };
         room.uncertain.clear();
         room.unjudged.clear();
+        // Now, for a state does not remember a lease for long.
+        room.queue.give_up_served(state);
         let answered = Instant::now();
         for (rank, outcome) in decided.settled {
             let Some(waiter) = room.queue.remove(rank) else { continue };
