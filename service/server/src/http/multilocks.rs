@@ -215,7 +215,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
     let body = read(&context, body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let addresses = addresses(&context, &request.keys)?;
+    let addresses = addresses(&context, "keys", &request.keys)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
     match context.locks.renew_many(addresses, lease_id.clone(), ttl_ms).await {
         Ok(RenewedMany::Renewed { leases, now }) => {
@@ -252,7 +252,7 @@ pub async fn release(State(context): State<Shared>, body: Body) -> Result<Respon
     let body = read(&context, body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let addresses = addresses(&context, &request.keys)?;
+    let addresses = addresses(&context, "keys", &request.keys)?;
     match context.locks.release_many(addresses, lease_id.clone()).await {
         Ok(ReleasedMany::Released { still_held, already }) => {
             Ok(json(&MultilockReleaseAnswer { released: true, still_held, already }))
@@ -264,10 +264,11 @@ pub async fn release(State(context): State<Shared>, body: Body) -> Result<Respon
 
 impl MultilockRequest {
     fn into_ask(self, context: &Context) -> Result<ManyAsk, Problem> {
-        let addresses = addresses(context, self.locks.iter().map(|lock| &lock.key))?;
+        let addresses = addresses(context, "locks", self.locks.iter().map(|lock| &lock.key))?;
         let mut locks = Vec::with_capacity(addresses.len());
-        for (address, KeyRequest { mode, permits, limit, .. }) in addresses.into_iter().zip(&self.locks) {
-            let (mode, limit) = Wish { mode: *mode, permits: *permits, limit: *limit }.check()?;
+        for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
+            let wish = Wish { mode: lock.mode, permits: lock.permits, limit: lock.limit }.check();
+            let (mode, limit) = wish.map_err(|problem| problem.with("index", index))?;
             locks.push(Wanted { address, mode, limit });
         }
         let resumed = self.resumed(context, &locks)?;
@@ -308,22 +309,26 @@ async fn read(context: &Context, body: Body) -> Result<bytes::Bytes, Problem> {
     body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await
 }
 
-fn addresses<'a>(context: &Context, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
+fn addresses<'a>(
+    context: &Context,
+    field: &str,
+    keys: impl IntoIterator<Item = &'a String>,
+) -> Result<Vec<Address>, Problem> {
     let mut addresses: Vec<Address> = Vec::new();
     for (index, key) in keys.into_iter().enumerate() {
-        let invalid = |rule: String| Problem::new(Code::InvalidKey, format!("The key {rule}.")).with("index", index);
-        let key = Key::parse(key).map_err(|error| invalid(error.to_string()))?;
+        let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", field);
+        let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
         let address = Address { app: context.app.clone(), key };
         if addresses.len() == MANY_MAX {
-            return Err(Problem::new(Code::InvalidRequest, format!("A multilock has at most {MANY_MAX} keys.")));
+            return Err(Problem::field(field, format!("must be at most {MANY_MAX} keys")));
         }
         if addresses.contains(&address) {
-            return Err(Problem::new(Code::InvalidRequest, "No key may be named twice.").with("index", index));
+            return Err(Problem::field(field, "must name no key twice").with("index", index));
         }
         addresses.push(address);
     }
     if addresses.is_empty() {
-        return Err(Problem::new(Code::InvalidRequest, "A multilock has at least one key."));
+        return Err(Problem::field(field, "must be at least one key"));
     }
     Ok(addresses)
 }

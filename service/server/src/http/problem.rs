@@ -117,8 +117,10 @@ impl Code {
                 "invalid-ticket",
                 StatusCode::BAD_REQUEST,
                 "The ticket is not valid",
-                "A ticket is good for a minute, and for the very wait that it was given for: the same app, key, mode, permits,                  priority and `lease_id`. Nothing was done.",
-                "Repeat the request that ended with the ticket, with the ticket added; or ask again without it, from the                  end of the queue.",
+                "A ticket is good for a minute, and for the very wait that it was given for: the same app, key, \
+                 mode, permits, priority and `lease_id`. Nothing was done.",
+                "Repeat the request that ended with the ticket, with the ticket added; or ask again without it, \
+                 from the end of the queue.",
             ),
             Self::BodyTooLarge => (
                 "body-too-large",
@@ -174,7 +176,9 @@ impl Code {
                 "lock-delayed",
                 StatusCode::LOCKED,
                 "The last lease ran out, and its lock-delay runs",
-                "Nobody holds the lock. But its last holder did not give it back in time and had asked for a lock-delay                  (`delay_ms`), so that its work may end before anybody else begins. You do not hold the lock.",
+                "Nobody holds the lock. But its last holder did not give it back in time and had asked for a \
+                 lock-delay (`delay_ms`), so that its work may end before anybody else begins. You do not hold the \
+                 lock.",
                 "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
             ),
             Self::WaitTimeout => (
@@ -196,15 +200,20 @@ impl Code {
                 "limit-mismatch",
                 StatusCode::CONFLICT,
                 "Not the key's limit of permits",
-                "All who use a key as a semaphore must mean the same number of permits. `limit` is the one in force, null if                  nobody has said one; you asked with another, or for more permits than there are. Nothing was done.",
+                "All who use a key as a semaphore must mean the same number of permits. `limit` is the one in \
+                 force, null if nobody has said one; you asked with another, or for more permits than there are. \
+                 Nothing was done.",
                 "Send the limit that is in force, or none. PUT /v1/locks/{key}/limit changes it.",
             ),
             Self::UpgradeBlocked => (
                 "upgrade-blocked",
                 StatusCode::CONFLICT,
                 "Others share the lock with you",
-                "You share this lock and asked to have it alone, but others share it too. Waiting for them is not possible:                  if one of them asked for the same, you would wait for each other. You still share the lock.",
-                "Release what you share and ask for the lock alone, expecting that others change things in between; or ask for                  it alone from the start.",
+                "You share this lock and asked to have it alone, but others share it too. Waiting for them is not \
+                 possible: if one of them asked for the same, you would wait for each other. You still share the \
+                 lock.",
+                "Release what you share and ask for the lock alone, expecting that others change things in between; \
+                 or ask for it alone from the start.",
             ),
             Self::LeaseLost => (
                 "lease-lost",

@@ -24,7 +24,7 @@ pub(super) struct Work {
     pub commands: Vec<Command>,
     /// The waiters that came with this batch.
     pub arrived: Vec<Rank>,
-    /// Waiters that may have been granted the lock by an earlier commit.
+    /// Waiters that may have been granted the lock by an earlier commit, or whose owners may hold it.
     pub uncertain: Vec<Rank>,
     /// A state that was current not long ago. Good enough for a change, whose commit checks it, but not for an answer
     /// without one.
@@ -42,8 +42,7 @@ pub(super) struct Decided {
     pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
     pub called: Option<Rank>,
     pub arrived: Vec<Rank>,
-    pub refusal: Refusal,
-    pub refused: HashMap<Rank, Refusal>,
+    pub refusals: HashMap<Rank, Refusal>,
 }
 
 pub(super) struct Failed {
@@ -76,8 +75,8 @@ impl Entry {
 
     fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
         let Work { address, arrived, .. } = self.work;
-        let Verdict { outcomes, settled, called, refusal, refused, .. } = verdict;
-        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusal, refused })) }
+        let Verdict { outcomes, settled, called, refusals, .. } = verdict;
+        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusals })) }
     }
 }
 

@@ -115,7 +115,9 @@ impl Locks {
         let (reply, answer) = oneshot::channel();
         // In a task of its own: whatever it is at when the client goes away, it is brought to an end.
         tokio::spawn(seek(self.clone(), ask, reply));
-        answer.await.unwrap_or_else(|_| Err(super::unanswered(&lease_id)))
+        let Ok((answer, heard)) = answer.await else { return Err(super::unanswered(&lease_id)) };
+        let _ = heard.send(());
+        answer
     }
 
     /// # Errors
@@ -270,8 +272,18 @@ fn too_late() -> StoreError {
     StoreError::OutcomeUnknown("it took too long to answer".to_owned())
 }
 
+/// An answer on its way to its handler, who confirms it: one that never gets there, because the client has gone, is
+/// dropped with its confirmation.
+type Reply = oneshot::Sender<(Answer<AcquiredMany>, oneshot::Sender<()>)>;
+
+fn tell(reply: Reply, answer: Answer<AcquiredMany>) -> oneshot::Receiver<()> {
+    let (heard, confirmation) = oneshot::channel();
+    let _ = reply.send((answer, heard));
+    confirmation
+}
+
 /// Tries, waits for its turn, and tries again, until there is an answer.
-async fn seek(locks: Locks, ask: ManyAsk, mut reply: oneshot::Sender<Answer<AcquiredMany>>) {
+async fn seek(locks: Locks, ask: ManyAsk, mut reply: Reply) {
     let asked = Instant::now();
     let ask = Arc::new(ask);
     let arrival = locks.node.clock.at(asked).unwrap_or_default();
@@ -281,10 +293,10 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: oneshot::Sender<Answer<Acqu
     let mut standing: Option<Standing> = None;
     loop {
         let (index, refused) = match attempt(&locks, &ask, place).await {
-            Err(failure) => return drop(reply.send(Err(failure))),
+            Err(failure) => return drop(tell(reply, Err(failure))),
             Ok(Attempt::Ended { index, outcome }) => {
                 let (acquired, _) = super::shard::acquired(outcome, asked.elapsed(), arrival);
-                return drop(reply.send(Ok(AcquiredMany::Ended { index, acquired })));
+                return drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
             }
             Ok(Attempt::Granted { leases, is_new }) => {
                 return conclude(&locks, &ask, leases, is_new, asked, reply).await;
@@ -295,15 +307,15 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: oneshot::Sender<Answer<Acqu
         };
         let now = Instant::now();
         if ask.wait.is_zero() {
-            return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+            return drop(tell(reply, Ok(AcquiredMany::Refused { index, refused })));
         }
         if now >= deadline || locks.node.closing.is_cancelled() {
             let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
-            return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+            return drop(tell(reply, Ok(AcquiredMany::Refused { index, refused })));
         }
         let next = match Standing::at(&locks, &ask, index, place, deadline - now) {
             Ok(next) => next,
-            Err(failure) => return drop(reply.send(Err(failure))),
+            Err(failure) => return drop(tell(reply, Err(failure))),
         };
         // Only now does it leave the queue in which it stood.
         let next = standing.insert(next);
@@ -314,11 +326,11 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: oneshot::Sender<Answer<Acqu
         match delivery.map_err(|_| Failure::ShuttingDown).and_then(Delivery::accept) {
             Ok(Acquired::Refused(mut refused)) => {
                 refused.waited = asked.elapsed();
-                return drop(reply.send(Ok(AcquiredMany::Refused { index, refused })));
+                return drop(tell(reply, Ok(AcquiredMany::Refused { index, refused })));
             }
             // Its turn; or something that only a try of all keys tells.
             Ok(_) => {}
-            Err(failure) => return drop(reply.send(Err(failure))),
+            Err(failure) => return drop(tell(reply, Err(failure))),
         }
     }
 }
@@ -379,16 +391,16 @@ async fn conclude(
     leases: Vec<(Lease, Option<u32>)>,
     is_new: bool,
     asked: Instant,
-    reply: oneshot::Sender<Answer<AcquiredMany>>,
+    reply: Reply,
 ) {
     let now = locks.node.clock.latest().unwrap_or_default();
     if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
         let acquired = Acquired::LeaseLost(super::shard::run_out(&leases[index].0));
-        return drop(reply.send(Ok(AcquiredMany::Ended { index, acquired })));
+        return drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
     }
     let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
-    let unheard = reply.send(Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now })).is_err();
-    if !unheard || !is_new {
+    let told = tell(reply, Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now }));
+    if !is_new || told.await.is_ok() {
         return;
     }
     let addresses = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();

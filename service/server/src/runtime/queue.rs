@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Acquire, LeaseId, Owner};
+use latchgate_core::lock::{Acquire, LeaseId, LockState, Owner};
 
 use super::call::{AcquireReply, WaiterId};
 
@@ -78,11 +78,12 @@ impl WaitQueue {
     /// before, if it has come back.
     pub(super) fn insert(&mut self, mut waiter: Waiter) -> Rank {
         self.arrivals += 1;
-        let place = &mut waiter.ask.place;
         if waiter.is_returning {
-            let place = *place;
-            self.kept.retain(|_, kept| kept.ask.place != place);
-        } else {
+            let is_its = |ask: &Acquire| ask.place == waiter.ask.place && ask.lease_id == waiter.ask.lease_id;
+            self.kept.retain(|_, kept| !is_its(&kept.ask));
+        }
+        let place = &mut waiter.ask.place;
+        if !waiter.is_returning {
             self.latest = self.latest.max(place.arrival);
             place.arrival = self.latest;
             place.serial = self.arrivals;
@@ -143,6 +144,16 @@ impl WaitQueue {
         let before = self.kept.len();
         self.kept.retain(|_, kept| kept.until > now);
         self.kept.len() != before
+    }
+
+    /// Gives up the kept places whose waiter has been served elsewhere.
+    pub(super) fn give_up_served(&mut self, state: &LockState) {
+        self.kept.retain(|_, kept| !state.knows(&kept.ask.lease_id));
+    }
+
+    /// Gives up all kept places. Returns whether there were any.
+    pub(super) fn give_up_all_kept(&mut self) -> bool {
+        !std::mem::take(&mut self.kept).is_empty()
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Waiter> {

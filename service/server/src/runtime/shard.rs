@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Event, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Release, Renew,
+    Acquire, Command, EndReason, Event, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Refusal, Release,
+    Renew, Turn,
 };
 use latchgate_core::{Address, Timestamp};
 use lru::LruCache;
@@ -31,6 +32,8 @@ use crate::store::{LockStore, StoreError, Stored};
 const BATCH_MAX: usize = 512;
 /// A cached state older than this is loaded again; well below the time for which idle rows are kept.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
+/// A state older than this does not tell whether somebody who comes holds the lock already, at another node.
+const OWNERS_MAX_AGE: Duration = Duration::from_millis(20);
 /// How long a scout's place is kept for it to try its other keys.
 const SCOUT_HOLD: Duration = Duration::from_secs(2);
 /// How often waiters are looked after while the store is down.
@@ -54,8 +57,10 @@ pub(super) struct Node {
 impl Node {
     /// If the lock can be taken now and another node is first, that node must hear of it.
     pub(super) fn tell_next(&self, address: &Address, state: &LockState, now: Timestamp) {
-        let next = state.admissible_turn(now).filter(|turn| turn.node != self.id);
-        if let Some(turn) = next {
+        let Some(first) = state.admissible_turn(now) else { return };
+        // Of the nodes where a waiter with a ticket has been, nobody knows at which it is now.
+        let is_first = |turn: &&Turn| turn.place == first.place && turn.node != self.id;
+        for turn in state.turns().iter().filter(is_first) {
             self.waker.wake(turn.node.clone(), address.clone());
         }
     }
@@ -99,6 +104,8 @@ struct Room {
     queue: WaitQueue,
     /// Waiters that a commit of unknown outcome may have granted the lock: they ask again, as their clients would.
     uncertain: Vec<Rank>,
+    /// Waiters that just wait, and whose owners may hold the lock by other leases: the next batch finds out.
+    unjudged: Vec<Rank>,
     next_look: Option<Instant>,
 }
 
@@ -309,7 +316,9 @@ impl Shard {
         for (address, room) in &mut self.rooms {
             let ended = room.queue.take_waiting();
             self.waiters -= ended.len();
-            if !ended.is_empty() {
+            // Whoever comes back goes to another node: no turn of this one is to stand in its way, or in others'.
+            let had_kept = room.queue.give_up_all_kept();
+            if had_kept || !ended.is_empty() {
                 brought.entry(address.clone()).or_default().overdue.extend(room.overdue(ended));
             }
         }
@@ -358,10 +367,12 @@ impl Shard {
                 continue;
             }
             if self.can_just_wait(address, brought) {
+                self.judge_owners_later(address, &brought.arrived);
                 continue;
             }
             let cached = if brought.must_load { None } else { self.cached(address) };
-            let uncertain = self.rooms.get(address).map(|room| room.uncertain.clone()).unwrap_or_default();
+            let room = self.rooms.get(address);
+            let uncertain = room.map(|room| [&room.uncertain[..], &room.unjudged].concat()).unwrap_or_default();
             works.push(Work {
                 address: address.clone(),
                 commands: std::mem::take(&mut brought.commands),
@@ -403,16 +414,25 @@ impl Shard {
         let state = &cached.stored.state;
         let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
         let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
+        let is_old = cached.at.elapsed() > OWNERS_MAX_AGE;
         // Its owner may hold the lock already, it may go ahead of the queue, its limit may be wrong.
         let is_special = |ask: &Acquire| {
             let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
-            ask.barge || ask.mode.permits() > 0 || ask.owner.as_ref().is_some_and(is_holder)
+            let may_hold = ask.reentrant && ask.owner.as_ref().is_some_and(|owner| is_old || is_holder(owner));
+            ask.barge || ask.mode.permits() > 0 || may_hold
         };
         let is_plain = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| !is_special(&waiter.ask));
         brought.arrived.iter().all(|rank| is_waiting(rank) && !is_known(rank) && is_plain(rank))
             && state.admissible_turn(now).is_none()
             && state.holders().iter().all(|lease| !lease.has_expired(now))
             && stands(state, &self.node.id, place, now)
+    }
+
+    fn judge_owners_later(&mut self, address: &Address, arrived: &[Rank]) {
+        let Some(Room { queue, unjudged, .. }) = self.rooms.get_mut(address) else { return };
+        let may_nest =
+            |rank: &Rank| queue.get(*rank).is_some_and(|waiter| waiter.ask.reentrant && waiter.ask.owner.is_some());
+        unjudged.extend(arrived.iter().copied().filter(may_nest));
     }
 
     fn cached(&mut self, address: &Address) -> Option<Stored> {
@@ -453,6 +473,9 @@ impl Shard {
         }
         let Some(room) = self.rooms.get_mut(&address) else { return };
         room.uncertain.clear();
+        room.unjudged.clear();
+        // Now, for a state does not remember a lease for long.
+        room.queue.give_up_served(state);
         let answered = Instant::now();
         for (rank, outcome) in decided.settled {
             let Some(waiter) = room.queue.remove(rank) else { continue };
@@ -480,8 +503,8 @@ impl Shard {
             let before = room.queue.before(rank);
             let Some(waiter) = room.queue.remove(rank) else { continue };
             self.waiters -= 1;
-            let why = decided.refused.get(&rank).copied().unwrap_or(decided.refusal);
-            let refused = refused(state, why.into(), &waiter, before, waiters, &self.node.id, now);
+            let refusal = decided.refusals.get(&rank).copied().unwrap_or(Refusal::Held);
+            let refused = refused(state, refusal.into(), &waiter, before, waiters, &self.node.id, now);
             let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Refused(refused))));
         }
     }

@@ -26,10 +26,8 @@ pub(super) struct Verdict {
     pub settled: Vec<(Rank, Outcome)>,
     /// The scout whose turn has come. Its place stays.
     pub called: Option<Rank>,
-    /// Why the first that waits does not get the lock, nor those behind it.
-    pub refusal: Refusal,
-    /// Why those before it do not who only asked.
-    pub refused: HashMap<Rank, Refusal>,
+    /// Why those who have just come do not get the lock.
+    pub refusals: HashMap<Rank, Refusal>,
 }
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
@@ -51,8 +49,7 @@ pub(super) fn judge<'a>(
         outcomes: Vec::with_capacity(commands.len()),
         settled: Vec::new(),
         called: None,
-        refusal: Refusal::Held,
-        refused: HashMap::new(),
+        refusals: HashMap::new(),
     };
     for command in commands {
         let outcome = verdict.step(command, now);
@@ -80,20 +77,15 @@ impl Verdict {
             if waiter.is_scout {
                 // What it truly asks for concerns other keys as well: it is called, and tries.
                 match step(&mut self.state.clone(), &Command::Acquire(ask), now).outcome {
-                    Outcome::Refused(refusal) => self.refusal = refusal,
+                    Outcome::Refused(_) => {}
                     _ => self.called = Some(rank),
                 }
                 return;
             }
             match self.step(&Command::Acquire(ask), now) {
-                Outcome::Refused(refusal) if waiter.deadline.is_none() => {
-                    // It stands in nobody's way: it goes away with this answer.
-                    self.refused.insert(rank, refusal);
-                }
-                Outcome::Refused(refusal) => {
-                    self.refusal = refusal;
-                    return;
-                }
+                // It stands in nobody's way: it goes away with this answer.
+                Outcome::Refused(_) if waiter.deadline.is_none() => {}
+                Outcome::Refused(_) => return,
                 outcome => self.settled.push((rank, outcome)),
             }
         }
@@ -107,8 +99,8 @@ impl Verdict {
     }
 
     /// Whoever holds the lock is told so wherever it stands: its lease may have been granted to an earlier request of
-    /// its own, here or at another node. And whoever holds it already may have it once more: those before it wait for its
-    /// own leases to end.
+    /// its own, here or at another node. Whoever holds it already may have it once more: those before it wait for its own
+    /// leases to end. Whoever else has come is told why not.
     fn answer_repetitions<'a>(
         &mut self,
         queue: &WaitQueue,
@@ -124,7 +116,9 @@ impl Verdict {
             let mut ask = waiter.ask.clone();
             ask.behind = true;
             match self.step(&Command::Acquire(ask), now) {
-                Outcome::Refused(_) => {}
+                Outcome::Refused(refusal) => {
+                    self.refusals.insert(rank, refusal);
+                }
                 outcome => self.settled.push((rank, outcome)),
             }
         }

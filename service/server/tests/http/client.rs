@@ -1,7 +1,11 @@
 //! A thin client, and nodes in one line.
 
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
-use reqwest::{Client, StatusCode};
+use latchgate_testkit::postgres::shared_database;
+use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 pub const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
@@ -14,6 +18,12 @@ pub async fn embedded() -> Node {
 /// A node on `database`.
 pub async fn on_postgres(database: &str) -> Node {
     Node::start(BIN, &["--locks", database]).await
+}
+
+/// Two nodes on one database.
+pub async fn two_nodes() -> (Node, Node) {
+    let database = shared_database().await;
+    (on_postgres(&database).await, on_postgres(&database).await)
 }
 
 pub struct Answer {
@@ -87,6 +97,39 @@ pub async fn release(node: &Node, key: &str, lease_id: &str) -> Answer {
 
 pub async fn look(node: &Node, key: &str) -> Value {
     get(node, &format!("/v1/locks/{key}")).await.body
+}
+
+/// Any method and path.
+pub async fn ask(node: &Node, method: Method, path: &str, body: Value) -> Answer {
+    let url = format!("{}{path}", node.base_url());
+    send(Client::new().request(method, url).body(body.to_string())).await
+}
+
+/// `renew`, `revoke`, `fence` and so on.
+pub async fn verb(node: &Node, key: &str, verb: &str, body: Value) -> Answer {
+    ask(node, Method::POST, &format!("/v1/locks/{key}/{verb}"), body).await
+}
+
+/// `acquire`, `renew` or `release` of many keys.
+pub async fn many(node: &Node, verb: &str, body: Value) -> Answer {
+    ask(node, Method::POST, &format!("/v1/multilocks/{verb}"), body).await
+}
+
+/// Sends an acquire that will wait.
+pub fn waiting(node: &Node, key: &str, body: Value) -> tokio::task::JoinHandle<Answer> {
+    let url = format!("{}/v1/locks/{key}/acquire", node.base_url());
+    tokio::spawn(async move { post(url, body.to_string()).await })
+}
+
+pub async fn until_waiting(node: &Node, key: &str, waiters: u64) {
+    let are_waiting = || async { look(node, key).await["waiters"] == waiters };
+    assert!(eventually(Duration::from_secs(30), are_waiting).await, "{}", look(node, key).await);
+}
+
+/// Who holds a key, in the order of the grants.
+pub async fn owners(node: &Node, key: &str) -> Vec<String> {
+    let lock = look(node, key).await;
+    lock["holders"].as_array().unwrap().iter().map(|holder| holder["owner"].as_str().unwrap().to_owned()).collect()
 }
 
 pub async fn pre(node: &Node, body: Value) -> Answer {

@@ -4,14 +4,19 @@
 
 mod bad_input;
 mod bad_operations;
+mod bad_terms;
 mod client;
 mod gate_nodes;
 mod history;
+mod interventions;
 mod leases;
+mod multilocks;
 mod operations;
 mod outage;
 mod pages;
 mod restart;
 mod start;
+mod stories;
+mod tickets;
 mod two_nodes;
 mod waiting;

@@ -8,14 +8,9 @@ use latchgate_testkit::postgres::shared_database;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::client::{acquire, granted, look, on_postgres, post, release, renew};
+use crate::client::{acquire, granted, look, on_postgres, post, release, renew, two_nodes};
 
 const LONG: Duration = Duration::from_secs(30);
-
-async fn two_nodes() -> (Node, Node) {
-    let database = shared_database().await;
-    (on_postgres(&database).await, on_postgres(&database).await)
-}
 
 fn wait_for(node: &Node, body: serde_json::Value) -> impl Future<Output = crate::client::Answer> + use<> {
     post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())

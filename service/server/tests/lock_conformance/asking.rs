@@ -2,7 +2,7 @@
 
 use futures::poll;
 use latchgate::runtime::{Acquired, Answer, Ask, Granted, Inspected, Locks, Refused, Released, Renewed};
-use latchgate_core::lock::{EndReason, LeaseId, Owner};
+use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, Mode, Outcome, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
@@ -33,6 +33,19 @@ pub fn ask(lease: &str) -> Ask {
 /// The same, and waits as long as it takes.
 pub fn wait(lease: &str) -> Ask {
     Ask { wait: 2 * PATIENCE, ..ask(lease) }
+}
+
+/// Of somebody who may have other leases.
+pub fn by(name: &str, ask: Ask) -> Ask {
+    Ask { owner: owner(name), ..ask }
+}
+
+pub fn shared(ask: Ask) -> Ask {
+    Ask { mode: Mode::Shared, ..ask }
+}
+
+pub fn permits(permits: u32, limit: impl Into<Option<u32>>, ask: Ask) -> Ask {
+    Ask { mode: Mode::Permits(permits), limit: limit.into(), ..ask }
 }
 
 pub async fn take(node: &Locks, address: &Address, ask: Ask) -> Granted {
@@ -84,6 +97,25 @@ pub async fn release(node: &Locks, lease: &str) {
     assert!(matches!(released, Released::Released { still_held: 0, already: false }), "{released:?}");
 }
 
+/// Releases one of its owner's leases; returns how many are left.
+pub async fn release_one(node: &Locks, lease: &str) -> u32 {
+    match node.release(&key(), id(lease)).await {
+        Ok(Released::Released { still_held, already: false }) => still_held,
+        other => panic!("not released: {other:?}"),
+    }
+}
+
+pub async fn renew(node: &Locks, lease: &str, ttl_ms: Option<u64>) -> Lease {
+    match node.renew(&key(), id(lease), ttl_ms).await {
+        Ok(Renewed::Renewed { lease, .. }) => lease,
+        other => panic!("not renewed: {other:?}"),
+    }
+}
+
+pub async fn command(node: &Locks, command: Command) -> Outcome {
+    node.command(&key(), command).await.unwrap().0
+}
+
 /// Joins the queue behind all that this task has sent to this node before.
 pub async fn join(node: &Locks, ask: Ask) -> JoinHandle<Answer<Acquired>> {
     let node = node.clone();
@@ -93,6 +125,12 @@ pub async fn join(node: &Locks, ask: Ask) -> JoinHandle<Answer<Acquired>> {
         std::task::Poll::Pending => tokio::spawn(acquire),
         std::task::Poll::Ready(answer) => panic!("answered at once: {answer:?}"),
     }
+}
+
+/// Sends an acquire that may be answered at once.
+pub async fn send(node: &Locks, ask: Ask) -> JoinHandle<Answer<Acquired>> {
+    let node = node.clone();
+    tokio::spawn(async move { node.acquire(&key(), ask).await })
 }
 
 pub async fn joined(waiting: JoinHandle<Answer<Acquired>>) -> Answer<Acquired> {
@@ -105,6 +143,12 @@ pub async fn inspect(node: &Locks) -> Inspected {
 
 pub async fn holder(node: &Locks) -> Option<String> {
     inspect(node).await.state.holders().first().map(|lease| lease.owner.as_str().to_owned())
+}
+
+/// The owners of all leases, in the order of their grants.
+pub async fn holders(node: &Locks) -> Vec<String> {
+    let state = inspect(node).await.state;
+    state.holders().iter().map(|lease| lease.owner.as_str().to_owned()).collect()
 }
 
 pub async fn until_waiting(node: &Locks, waiters: u64) {

@@ -1,0 +1,198 @@
+//! The same of modes, tickets, multilocks and interventions: each mistake is named.
+
+use latchgate_testkit::node::Node;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::client::{acquire, ask, embedded, granted, look, many, verb};
+
+/// Fails unless the answer is a 400 that names the field.
+fn assert_names(answer: &crate::client::Answer, field: &str) {
+    answer.assert_problem(400, "invalid-request");
+    assert_eq!(answer.body["field"], field, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn terms_that_are_wrong_or_contradict_each_other_are_named() {
+    let node = embedded().await;
+    for (field, body) in [
+        ("permits", json!({ "mode": "permits", "permits": 0 })),
+        ("permits", json!({ "mode": "permits", "permits": 4, "limit": 3 })),
+        ("permits", json!({ "mode": "permits", "permits": -1 })),
+        ("permits", json!({ "mode": "permits", "permits": 1.5 })),
+        ("permits", json!({ "mode": "permits", "permits": 1_u64 << 32 })),
+        ("permits", json!({ "permits": 1 })),
+        ("permits", json!({ "mode": "shared", "permits": 1 })),
+        ("limit", json!({ "mode": "permits", "limit": 0 })),
+        ("limit", json!({ "mode": "permits", "limit": 1_000_000_001 })),
+        ("limit", json!({ "mode": "permits", "limit": "3" })),
+        ("limit", json!({ "mode": "exclusive", "limit": 3 })),
+        ("limit", json!({ "limit": 3 })),
+        ("mode", json!({ "mode": "read" })),
+        ("mode", json!({ "mode": 7 })),
+        ("mode", json!({ "mode": "Shared" })),
+        ("delay_ms", json!({ "delay_ms": 3_600_001 })),
+        ("delay_ms", json!({ "delay_ms": -1 })),
+        ("delay_ms", json!({ "delay_ms": "1" })),
+        ("max_hold_ms", json!({ "max_hold_ms": 99 })),
+        ("max_hold_ms", json!({ "max_hold_ms": 604_800_001 })),
+        ("max_hold_ms", json!({ "max_hold_ms": [] })),
+        ("barge", json!({ "barge": "yes" })),
+        ("barge", json!({ "barge": 1 })),
+        ("reentrant", json!({ "reentrant": 0 })),
+        ("ticket", json!({ "ticket": 7 })),
+        ("permit", json!({ "mode": "permits", "permit": 1 })),
+    ] {
+        assert_names(&acquire(&node, "k", body).await, field);
+    }
+    let lock = look(&node, "k").await;
+    assert_eq!((&lock["held"], &lock["token"], lock.get("limit")), (&json!(false), &json!(0), None));
+}
+
+#[tokio::test]
+async fn caps_are_those_that_the_node_was_started_with() {
+    let node = Node::start(crate::client::BIN, &["--delay-ms-max", "10", "--max-hold-ms-max", "1000"]).await;
+    assert_names(&acquire(&node, "k", json!({ "delay_ms": 11 })).await, "delay_ms");
+    assert_names(&acquire(&node, "k", json!({ "max_hold_ms": 1_001 })).await, "max_hold_ms");
+    granted(&node, "k", json!({ "delay_ms": 10, "max_hold_ms": 1_000 })).await;
+}
+
+#[tokio::test]
+async fn interventions_that_are_wrong_are_named() {
+    let node = embedded().await;
+    granted(&node, "k", json!({})).await;
+    let long = "r".repeat(513);
+    for (field, body) in [
+        ("reason", json!({ "reason": long })),
+        ("reason", json!({ "reason": "" })),
+        ("reason", json!({ "reason": "a\nb" })),
+        ("reason", json!({ "reason": 7 })),
+        ("by", json!({ "by": "b".repeat(257) })),
+        ("grace_ms", json!({ "grace_ms": 3_600_001 })),
+        ("grace_ms", json!({ "grace_ms": -1 })),
+        ("token", json!({ "token": "1" })),
+        ("grace", json!({ "grace": 1 })),
+    ] {
+        assert_names(&verb(&node, "k", "revoke", body).await, field);
+    }
+    for (field, body) in [
+        ("limit", json!({})),
+        ("limit", json!({ "limit": 0 })),
+        ("limit", json!({ "limit": -1 })),
+        ("limit", json!({ "limit": 1_000_000_001 })),
+        ("limit", json!({ "limit": "x" })),
+        ("limits", json!({ "limit": 1, "limits": 1 })),
+    ] {
+        assert_names(&ask(&node, Method::PUT, "/v1/locks/k/limit", body).await, field);
+    }
+    for (field, body) in [
+        ("token", json!({})),
+        ("token", json!({ "token": null })),
+        ("token", json!({ "token": -1 })),
+        ("token", json!({ "token": "1" })),
+        ("tokens", json!({ "token": 1, "tokens": 1 })),
+    ] {
+        assert_names(&verb(&node, "k", "fence", body).await, field);
+    }
+    for (field, query) in [("reason", format!("reason={long}")), ("by", "by=".to_owned()), ("why", "why=x".to_owned())]
+    {
+        assert_names(&ask(&node, Method::DELETE, &format!("/v1/locks/k?{query}"), json!({})).await, field);
+    }
+    let lock = look(&node, "k").await;
+    assert!(lock["held"] == true && lock["holders"][0].get("revocation").is_none(), "{lock}");
+    for path in ["/v1/locks/%00/limit", "/v1/locks//limit"] {
+        ask(&node, Method::PUT, path, json!({ "limit": 1 })).await.assert_problem(400, "invalid-key");
+    }
+    ask(&node, Method::DELETE, "/v1/locks/%FF", json!({})).await.assert_problem(400, "invalid-key");
+}
+
+fn locks(count: usize) -> Value {
+    (0..count).map(|number| json!({ "key": number.to_string() })).collect()
+}
+
+#[tokio::test]
+async fn multilocks_that_are_wrong_are_named() {
+    let node = embedded().await;
+    for (field, body) in [
+        ("locks", json!({})),
+        ("locks", json!({ "locks": [] })),
+        ("locks", json!({ "locks": locks(65) })),
+        ("locks", json!({ "locks": "a" })),
+        ("locks", json!({ "locks": [{ "key": "a" }, { "key": "b" }, { "key": "a" }] })),
+        ("locks[0]", json!({ "locks": ["a"] })),
+        ("locks[0].key", json!({ "locks": [{}] })),
+        ("locks[1].mod", json!({ "locks": [{ "key": "a" }, { "key": "b", "mod": "shared" }] })),
+        ("locks[0].mode", json!({ "locks": [{ "key": "a", "mode": "all" }] })),
+        ("permits", json!({ "locks": [{ "key": "a", "permits": 1 }] })),
+        ("permits", json!({ "locks": [{ "key": "a", "mode": "permits", "permits": 4, "limit": 3 }] })),
+        ("limit", json!({ "locks": [{ "key": "a", "mode": "permits", "limit": 0 }] })),
+        ("barge", json!({ "locks": locks(1), "barge": true })),
+        ("ttl_ms", json!({ "locks": locks(1), "ttl_ms": 99 })),
+        ("wait_ms", json!({ "locks": locks(1), "wait_ms": 50_001 })),
+        ("priority", json!({ "locks": locks(1), "priority": 11 })),
+        ("delay_ms", json!({ "locks": locks(1), "delay_ms": 3_600_001 })),
+        ("max_hold_ms", json!({ "locks": locks(1), "max_hold_ms": 1 })),
+        ("owner", json!({ "locks": locks(1), "owner": "" })),
+        ("lease_id", json!({ "locks": locks(1), "lease_id": "a b" })),
+        ("metadata", json!({ "locks": locks(1), "metadata": { "long": "m".repeat(1_024) } })),
+        ("wait", json!({ "locks": locks(1), "wait": 1 })),
+    ] {
+        assert_names(&many(&node, "acquire", body).await, field);
+    }
+    for verb in ["renew", "release"] {
+        for (field, body) in [
+            ("lease_id", json!({ "keys": ["a"] })),
+            ("keys", json!({ "lease_id": "mine" })),
+            ("keys", json!({ "lease_id": "mine", "keys": [] })),
+            ("keys", json!({ "lease_id": "mine", "keys": ["a", "a"] })),
+            ("keys[0]", json!({ "lease_id": "mine", "keys": [7] })),
+            ("lease_id", json!({ "lease_id": "", "keys": ["a"] })),
+            ("locks", json!({ "lease_id": "mine", "keys": ["a"], "locks": [] })),
+        ] {
+            assert_names(&many(&node, verb, body).await, field);
+        }
+    }
+    let too_many: Vec<String> = (0..65).map(|number| number.to_string()).collect();
+    assert_names(&many(&node, "release", json!({ "lease_id": "mine", "keys": too_many })).await, "keys");
+    for (index, key) in [(0, ""), (1, "a\u{0}b"), (1, &*"k".repeat(513))] {
+        let mut keys = vec!["fine".to_owned(); index];
+        keys.push(key.to_owned());
+        let locks: Value = keys.iter().map(|key| json!({ "key": key })).collect();
+        for answer in [
+            many(&node, "acquire", json!({ "locks": locks })).await,
+            many(&node, "renew", json!({ "lease_id": "mine", "keys": keys })).await,
+        ] {
+            answer.assert_problem(400, "invalid-key");
+            assert_eq!(answer.body["index"], index, "{}", answer.body);
+        }
+    }
+    assert_eq!(look(&node, "a").await["token"], 0);
+    // As many as there may be.
+    assert_eq!(many(&node, "acquire", json!({ "locks": locks(64) })).await.status, 200);
+}
+
+#[tokio::test]
+async fn verbs_with_the_wrong_method_name_the_right_one() {
+    let node = embedded().await;
+    for (method, path, allow) in [
+        (Method::GET, "/v1/locks/k/revoke", "POST"),
+        (Method::PUT, "/v1/locks/k/fence", "POST"),
+        (Method::DELETE, "/v1/locks/k/fence", "POST"),
+        (Method::POST, "/v1/locks/k/limit", "PUT"),
+        (Method::GET, "/v1/locks/k/limit", "PUT"),
+        (Method::DELETE, "/v1/locks/k/limit", "PUT"),
+        (Method::PATCH, "/v1/locks/k", "DELETE"),
+        (Method::PUT, "/v1/locks/k", "DELETE"),
+        (Method::GET, "/v1/multilocks/acquire", "POST"),
+        (Method::PUT, "/v1/multilocks/renew", "POST"),
+        (Method::DELETE, "/v1/multilocks/release", "POST"),
+    ] {
+        let answer = ask(&node, method.clone(), path, json!({})).await;
+        answer.assert_problem(405, "method-not-allowed");
+        let allowed = answer.headers["allow"].to_str().unwrap();
+        assert!(allowed.contains(allow), "{method} {path}: {allowed}");
+    }
+    for path in ["/v1/multilocks", "/v1/multilocks/revoke", "/v1/locks/k/revok", "/v1/multilocks/acquire/k"] {
+        ask(&node, Method::POST, path, json!({})).await.assert_problem(404, "not-found");
+    }
+}

@@ -1,0 +1,221 @@
+//! Many keys as one, over HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use latchgate_testkit::node::Node;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, embedded, granted, look, many, release, send, two_nodes, until_waiting, verb};
+
+fn keys(keys: &[&str]) -> Value {
+    keys.iter().map(|key| json!({ "key": key })).collect()
+}
+
+#[tokio::test]
+async fn many_locks_are_taken_renewed_and_released_as_one() {
+    let node = embedded().await;
+    let locks = json!([{ "key": "a" }, { "key": "b/c", "mode": "shared" }, { "key": "d", "mode": "permits", "permits": 2, "limit": 3 }]);
+    let ask = json!({ "locks": locks, "owner": "me", "lease_id": "mine", "ttl_ms": 20_000 });
+    let grant = many(&node, "acquire", ask.clone()).await;
+    assert_eq!(grant.status, 200, "{}", grant.body);
+    assert_eq!((grant.text("lease_id"), grant.text("owner")), ("mine".to_owned(), "me".to_owned()));
+    let answers = grant.body["locks"].as_array().unwrap();
+    assert_eq!((&answers[1]["key"], &answers[1]["mode"]), (&json!("b/c"), &json!("shared")));
+    assert_eq!((&answers[2]["permits"], &answers[2]["limit"]), (&json!(2), &json!(3)));
+    for (key, answer) in [("a", &answers[0]), ("b%2Fc", &answers[1]), ("d", &answers[2])] {
+        assert_eq!(look(&node, key).await["holders"][0]["token"], answer["token"]);
+    }
+    assert_eq!(many(&node, "acquire", ask).await.body["locks"], grant.body["locks"], "a repetition has the same");
+
+    let named = json!({ "lease_id": "mine", "keys": ["a", "b/c", "d"] });
+    let renewed =
+        many(&node, "renew", json!({ "lease_id": "mine", "keys": ["a", "b/c", "d"], "ttl_ms": 60_000 })).await;
+    assert_eq!(renewed.status, 200, "{}", renewed.body);
+    assert!(renewed.body["ttl_ms"].as_u64().unwrap() > 30_000);
+    assert_eq!(renewed.body["locks"][0], json!({ "key": "a", "token": answers[0]["token"], "revocation": null }));
+    let released = many(&node, "release", named.clone()).await;
+    assert_eq!(
+        (released.status.as_u16(), &released.body),
+        (200, &json!({ "released": true, "still_held": [0, 0, 0] }))
+    );
+    assert_eq!(many(&node, "release", named).await.body["already"], true);
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_key_and_nothing_is_held() {
+    let node = embedded().await;
+    granted(&node, "b", json!({ "owner": "holder" })).await;
+    let refused = many(&node, "acquire", json!({ "locks": keys(&["a", "b"]) })).await;
+    refused.assert_problem(423, "lock-held");
+    assert_eq!((&refused.body["key"], &refused.body["holders"][0]["owner"]), (&json!("b"), &json!("holder")));
+    let waited = many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "wait_ms": 100 })).await;
+    waited.assert_problem(423, "wait-timeout");
+    assert!(waited.body["ticket"].is_string() && waited.body["waited_ms"].as_u64() >= Some(100), "{}", waited.body);
+    assert_eq!(look(&node, "a").await["held"], false);
+    until_waiting(&node, "b", 0).await;
+}
+
+#[tokio::test]
+async fn lost_leases_are_named_and_the_rest_is_released() {
+    let node = embedded().await;
+    let grant = many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "lease_id": "mine" })).await;
+    assert_eq!(grant.status, 200);
+    crate::client::ask(&node, reqwest::Method::DELETE, "/v1/locks/b", json!({})).await;
+    let next = granted(&node, "b", json!({})).await;
+    let named = json!({ "lease_id": "mine", "keys": ["a", "b"] });
+    for verb in ["renew", "release"] {
+        let lost = many(&node, verb, named.clone()).await;
+        lost.assert_problem(410, "lease-lost");
+        let lost = lost.body["lost"].as_array().unwrap();
+        assert_eq!(lost.len(), 1);
+        assert_eq!((&lost[0]["key"], &lost[0]["why"]), (&json!("b"), &json!("forced")));
+        assert_eq!(lost[0]["token"], next.token());
+        assert_eq!(look(&node, "a").await["held"], verb == "renew", "after {verb}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_tells_of_a_revocation() {
+    let node = embedded().await;
+    many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "lease_id": "mine" })).await;
+    verb(&node, "b", "revoke", json!({ "reason": "deploy", "grace_ms": 20_000 })).await;
+    let renewed = many(&node, "renew", json!({ "lease_id": "mine", "keys": ["a", "b"] })).await;
+    assert_eq!(renewed.body["locks"][0]["revocation"], Value::Null);
+    assert_eq!(renewed.body["locks"][1]["revocation"]["reason"], "deploy");
+    // What is left is that of the shortest lease.
+    assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 20_000, "{}", renewed.body);
+}
+
+#[tokio::test]
+async fn a_ticket_leads_a_multilock_back_to_its_place() {
+    let node = embedded().await;
+    let holder = granted(&node, "b", json!({})).await;
+    let ask = json!({ "locks": keys(&["a", "b"]), "owner": "first", "wait_ms": 100 });
+    let ticket = many(&node, "acquire", ask).await.text("ticket");
+    let url = format!("{}/v1/multilocks/acquire", node.base_url());
+    let mut waiting = Vec::new();
+    for ask in [json!({ "owner": "second" }), json!({ "owner": "first", "ticket": ticket })] {
+        let mut ask = ask;
+        ask["locks"] = keys(&["a", "b"]);
+        ask["wait_ms"] = json!(20_000);
+        let request = Client::new().post(&url).body(ask.to_string());
+        waiting.push(tokio::spawn(send(request)));
+        until_waiting(&node, "b", waiting.len() as u64).await;
+    }
+    release(&node, "b", &holder.text("lease_id")).await;
+    let (second, first) = (waiting.remove(0), waiting.remove(0));
+    let first = first.await.unwrap();
+    assert_eq!((first.status.as_u16(), first.text("owner")), (200, "first".to_owned()));
+    many(&node, "release", json!({ "lease_id": first.text("lease_id"), "keys": ["a", "b"] })).await;
+    assert_eq!(second.await.unwrap().text("owner"), "second");
+}
+
+const KEYS: usize = 64;
+/// Each takes all keys so many times, while single keys are taken all the time.
+const ROUNDS: usize = 4;
+const SINGLES: u64 = 4;
+
+/// What each key protects, and what goes on.
+struct Contention {
+    urls: [String; 2],
+    client: Client,
+    inside: [AtomicBool; KEYS],
+    singles: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Contention {
+    fn new(one: &Node, other: &Node) -> Arc<Self> {
+        Arc::new(Self {
+            urls: [one.base_url(), other.base_url()],
+            client: Client::new(),
+            inside: std::array::from_fn(|_| AtomicBool::new(false)),
+            singles: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// At any of the nodes.
+    async fn post(&self, random: &mut StdRng, path: &str, body: Value) -> Answer {
+        let url = format!("{}{path}", self.urls[random.random_range(0..2)]);
+        let answer = send(self.client.post(url).body(body.to_string())).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer
+    }
+
+    fn enter(&self, key: usize) {
+        assert!(!self.inside[key].swap(true, Ordering::SeqCst), "two hold key {key}");
+    }
+
+    fn leave(&self, key: usize) {
+        self.inside[key].store(false, Ordering::SeqCst);
+    }
+
+    async fn take_one(&self, random: &mut StdRng) {
+        let key = random.random_range(0..KEYS);
+        let grant = self.post(random, &format!("/v1/locks/{key}/acquire"), json!({ "wait_ms": 50_000 })).await;
+        self.enter(key);
+        tokio::task::yield_now().await;
+        self.leave(key);
+        let lease_id = json!({ "lease_id": grant.text("lease_id") });
+        self.post(random, &format!("/v1/locks/{key}/release"), lease_id).await;
+        self.singles.fetch_add(1, Ordering::SeqCst);
+    }
+
+    async fn take_all(&self, random: &mut StdRng) {
+        let mut order: Vec<String> = (0..KEYS).map(|key| key.to_string()).collect();
+        order.shuffle(random);
+        let locks: Value = order.iter().map(|key| json!({ "key": key })).collect();
+        let grant = self.post(random, "/v1/multilocks/acquire", json!({ "locks": locks, "wait_ms": 50_000 })).await;
+        (0..KEYS).for_each(|key| self.enter(key));
+        tokio::task::yield_now().await;
+        (0..KEYS).for_each(|key| self.leave(key));
+        let named = json!({ "lease_id": grant.text("lease_id"), "keys": order });
+        self.post(random, "/v1/multilocks/release", named).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn multilocks_of_64_keys_get_their_turn_among_those_who_take_one() {
+    let (one, other) = two_nodes().await;
+    let contention = Contention::new(&one, &other);
+    let mut tasks = Vec::new();
+    for seed in 0..SINGLES {
+        let contention = Arc::clone(&contention);
+        tasks.push(tokio::spawn(async move {
+            let mut random = StdRng::seed_from_u64(seed);
+            while !contention.is_over.load(Ordering::SeqCst) {
+                contention.take_one(&mut random).await;
+            }
+        }));
+    }
+    let multilocks = [SINGLES, SINGLES + 1].map(|seed| {
+        let contention = Arc::clone(&contention);
+        tokio::spawn(async move {
+            let mut random = StdRng::seed_from_u64(seed);
+            for _ in 0..ROUNDS {
+                let before = contention.singles.load(Ordering::SeqCst);
+                contention.take_all(&mut random).await;
+                let goes_on = || async { contention.singles.load(Ordering::SeqCst) > before };
+                assert!(latchgate_testkit::eventually(Duration::from_secs(30), goes_on).await);
+            }
+        })
+    });
+    for multilock in multilocks {
+        multilock.await.unwrap();
+    }
+    contention.is_over.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for key in 0..KEYS {
+        let lock = look(&one, &key.to_string()).await;
+        assert_eq!((&lock["held"], &lock["waiters"]), (&json!(false), &json!(0)), "key {key}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Many at once, over keys in common: what the locks protect is never touched by two.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use latchgate::runtime::{Ask, Locks, Wanted};
+use latchgate_core::lock::Mode;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::asking::{ask, at, granted, id, take, wait};
+use crate::many::{
+    all, all_granted, all_joined, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting,
+};
+use crate::worlds::{PATIENCE, World};
+
+const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const TASKS: u64 = 16;
+const ROUNDS: u64 = 20;
+
+/// What a lock protects: writers alone, or readers together.
+#[derive(Default)]
+struct Protected {
+    /// -1 while somebody writes, else how many read.
+    inside: AtomicI64,
+    writes: AtomicU64,
+}
+
+impl Protected {
+    fn enter(&self, mode: Mode) {
+        match mode {
+            Mode::Shared => assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "a reader beside a writer"),
+            _ => assert_eq!(self.inside.swap(-1, Ordering::SeqCst), 0, "a writer beside somebody"),
+        }
+    }
+
+    fn leave(&self, mode: Mode) {
+        match mode {
+            Mode::Shared => {
+                self.inside.fetch_sub(1, Ordering::SeqCst);
+            }
+            _ => {
+                self.inside.store(0, Ordering::SeqCst);
+                self.writes.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+pub async fn multilocks_over_random_keys_exclude_each_other(world: &World) {
+    let node = world.node().await;
+    crowd(&[node]).await;
+}
+
+pub async fn multilocks_over_random_keys_exclude_each_other_on_both(world: &World) {
+    crowd(&[world.node().await, world.node().await]).await;
+}
+
+async fn crowd(nodes: &[Locks]) {
+    let protected: Arc<[Protected; 6]> = Arc::default();
+    let mut tasks = Vec::new();
+    for (number, node) in (0..TASKS).zip(nodes.iter().cycle()) {
+        let (node, protected) = (node.clone(), Arc::clone(&protected));
+        tasks.push(tokio::spawn(async move {
+            let mut random = StdRng::seed_from_u64(number);
+            let mut writes = 0;
+            for round in 0..ROUNDS {
+                writes += one_round(&node, &protected, &format!("lease-{number}-{round}"), &mut random).await;
+            }
+            writes
+        }));
+    }
+    let mut writes = 0;
+    for task in tasks {
+        writes += tokio::time::timeout(4 * PATIENCE, task).await.expect("nobody waits for ever").unwrap();
+    }
+    let counted: u64 = protected.iter().map(|protected| protected.writes.load(Ordering::SeqCst)).sum();
+    assert_eq!(counted, writes);
+    assert!(holders_at(&nodes[0], &KEYS).await.iter().all(String::is_empty));
+}
+
+/// Takes some keys in some order, each alone or shared, or one of them by itself; returns how many were taken alone.
+async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random: &mut StdRng) -> u64 {
+    let count = random.random_range(1..=4);
+    let mut indexes = BTreeSet::new();
+    while indexes.len() < count {
+        indexes.insert(random.random_range(0..KEYS.len()));
+    }
+    let mut chosen: Vec<(usize, Mode)> = Vec::new();
+    for index in indexes {
+        let mode = if random.random_bool(0.3) { Mode::Shared } else { Mode::Exclusive };
+        chosen.insert(random.random_range(0..=chosen.len()), (index, mode));
+    }
+    let keys: Vec<&str> = chosen.iter().map(|(index, _)| KEYS[*index]).collect();
+    if let [(index, mode)] = chosen[..] {
+        granted(node.acquire(&at(KEYS[index]), Ask { mode, ..wait(name) }).await);
+    } else {
+        let mut ask = waiting(all(name, &[]));
+        ask.locks = chosen.iter().map(|(index, mode)| wanted(KEYS[*index], *mode)).collect();
+        all_granted(node.acquire_many(ask).await);
+    }
+    for (index, mode) in &chosen {
+        protected[*index].enter(*mode);
+    }
+    tokio::task::yield_now().await;
+    for (index, mode) in &chosen {
+        protected[*index].leave(*mode);
+    }
+    if let [key] = keys[..] {
+        node.release(&at(key), id(name)).await.unwrap();
+    } else {
+        release_all(node, name, &keys).await;
+    }
+    chosen.iter().filter(|(_, mode)| *mode == Mode::Exclusive).count() as u64
+}
+
+fn wanted(key: &str, mode: Mode) -> Wanted {
+    Wanted { address: at(key), mode, limit: None }
+}
+
+pub async fn a_multilock_on_one_gets_what_is_released_on_the_other_before_those_behind_it(world: &World) {
+    let (one, other) = (world.node().await, world.node().await);
+    take(&one, &at("b"), ask("holder")).await;
+    let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;
+    until_waiting_at(&one, "b", 1).await;
+    let arrived = one.inspect(&at("b")).await.unwrap().now;
+    let is_later = || async { one.inspect(&at("b")).await.unwrap().now > arrived.plus_ms(250) };
+    assert!(latchgate_testkit::eventually(PATIENCE, is_later).await);
+    let behind = join_all(&one, waiting(all("behind", &["b", "c"]))).await;
+    until_waiting_at(&other, "b", 2).await;
+    one.release(&at("b"), id("holder")).await.unwrap();
+    let mine = all_granted(all_joined(mine).await);
+    until_held_at(&one, &["a", "b"], "me").await;
+    assert_eq!(holders_at(&one, &["c"]).await, [""]);
+    release_all(&one, "me", &["a", "b"]).await;
+    let behind = all_granted(all_joined(behind).await);
+    assert!(behind[0].token > mine[1].token);
+}

@@ -1,0 +1,116 @@
+//! Short ways to ask for many keys.
+
+use std::time::Duration;
+
+use latchgate::runtime::{Acquired, AcquiredMany, Answer, Locks, ManyAsk, Refused, ReleasedMany, RenewedMany, Wanted};
+use latchgate_core::Address;
+use latchgate_core::lock::{EndReason, Lease, Mode, PRIORITY_MIN};
+use latchgate_testkit::eventually;
+use tokio::task::JoinHandle;
+
+use crate::asking::{at, id, owner};
+use crate::worlds::PATIENCE;
+
+/// All of `keys` alone, without waiting; the owner is named as the lease.
+pub fn all(lease: &str, keys: &[&str]) -> ManyAsk {
+    ManyAsk {
+        locks: keys.iter().map(|key| alone(key)).collect(),
+        lease_id: id(lease),
+        owner: owner(lease),
+        ttl_ms: 600_000,
+        reentrant: true,
+        delay_ms: 0,
+        max_hold_ms: None,
+        priority: PRIORITY_MIN,
+        metadata: None,
+        wait: Duration::ZERO,
+        place: None,
+    }
+}
+
+pub fn alone(key: &str) -> Wanted {
+    Wanted { address: at(key), mode: Mode::Exclusive, limit: None }
+}
+
+/// The same, and waits as long as it takes.
+pub fn waiting(ask: ManyAsk) -> ManyAsk {
+    ManyAsk { wait: 2 * PATIENCE, ..ask }
+}
+
+pub fn all_granted(answer: Answer<AcquiredMany>) -> Vec<Lease> {
+    match answer {
+        Ok(AcquiredMany::Granted { leases, .. }) => leases.into_iter().map(|(lease, _)| lease).collect(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Which key refuses, and how.
+pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
+    match answer {
+        Ok(AcquiredMany::Refused { index, refused }) => (index, refused),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Which key ends it for good, and how.
+pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
+    match answer {
+        Ok(AcquiredMany::Ended { index, acquired }) => (index, acquired),
+        other => panic!("not ended: {other:?}"),
+    }
+}
+
+pub fn addresses(keys: &[&str]) -> Vec<Address> {
+    keys.iter().map(|key| at(key)).collect()
+}
+
+/// The keys whose leases are lost, and why; none if all are renewed.
+pub async fn renew_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<(usize, Option<EndReason>)> {
+    match node.renew_many(addresses(keys), id(lease), None).await.unwrap() {
+        RenewedMany::Renewed { leases, .. } => {
+            assert_eq!(leases.len(), keys.len());
+            Vec::new()
+        }
+        RenewedMany::Lost(lost) => lost.into_iter().map(|(index, lost)| (index, lost.why)).collect(),
+    }
+}
+
+/// How many leases the owner still has, key by key.
+pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
+    match node.release_many(addresses(keys), id(lease)).await.unwrap() {
+        ReleasedMany::Released { still_held, already: false } => still_held,
+        other => panic!("not released: {other:?}"),
+    }
+}
+
+pub async fn join_all(node: &Locks, ask: ManyAsk) -> JoinHandle<Answer<AcquiredMany>> {
+    let node = node.clone();
+    tokio::spawn(async move { node.acquire_many(ask).await })
+}
+
+pub async fn all_joined(waiting: JoinHandle<Answer<AcquiredMany>>) -> Answer<AcquiredMany> {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in the end").unwrap()
+}
+
+pub async fn holder_at(node: &Locks, key: &str) -> Option<String> {
+    let state = node.inspect(&at(key)).await.unwrap().state;
+    state.holders().first().map(|lease| lease.owner.as_str().to_owned())
+}
+
+pub async fn holders_at(node: &Locks, keys: &[&str]) -> Vec<String> {
+    let mut holders = Vec::new();
+    for key in keys {
+        holders.push(holder_at(node, key).await.unwrap_or_default());
+    }
+    holders
+}
+
+pub async fn until_waiting_at(node: &Locks, key: &str, waiters: u64) {
+    let are_waiting = || async { node.inspect(&at(key)).await.unwrap().waiters == waiters };
+    assert!(eventually(PATIENCE, are_waiting).await, "{:?}", node.inspect(&at(key)).await);
+}
+
+pub async fn until_held_at(node: &Locks, keys: &[&str], name: &str) {
+    let are_held = || async { holders_at(node, keys).await.iter().all(|holder| holder == name) };
+    assert!(eventually(PATIENCE, are_held).await, "{:?}", holders_at(node, keys).await);
+}
