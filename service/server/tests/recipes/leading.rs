@@ -45,7 +45,8 @@ async fn one_leads_at_a_time_and_the_next_one_when_it_goes() {
 #[tokio::test]
 async fn a_leader_steps_down_when_its_lease_is_taken_or_asked_for_and_stands_again() {
     let world = World::new().await;
-    let _leader = stand(&world, "a", &[("TTL_MS", "5000")]);
+    // So long a lease does not end within the test.
+    let _leader = stand(&world, "a", &[("TTL_MS", "3600000"), ("RENEW_MS", "200")]);
     world.until_said("leads", 1).await;
     world.force("the%2Fleader").await;
     world.until_said("stops", 1).await;
