@@ -51,7 +51,7 @@ async fn a_leader_steps_down_when_its_lease_is_taken_or_asked_for_and_stands_aga
     world.force("the%2Fleader").await;
     world.until_said("stops", 1).await;
     world.until_said("leads", 2).await;
-    world.post("the%2Fleader", "revoke", &json!({ "grace_ms": 600_000, "reason": "deploy" })).await;
+    world.post("the%2Fleader", "revoke", &json!({ "grace_ms": 3_600_000, "reason": "deploy" })).await;
     world.until_said("stops", 2).await;
     world.until_said("leads", 3).await;
     assert_eq!(world.said("overlap"), [""; 0]);
