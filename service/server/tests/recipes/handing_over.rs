@@ -40,6 +40,20 @@ async fn the_second_begins_when_the_first_has_ended_and_with_a_higher_token() {
 }
 
 #[tokio::test]
+async fn a_result_is_taken_once_and_only_by_a_higher_token() {
+    let world = World::new().await;
+    world_of_two(&world);
+    world.touch("go");
+    world.run("a", "hand-over-first", &["k", "result", "./first"]).succeeds().await;
+    world.run("b", "hand-over-second", &["k", "result", "./second"]).succeeds().await;
+    assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
+    let highest = (1_u64 << 53) - 1;
+    std::fs::write(world.path("result"), format!("{highest}\nof another lock\n")).unwrap();
+    assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
+    assert_eq!(world.said("second").len(), 1, "{:?}", world.log());
+}
+
+#[tokio::test]
 async fn the_second_does_not_begin_when_the_first_has_died() {
     let world = World::new().await;
     world_of_two(&world);
