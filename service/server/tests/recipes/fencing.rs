@@ -1,0 +1,68 @@
+//! fenced-write.
+
+use std::process::Command;
+
+use latchgate_testkit::postgres::shared_database;
+
+use crate::world::World;
+
+/// Stands still between the work and the write, as a machine may.
+const SLOW_PSQL: &str = r#"#!/usr/bin/env bash
+if [[ "$*" == *after=* ]]; then
+  touch asleep
+  until [[ -e awake ]]; do sleep 0.02; done
+fi
+PATH=${PATH#*:} exec psql "$@"
+"#;
+
+fn sql(database: &str, statement: &str) -> String {
+    let output = Command::new("psql").args([database, "-XAtqc", statement]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The table of the page, with one account.
+async fn accounts() -> String {
+    let database = shared_database().await;
+    sql(
+        &database,
+        "create table account (id text primary key, balance numeric not null, fence bigint not null default 0)",
+    );
+    sql(&database, "insert into account values ('it''s 7', 100)");
+    database
+}
+
+fn add(amount: u32) -> String {
+    format!("read -r balance; echo $((balance + {amount}))")
+}
+
+#[tokio::test]
+async fn the_paused_holder_is_refused_and_the_balance_is_right() {
+    let world = World::new().await;
+    let database = accounts().await;
+    let env = [("DATABASE_URL", database.as_str())];
+    world.put("sleeper/psql", SLOW_PSQL);
+    let args = ["it's 7", "sh", "-c", &add(1)];
+    let mut sleeper = world.run_with("sleeper", "fenced-write", &args, &[env[0], ("TTL_MS", "5000")]);
+    world.until_there("asleep").await;
+    // Waits until the sleeper's lease has run out.
+    world.run_with("b", "fenced-write", &["it's 7", "sh", "-c", &add(10)], &env).succeeds().await;
+    world.touch("awake");
+    assert_eq!(sleeper.code().await, Some(1), "{}", sleeper.errors());
+    assert!(sleeper.errors().contains("refused: a later lease has begun"), "{}", sleeper.errors());
+    assert_eq!(sql(&database, "select balance from account"), "110");
+}
+
+#[tokio::test]
+async fn no_write_is_lost_among_many() {
+    let world = World::new().await;
+    let database = accounts().await;
+    let env = [("DATABASE_URL", database.as_str()), ("TTL_MS", "60000")];
+    let mut machines: Vec<_> = (0..8)
+        .map(|number| world.run_with(&format!("m{number}"), "fenced-write", &["it's 7", "sh", "-c", &add(1)], &env))
+        .collect();
+    for machine in &mut machines {
+        machine.succeeds().await;
+    }
+    assert_eq!(sql(&database, "select balance from account"), "108");
+}

@@ -1,0 +1,98 @@
+//! hand-over-first and hand-over-second, pass-on and take-over.
+
+use nix::sys::signal::Signal;
+
+use crate::world::World;
+
+const FIRST: &str = r#"#!/usr/bin/env bash
+echo "first $TOKEN" >>log
+until [[ -e go ]]; do sleep 0.02; done
+echo "first_ends $TOKEN" >>log
+echo "what the first has found"
+"#;
+
+const SECOND: &str = r#"#!/usr/bin/env bash
+echo "second $TOKEN" >>log
+cat >found
+"#;
+
+fn world_of_two(world: &World) {
+    world.put("first", FIRST);
+    world.put("second", SECOND);
+}
+
+#[tokio::test]
+async fn the_second_begins_when_the_first_has_ended_and_with_a_higher_token() {
+    let world = World::new().await;
+    world_of_two(&world);
+    let mut first = world.run("a", "hand-over-first", &["k", "result", "./first"]);
+    world.until_said("first", 1).await;
+    let mut second = world.run("b", "hand-over-second", &["k", "result", "./second"]);
+    world.until_waiting("k", 1).await;
+    world.touch("go");
+    first.succeeds().await;
+    second.succeeds().await;
+    let order: Vec<String> = world.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(order, ["first", "first_ends", "second"]);
+    let token = |word: &str| world.said(word)[0].parse::<u64>().unwrap();
+    assert!(token("second") > token("first"));
+    assert_eq!(std::fs::read_to_string(world.path("found")).unwrap(), "what the first has found\n");
+}
+
+#[tokio::test]
+async fn a_result_is_taken_once_and_only_by_a_higher_token() {
+    let world = World::new().await;
+    world_of_two(&world);
+    world.touch("go");
+    world.run("a", "hand-over-first", &["k", "result", "./first"]).succeeds().await;
+    world.run("b", "hand-over-second", &["k", "result", "./second"]).succeeds().await;
+    assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
+    let highest = (1_u64 << 53) - 1;
+    std::fs::write(world.path("result"), format!("{highest}\nof another lock\n")).unwrap();
+    assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
+    assert_eq!(world.said("second").len(), 1, "{:?}", world.log());
+}
+
+#[tokio::test]
+async fn the_second_does_not_begin_when_the_first_has_died() {
+    let world = World::new().await;
+    world_of_two(&world);
+    let first = world.run_with("a", "hand-over-first", &["k", "result", "./first"], &[("TTL_MS", "3000")]);
+    world.until_said("first", 1).await;
+    let mut second = world.run("b", "hand-over-second", &["k", "result", "./second"]);
+    world.until_waiting("k", 1).await;
+    first.signal(Signal::SIGKILL);
+    assert_eq!(second.code().await, Some(75), "{}", second.errors());
+    assert_eq!(world.said("second"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_lease_is_passed_on_under_its_token_with_nobody_in_between() {
+    let world = World::new().await;
+    world_of_two(&world);
+    world.touch("go");
+    world.run("a", "pass-on", &["k", "lease", "./first"]).succeeds().await;
+    let waiting = world.hold("k", "between", 50_000);
+    let taking_over = async {
+        world.until_waiting("k", 1).await;
+        let token = world.look("k").await["token"].as_u64().unwrap();
+        world.run("b", "take-over", &["lease", "./second"]).succeeds().await;
+        token
+    };
+    let (next, token) = tokio::join!(waiting, taking_over);
+    assert_eq!((world.said("first"), world.said("second")), (vec![token.to_string()], vec![token.to_string()]));
+    assert!(next > token);
+    let again = world.run("c", "take-over", &["lease", "./second"]).code().await;
+    assert_eq!(again, Some(75), "a lease is taken over once");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_taken_away_is_not_taken_over() {
+    let world = World::new().await;
+    world_of_two(&world);
+    world.touch("go");
+    world.run("a", "pass-on", &["k", "lease", "./first"]).succeeds().await;
+    world.force("k").await;
+    assert_eq!(world.run("b", "take-over", &["lease", "./second"]).code().await, Some(75));
+    assert_eq!(world.said("second"), [""; 0]);
+}

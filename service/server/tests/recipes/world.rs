@@ -1,0 +1,192 @@
+//! A node, a directory with the recipes in it, and machines that run them there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::book::recipes;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
+
+/// What the scripts' commands do is written into one file, `log`, a line at a time.
+pub struct World {
+    pub node: Node,
+    dir: TempDir,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// With more arguments for the node.
+    pub async fn with(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("log"), "").unwrap();
+        let world = Self { node: node(args).await, dir };
+        for (name, script) in recipes() {
+            world.put(&name, &script);
+        }
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a program for the scripts to run.
+    pub fn put(&self, name: &str, script: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Makes the file that something waits for.
+    pub fn touch(&self, name: &str) {
+        fs::write(self.path(name), "").unwrap();
+    }
+
+    pub async fn until_there(&self, name: &str) {
+        let is_there = || std::future::ready(self.path(name).exists());
+        assert!(eventually(PATIENCE, is_there).await, "no {name}; log: {:?}", self.log());
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        fs::read_to_string(self.path("log")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The rest of those lines of the log that begin with `word`.
+    pub fn said(&self, word: &str) -> Vec<String> {
+        self.log().iter().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ').map(str::to_owned)).collect()
+    }
+
+    /// Until so many lines begin with `word`; returns their rest.
+    pub async fn until_said(&self, word: &str, times: usize) -> Vec<String> {
+        let is_said = || std::future::ready(self.said(word).len() >= times);
+        assert!(eventually(PATIENCE, is_said).await, "not {times} times {word:?}: {:?}", self.log());
+        self.said(word)
+    }
+
+    pub async fn until_waiting(&self, key: &str, waiters: u64) {
+        let is_waiting = async || self.look(key).await["waiters"] == waiters;
+        assert!(eventually(PATIENCE, is_waiting).await, "not {waiters} waiters: {}", self.look(key).await);
+    }
+
+    pub async fn look(&self, key: &str) -> Value {
+        let answer = Client::new().get(self.lock(key)).send().await.unwrap();
+        serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+    }
+
+    /// Takes the lock for a while; returns the token.
+    pub async fn hold(&self, key: &str, lease_id: &str, wait_ms: u64) -> u64 {
+        let body = json!({ "lease_id": lease_id, "ttl_ms": 600_000, "wait_ms": wait_ms });
+        self.post(key, "acquire", &body).await["token"].as_u64().unwrap()
+    }
+
+    pub async fn release(&self, key: &str, lease_id: &str) {
+        self.post(key, "release", &json!({ "lease_id": lease_id })).await;
+    }
+
+    /// Posts to a lock; fails unless the answer is 200.
+    pub async fn post(&self, key: &str, verb: &str, body: &Value) -> Value {
+        let request = Client::new().post(format!("{}/{verb}", self.lock(key))).body(body.to_string());
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+    }
+
+    pub async fn force(&self, key: &str) {
+        let answer = Client::new().delete(self.lock(key)).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+
+    fn lock(&self, key: &str) -> String {
+        format!("{}/v1/locks/{key}", self.node.base_url())
+    }
+
+    /// Runs a recipe on a machine of that name, whose errors go to a file `{machine}.err`.
+    pub fn run(&self, machine: &str, recipe: &str, args: &[&str]) -> Running {
+        self.run_with(machine, recipe, args, &[])
+    }
+
+    /// With more environment variables.
+    pub fn run_with(&self, machine: &str, recipe: &str, args: &[&str], env: &[(&str, &str)]) -> Running {
+        let errors = fs::File::options().create(true).append(true).open(self.path(&format!("{machine}.err"))).unwrap();
+        // Programs that the test has put into the machine's own directory come first.
+        let path = format!("{}:{}", self.path(machine).display(), std::env::var("PATH").unwrap());
+        let child = Command::new("bash")
+            .arg(self.path(recipe))
+            .args(args)
+            .env("LATCHGATE", self.node.base_url())
+            .env("PATH", path)
+            .env("MACHINE", machine)
+            .envs(env.iter().copied())
+            .current_dir(self.dir.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(errors.try_clone().unwrap())
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let group = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap());
+        Running { child, group, errors: self.path(&format!("{machine}.err")) }
+    }
+}
+
+pub async fn node(args: &[&str]) -> Node {
+    Node::start(BIN, args).await
+}
+
+/// A script that runs.
+pub struct Running {
+    child: Child,
+    group: Pid,
+    errors: PathBuf,
+}
+
+impl Running {
+    /// Waits for its end; returns its exit code.
+    pub async fn code(&mut self) -> Option<i32> {
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        ended.unwrap_or_else(|_| panic!("it does not end: {}", self.errors())).unwrap().code()
+    }
+
+    pub async fn succeeds(&mut self) {
+        let code = self.code().await;
+        assert_eq!(code, Some(0), "{}", self.errors());
+    }
+
+    /// As Ctrl-C and systemd do: to the script and to what it is waiting for.
+    pub fn signal(&self, signal: Signal) {
+        let _ = killpg(self.group, signal);
+    }
+
+    pub fn errors(&self) -> String {
+        read(&self.errors)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its trap ends what it has started.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.signal(Signal::SIGTERM);
+        }
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
