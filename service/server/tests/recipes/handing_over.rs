@@ -57,7 +57,7 @@ async fn a_result_is_taken_once_and_only_by_a_higher_token() {
 async fn the_second_does_not_begin_when_the_first_has_died() {
     let world = World::new().await;
     world_of_two(&world);
-    let first = world.run_with("a", "hand-over-first", &["k", "result", "./first"], &[("TTL_MS", "3000")]);
+    let first = world.run_with("a", "hand-over-first", &["k", "result", "./first"], &[("TTL_MS", "6000")]);
     world.until_said("first", 1).await;
     let mut second = world.run("b", "hand-over-second", &["k", "result", "./second"]);
     world.until_waiting("k", 1).await;

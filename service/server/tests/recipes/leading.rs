@@ -63,9 +63,9 @@ async fn a_leader_that_cannot_renew_stops_before_the_next_begins() {
     let database = shared_database().await;
     let mut world = World::with(&["--locks", &database]).await;
     let other = node(&["--locks", &database]).await;
-    let _first = stand(&world, "a", &[("TTL_MS", "5000")]);
+    let _first = stand(&world, "a", &[("TTL_MS", "8000")]);
     world.until_said("leads", 1).await;
-    let _second = stand(&world, "b", &[("TTL_MS", "5000"), ("LATCHGATE", &other.base_url())]);
+    let _second = stand(&world, "b", &[("TTL_MS", "8000"), ("LATCHGATE", &other.base_url())]);
     world.node.kill9();
     let leaders = world.until_said("leads", 2).await;
     assert!(leaders[1].starts_with('b'), "{leaders:?}");
