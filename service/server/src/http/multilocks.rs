@@ -341,5 +341,5 @@ fn lost_keys(keys: &[String], lost: &[(usize, Lost)]) -> Problem {
         token: lost.token,
     };
     let lost: Vec<LostKey<'_>> = lost.iter().map(name).collect();
-    Problem::new(Code::LeaseLost, format!("The leases of {} of the keys are no more.", lost.len())).with("lost", lost)
+    Problem::new(Code::LeaseLost, "The leases in lost are no more.").with("lost", lost)
 }

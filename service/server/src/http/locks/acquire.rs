@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::answers::{ended, json, left_ms, permits, refusal, unanswered};
 use super::terms::{ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner};
 use super::ticket::Resumed;
-use crate::http::format::{ms, rfc3339};
+use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body};
 use crate::runtime::{Acquired, Ask, Granted, Refused, RefusedBecause};
@@ -80,7 +80,7 @@ pub struct AcquireAnswer<'a> {
     ttl_ms: u64,
     /// When the lease ends unless renewed, by the store's clock.
     expires_at: String,
-    /// How long you stood in the queue, in ms.
+    /// How long you stood in the queue, in ms, since you first came: with a ticket, earlier waits count.
     waited_ms: u64,
 }
 
@@ -195,6 +195,6 @@ fn answer<'a>(address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
         token: lease.token,
         ttl_ms: left_ms(lease, granted.now),
         expires_at: rfc3339(lease.expires_at),
-        waited_ms: ms(granted.waited),
+        waited_ms: lease.waited_ms,
     }
 }

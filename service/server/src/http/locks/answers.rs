@@ -143,7 +143,9 @@ pub fn ended(acquired: &Acquired) -> Problem {
 
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let detail = match mismatch.limit {
-        Some(limit) => format!("This key has {limit} permits as long as somebody holds or waits for some."),
+        Some(limit) => {
+            format!("The limit of this key is {limit}: you asked with another, or for more permits than that.")
+        }
         None => "Nobody has said how many permits this key has: send limit.".to_owned(),
     };
     Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)
