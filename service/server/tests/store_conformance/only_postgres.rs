@@ -120,6 +120,33 @@ async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other()
     panic!("this machine never came to a commit within the clock bound");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_locked_a_row_and_makes_another_does_not_wait_for_who_waits_for_it() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    for round in 0..20 {
+        let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
+        let version = world.write(&there, state(1), FOREVER).await;
+        let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
+        let (_, locked) = world.store.lock(&[fresh.clone(), there.clone()]).await.unwrap();
+        let other = tokio::spawn({
+            let (world, changes) = (world.again(), changes(2));
+            async move { world.store.commit(world.now().await, &changes).await }
+        });
+        let waits = until_waiting(&config.url, 1, &other).await;
+        let committed = locked.commit_all(world.now().await, &changes(3)).await.unwrap();
+        let theirs = other.await.unwrap().unwrap();
+        if waits && committed.result != CommitResult::ClockOff {
+            assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
+            assert!(matches!(theirs.result, CommitResult::Checked(versions) if versions.iter().all(Option::is_some)));
+            assert_eq!(world.load(&fresh).await.state, state(2));
+            return;
+        }
+    }
+    panic!("this machine never came to a commit within the clock bound");
+}
+
 /// Whether so many wait for a lock, before `done` is.
 async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
     let mut connection = PgConnection::connect(url).await.unwrap();

@@ -31,7 +31,15 @@ impl LockedStates for Locked {
 impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(error.to_string());
-        let committed = write(&mut self.connection, now, changes).await.map_err(unavailable)?;
+        if has_new(changes) {
+            sqlx::query(statements::DO_NOT_WAIT_LONG).execute(&mut self.connection).await.map_err(unavailable)?;
+        }
+        let committed = match write(&mut self.connection, now, changes).await {
+            Err(error) if is_known_not_committed(&error) => {
+                return self.lose(changes.len()).await.map_err(unavailable);
+            }
+            written => written.map_err(unavailable)?,
+        };
         if rule == Rule::AllOrNone && !committed.result.is_complete() {
             sqlx::query("rollback").execute(&mut self.connection).await.map_err(unavailable)?;
             return Ok(Committed { result: committed.result.undone(), ..committed });
@@ -40,6 +48,24 @@ impl Locked {
         done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
         Ok(committed)
     }
+
+    /// Somebody else is making one of the new rows.
+    async fn lose(mut self, count: usize) -> Result<Committed, sqlx::Error> {
+        sqlx::query("rollback").execute(&mut self.connection).await?;
+        let row = sqlx::query(statements::PING).fetch_one(&mut self.connection).await?;
+        Ok(Committed { now: read_timestamp(&row, 0)?, result: CommitResult::Checked(vec![None; count]) })
+    }
+}
+
+fn has_new(changes: &[Change]) -> bool {
+    changes.iter().any(|change| change.expected == Version::ABSENT)
+}
+
+/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
+/// cancellation. Of any other nobody knows.
+pub(super) fn is_known_not_committed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014")
 }
 
 pub(super) async fn write(
@@ -56,10 +82,9 @@ pub(super) async fn write(
     };
     let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
     let told: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
-    let statement = match (has_new, told.is_empty()) {
+    let statement = match (has_new(changes), told.is_empty()) {
         (false, true) => statements::COMMIT_CHANGED,
         (false, false) => statements::COMMIT_CHANGED_AND_LOG,
         (true, true) => statements::COMMIT_WITH_NEW,

@@ -19,7 +19,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 
-use self::commit::Locked;
+use self::commit::{Locked, is_known_not_committed};
 use self::events::Trimmed;
 use self::rows::{read_collected, read_listed, read_loaded, read_timestamp};
 use super::connections::{Connections, Loan};
@@ -295,13 +295,6 @@ pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow:
         ("enable_mergejoin", "off"),
         ("jit", "off"),
     ]))
-}
-
-/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
-/// cancellation. Of any other nobody knows.
-fn is_known_not_committed(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014")
 }
 
 async fn fetch(

@@ -46,8 +46,9 @@ with clock as materialized (
     };
 }
 
-/// The same for a batch with new rows in it: first all updates, then all inserts. What is there already is left alone: an
-/// insert that conflicts waits for whoever is changing the row, who may be waiting for one that was just inserted.
+/// The same for a batch with new rows in it: first all inserts, then all updates. An insert may have to wait for whoever is
+/// making or changing the same row; if it held rows that it has changed meanwhile, two could wait for each other. As it is,
+/// who changes rows waits only for others that change rows, in the order of the keys.
 macro_rules! changed_with_new {
     () => {
         r#"
@@ -58,6 +59,11 @@ with clock as materialized (
     from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
         as c (app, key, version, replaces, keep_until, notice_at, state)
     where abs(clock.now - $8) <= $9
+), inserted as (
+    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
+    select app, key, version, replaces, keep_until, notice_at, state from change where replaces = 0
+    on conflict (app, key) do nothing
+    returning app, key
 ), updated as (
     update locks l
     set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
@@ -66,15 +72,8 @@ with clock as materialized (
     where c.replaces > 0
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
     returning l.app, l.key
-), inserted as (
-    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
-    select app, key, version, replaces, keep_until, notice_at, state from change c
-    where c.replaces = 0
-        and not exists (select 1 from locks l where l.app = c.app collate "C" and l.key = c.key collate "C")
-    on conflict (app, key) do nothing
-    returning app, key
 ), written as (
-    select app, key from updated union all select app, key from inserted
+    select app, key from inserted union all select app, key from updated
 )"#
     };
 }
@@ -113,6 +112,9 @@ pub(super) const COMMIT_CHANGED: &str = concat!(changed!(), answered!());
 pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), logged!(), answered!());
 pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
 pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), logged!(), answered!());
+
+/// For who holds row locks and makes new rows: whoever is making the same ones may be waiting for those locks.
+pub(super) const DO_NOT_WAIT_LONG: &str = "set local lock_timeout = '100ms'";
 
 pub(super) const LIST: &str = r#"
 select key, state from locks
