@@ -24,7 +24,7 @@ pub(super) struct Work {
     pub commands: Vec<Command>,
     /// The waiters that came with this batch.
     pub arrived: Vec<Rank>,
-    /// Waiters that may have been granted the lock by an earlier commit, or whose owners may hold it.
+    /// Waiters that may have been granted the lock by an earlier commit.
     pub uncertain: Vec<Rank>,
     /// A state that was current not long ago. Good enough for a change, whose commit checks it, but not for an answer
     /// without one.

@@ -104,8 +104,6 @@ struct Room {
     queue: WaitQueue,
     /// Waiters that a commit of unknown outcome may have granted the lock: they ask again, as their clients would.
     uncertain: Vec<Rank>,
-    /// Waiters that just wait, and whose owners may hold the lock by other leases: the next batch finds out.
-    unjudged: Vec<Rank>,
     next_look: Option<Instant>,
 }
 
@@ -367,12 +365,10 @@ impl Shard {
                 continue;
             }
             if self.can_just_wait(address, brought) {
-                self.judge_owners_later(address, &brought.arrived);
                 continue;
             }
             let cached = if brought.must_load { None } else { self.cached(address) };
-            let room = self.rooms.get(address);
-            let uncertain = room.map(|room| [&room.uncertain[..], &room.unjudged].concat()).unwrap_or_default();
+            let uncertain = self.rooms.get(address).map(|room| room.uncertain.clone()).unwrap_or_default();
             works.push(Work {
                 address: address.clone(),
                 commands: std::mem::take(&mut brought.commands),
@@ -428,13 +424,6 @@ impl Shard {
             && stands(state, &self.node.id, place, now)
     }
 
-    fn judge_owners_later(&mut self, address: &Address, arrived: &[Rank]) {
-        let Some(Room { queue, unjudged, .. }) = self.rooms.get_mut(address) else { return };
-        let may_nest =
-            |rank: &Rank| queue.get(*rank).is_some_and(|waiter| waiter.ask.reentrant && waiter.ask.owner.is_some());
-        unjudged.extend(arrived.iter().copied().filter(may_nest));
-    }
-
     fn cached(&mut self, address: &Address) -> Option<Stored> {
         let cached = self.cache.get(address)?;
         // Where other nodes wait too, they have most likely written since.
@@ -473,7 +462,6 @@ impl Shard {
         }
         let Some(room) = self.rooms.get_mut(&address) else { return };
         room.uncertain.clear();
-        room.unjudged.clear();
         // Now, for a state does not remember a lease for long.
         room.queue.give_up_served(state);
         let answered = Instant::now();

@@ -174,6 +174,7 @@ every_store! {
         opposite_orders_of_keys_do_not_block_each_other,
         each_key_has_its_own_mode,
         what_cannot_be_granted_ever_is_said_at_once_and_holds_nothing,
+        a_try_that_fails_for_good_leaves_the_queue,
         what_its_owner_holds_already_is_nested,
         it_is_not_overtaken_where_it_waits,
     ];

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::runtime::{Acquired, ManyAsk, RefusedBecause, ReleasedMany, Wanted};
+use latchgate::runtime::{Acquired, Ask, ManyAsk, RefusedBecause, ReleasedMany, RenewedMany, Wanted};
 use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
 
 use crate::asking::{ask, at, granted, id, owner, refused, take, wait};
@@ -79,7 +79,10 @@ pub async fn all_are_renewed_or_it_is_said_which_are_lost(world: &World) {
     node.command(&at("b"), force).await.unwrap();
     let renewed = node.inspect(&at("c")).await.unwrap().state.holders().to_vec();
     assert!(renewed[0].expires_at >= before[2].expires_at);
-    assert_eq!(renew_all(&node, "me", &KEYS).await, [(1, Some(EndReason::Forced))]);
+    // For longer, so that it would show.
+    let lost = node.renew_many(addresses(&KEYS), id("me"), Some(900_000)).await.unwrap();
+    let RenewedMany::Lost(lost) = lost else { panic!("{lost:?}") };
+    assert_eq!(lost.iter().map(|(index, lost)| (*index, lost.why)).collect::<Vec<_>>(), [(1, Some(EndReason::Forced))]);
     assert_eq!(node.inspect(&at("c")).await.unwrap().state.holders(), renewed, "none is renewed with one lost");
     assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
 }
@@ -206,6 +209,25 @@ pub async fn what_cannot_be_granted_ever_is_said_at_once_and_holds_nothing(world
     let (index, ended) = one_ended(node.acquire_many(theirs).await);
     assert!(matches!(ended, Acquired::LeaseIdReused), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
+}
+
+/// While it waits, somebody else takes its lease id for one of the other keys.
+pub async fn a_try_that_fails_for_good_leaves_the_queue(world: &World) {
+    let node = world.node().await;
+    take(&node, &at("b"), ask("holder")).await;
+    let mine = join_all(&node, waiting(all("me", &KEYS))).await;
+    until_waiting_at(&node, "b", 1).await;
+    let behind = join_all(&node, waiting(all("behind", &["b"]))).await;
+    until_waiting_at(&node, "b", 2).await;
+    take(&node, &at("c"), Ask { owner: owner("thief"), ..ask("me") }).await;
+    node.release(&at("b"), id("holder")).await.unwrap();
+    let (index, ended) = one_ended(all_joined(mine).await);
+    assert!(index == 2 && matches!(ended, Acquired::LeaseIdReused), "{index}: {ended:?}");
+    all_granted(all_joined(behind).await);
+    release_all(&node, "behind", &["b"]).await;
+    let no_turns = || async { node.inspect(&at("b")).await.unwrap().state.turns().is_empty() };
+    assert!(latchgate_testkit::eventually(PATIENCE, no_turns).await);
+    assert_eq!(holders_at(&node, &KEYS).await, ["", "", "thief"]);
 }
 
 pub async fn what_its_owner_holds_already_is_nested(world: &World) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::runtime::{Ask, Limits, Locks, RefusedBecause};
-use latchgate_core::lock::Place;
+use latchgate_core::lock::{Place, RECENT_MAX};
 
 use crate::asking::{
     ask, granted, hold, holder, inspect, join, joined, key, refused, release, until_past, until_waiting, wait,
@@ -168,4 +168,12 @@ pub async fn the_turn_that_its_old_node_keeps_for_it_blocks_neither_it_nor_those
     // It has had the lock: its old node stands for it no more.
     release(&other, "first").await;
     granted(joined(second).await);
+    // And never again, even when the state remembers it no more.
+    release(&other, "second").await;
+    for number in 0..=RECENT_MAX {
+        let name = format!("later-{number}");
+        hold(&other, &name).await;
+        release(&other, &name).await;
+    }
+    assert_eq!(inspect(&one).await.state.turns(), []);
 }
