@@ -77,7 +77,6 @@ async fn a_stream_at_one_node_tells_what_happens_at_another_in_order() {
     granted(&one, "another", json!({})).await;
     renew(&one, "k", "a").await;
     acquire(&other, "k", json!({ "owner": "bob", "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");
-    release(&one, "k", "a").await;
     let first = events.next().await;
     assert_eq!((&first["kind"], &first["owner"]), (&json!("granted"), &json!("alice")));
     assert_eq!((&first["token"], &first["expires_at"]), (&json!(grant.token()), &grant.body["expires_at"]));
@@ -86,6 +85,7 @@ async fn a_stream_at_one_node_tells_what_happens_at_another_in_order() {
     let waited = events.next().await;
     assert_eq!((&waited["kind"], &waited["owner"]), (&json!("waited"), &json!("bob")));
     assert!(waited["waited_ms"].as_u64().unwrap() >= 100);
+    release(&one, "k", "a").await;
     let released = events.next().await;
     assert_eq!((&released["kind"], &released["token"]), (&json!("released"), &json!(grant.token())));
 }
