@@ -17,6 +17,7 @@ mod pages;
 mod restart;
 mod start;
 mod stories;
+mod three_nodes;
 mod tickets;
 mod two_nodes;
 mod waiting;

@@ -1,0 +1,188 @@
+//! Three nodes, and clients that come to any of them, as behind a load balancer: crowds, lost notifications, rolling
+//! restarts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use latchgate_core::CLOCK_BOUND_MS;
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::Postgres;
+use serde_json::{Value, json};
+use sqlx::Connection;
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, granted, look, on_postgres, post, release, try_send};
+
+const LONG: Duration = Duration::from_secs(60);
+/// How often a client repeats a call before it gives up.
+const TRIES: usize = 200;
+
+async fn three_nodes(database: &str) -> Vec<Node> {
+    let (one, two, three) = tokio::join!(on_postgres(database), on_postgres(database), on_postgres(database));
+    vec![one, two, three]
+}
+
+/// Fails as soon as two are inside at once.
+#[derive(Default)]
+struct Inside(AtomicUsize);
+
+impl Inside {
+    async fn visit(&self) {
+        assert_eq!(self.0.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
+        tokio::task::yield_now().await;
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Queues `count` waiters over all nodes behind a holder, and lets each release at another node than it asked. Returns
+/// when each had come, in the order of their tokens.
+async fn crowd(nodes: &[Node], count: usize) -> Vec<(usize, u64)> {
+    let holder = granted(&nodes[0], "k", json!({ "ttl_ms": 300_000 })).await;
+    let inside: Arc<Inside> = Arc::default();
+    let mut waiting = JoinSet::new();
+    for number in 0..count {
+        let (here, there) = (nodes[number % nodes.len()].base_url(), nodes[(number + 1) % nodes.len()].base_url());
+        let inside = Arc::clone(&inside);
+        waiting.spawn(async move {
+            let ask = json!({ "wait_ms": 50_000, "ttl_ms": 60_000 }).to_string();
+            let grant = post(format!("{here}/v1/locks/k/acquire"), ask).await;
+            assert_eq!(grant.status, 200, "{}", grant.body);
+            inside.visit().await;
+            let lease = json!({ "lease_id": grant.body["lease_id"] }).to_string();
+            assert_eq!(post(format!("{there}/v1/locks/k/release"), lease).await.status, 200);
+            (grant.token(), (number % 3, came_at_ms(&grant)))
+        });
+    }
+    let has_all = || async { look(&nodes[1], "k").await["waiters"].as_u64().is_some_and(|n| n >= count as u64) };
+    // What other nodes have is as of their last refresh.
+    assert!(eventually(LONG, has_all).await, "{}", look(&nodes[1], "k").await);
+    assert_eq!(release(&nodes[2], "k", &holder.text("lease_id")).await.status, 200);
+    let served: BTreeMap<u64, (usize, u64)> = waiting.join_all().await.into_iter().collect();
+    assert_eq!(served.len(), count, "everybody was served, under a token of its own");
+    served.into_values().collect()
+}
+
+/// By the store's clock: a token is the time of its grant in 1024ths of a ms, unless grants come faster than that.
+fn came_at_ms(grant: &Answer) -> u64 {
+    (grant.token() >> 10) - grant.body["waited_ms"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_hundred_waiters_over_three_nodes_are_all_served_in_the_order_in_which_they_came() {
+    let postgres = Postgres::start().await;
+    let nodes = three_nodes(&postgres.create_database().await).await;
+    let served = crowd(&nodes, 300).await;
+    for (place, (later_node, later)) in served.iter().enumerate() {
+        for (earlier_node, earlier) in &served[place + 1..] {
+            // `earlier` is served after `later`. Each node's clock may be off by the bound, and a ms is lost in rounding.
+            let allowed_ms = if later_node == earlier_node { 2 } else { 2 * CLOCK_BOUND_MS + 2 };
+            let overtaken_ms = later.saturating_sub(*earlier);
+            assert!(overtaken_ms <= allowed_ms, "overtaken by who came {overtaken_ms} ms later: {served:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_every_notification_lost_all_waiters_are_served() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let nodes = three_nodes(&database).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let killed = Arc::new(AtomicU64::new(0));
+    let killing = tokio::spawn({
+        let (is_over, killed, database) = (Arc::clone(&is_over), Arc::clone(&killed), database.clone());
+        async move {
+            let mut connection = sqlx::PgConnection::connect(&database).await.unwrap();
+            let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+                where datname = current_database() and query ilike 'listen%'";
+            while !is_over.load(Ordering::SeqCst) {
+                let count: i64 = sqlx::query_scalar(kill).fetch_one(&mut connection).await.unwrap();
+                killed.fetch_add(count.unsigned_abs(), Ordering::SeqCst);
+            }
+        }
+    });
+    assert_eq!(crowd(&nodes, 30).await.len(), 30);
+    is_over.store(true, Ordering::SeqCst);
+    killing.await.unwrap();
+    assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");
+}
+
+/// A client as the docs tell it to be: it goes to another node when one does not answer, repeats what may have been done
+/// with the same lease id, and goes on with its ticket.
+struct Client {
+    nodes: Arc<Vec<String>>,
+    next: usize,
+}
+
+impl Client {
+    async fn call(&mut self, path: &str, body: &Value) -> Result<Answer, String> {
+        self.next += 1;
+        let url = format!("{}{path}", self.nodes[self.next % self.nodes.len()]);
+        let sent = try_send(reqwest::Client::new().post(url).body(body.to_string())).await;
+        sent.map_err(|error| error.to_string())
+    }
+
+    /// Until there is an answer that ends it.
+    async fn insist(&mut self, path: &str, mut body: Value) -> Answer {
+        let mut last = String::new();
+        for _ in 0..TRIES {
+            match self.call(path, &body).await {
+                Ok(answer) if answer.status == 503 => last = answer.body.to_string(),
+                Ok(answer) if answer.code() == "wait-timeout" => {
+                    body["ticket"] = answer.body["ticket"].clone();
+                    last = answer.body.to_string();
+                }
+                Ok(answer) => return answer,
+                Err(error) => last = error,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("no answer: {last}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_under_load_loses_no_lease_and_fails_nothing_that_cannot_be_repeated() {
+    let postgres = Postgres::start().await;
+    let mut nodes = three_nodes(&postgres.create_database().await).await;
+    let urls: Arc<Vec<String>> = Arc::new(nodes.iter().map(Node::base_url).collect());
+    let kept = granted(&nodes[0], "kept", json!({ "ttl_ms": 300_000 })).await;
+    let inside: Arc<Inside> = Arc::default();
+    let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut load = JoinSet::new();
+    for number in 0..8 {
+        let mut client = Client { nodes: Arc::clone(&urls), next: number };
+        let (inside, is_over, rounds) = (Arc::clone(&inside), Arc::clone(&is_over), Arc::clone(&rounds));
+        load.spawn(async move {
+            let mut round = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                round += 1;
+                let lease = format!("client-{number}-{round}");
+                let ask = json!({ "lease_id": lease, "wait_ms": 30_000, "ttl_ms": 60_000 });
+                let grant = client.insist("/v1/locks/k/acquire", ask).await;
+                assert_eq!(grant.status, 200, "{}", grant.body);
+                inside.visit().await;
+                let released = client.insist("/v1/locks/k/release", json!({ "lease_id": lease })).await;
+                assert_eq!(released.status, 200, "{}", released.body);
+                rounds.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    for node in &mut nodes {
+        let before = rounds.load(Ordering::SeqCst);
+        node.terminate();
+        let status = node.wait_exit(Duration::from_secs(10)).await;
+        assert!(status.is_some_and(|status| status.success()), "it did not drain within 10 s: {}", node.log());
+        node.start_again().await;
+        assert!(eventually(LONG, || async { rounds.load(Ordering::SeqCst) > before + 10 }).await);
+    }
+    is_over.store(true, Ordering::SeqCst);
+    while let Some(ended) = load.join_next().await {
+        ended.unwrap();
+    }
+    // A lease that nobody touched meanwhile.
+    assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
+}
