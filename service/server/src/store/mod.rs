@@ -7,6 +7,7 @@ mod events;
 pub mod gate;
 pub mod memory;
 pub mod postgres;
+pub mod redis;
 pub mod sqlite;
 
 use async_trait::async_trait;
@@ -159,7 +160,7 @@ pub struct Collected {
 /// nothing behind but, for a commit, an unknown outcome.
 #[async_trait]
 pub trait LockStore: Send + Sync + 'static {
-    /// Its name in logs and answers: `memory`, `sqlite`, `postgres`.
+    /// Its name in logs and answers: `memory`, `sqlite`, `postgres`, `redis`.
     fn name(&self) -> &'static str;
 
     /// How many shards serve it best on this machine.

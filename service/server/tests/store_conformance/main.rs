@@ -40,6 +40,7 @@ macro_rules! every_store {
         suite! { memory; $($promises)+ }
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
+        suite! { redis; $($promises)+ }
     };
 }
 
@@ -112,6 +113,10 @@ every_store! {
 }
 
 suite! { memory_wake_ups; waking: [
+    a_wake_up_reaches_only_its_node,
+    many_wake_ups_at_once_all_arrive,
+]; }
+suite! { redis_wake_ups; waking: [
     a_wake_up_reaches_only_its_node,
     many_wake_ups_at_once_all_arrive,
 ]; }
