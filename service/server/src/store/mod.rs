@@ -166,6 +166,22 @@ pub trait LockStore: Send + Sync + 'static {
     /// How many shards serve it best on this machine.
     fn shards(&self) -> usize;
 
+    /// Whether what it has acknowledged may be lost when it crashes.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
+    /// The first of the addresses that no commit can change together with those before it.
+    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
+        let _ = addresses;
+        None
+    }
+
+    /// Whether it has an order of events over keys, for whoever watches many of them.
+    fn tells_of_prefixes(&self) -> bool {
+        true
+    }
+
     /// The name that a node of this store starts with.
     fn node_id(&self) -> NodeId;
 

@@ -48,6 +48,7 @@ macro_rules! every_store {
         suite! { memory; $($promises)+ }
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
+        suite! { redis; $($promises)+ }
     };
 }
 
@@ -57,6 +58,7 @@ macro_rules! shared_stores {
         mod shared {
             suite! { memory; $($promises)+ }
             suite! { postgres; $($promises)+ }
+            suite! { redis; $($promises)+ }
         }
     };
 }

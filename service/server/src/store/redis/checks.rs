@@ -20,7 +20,8 @@ impl Info {
         fields.next().map(str::trim).unwrap_or_default()
     }
 
-    fn is_recent(&self) -> bool {
+    /// Whether it is as recent as both stores need.
+    pub(in crate::store) fn is_recent(&self) -> bool {
         let major = self.field("redis_version").split('.').next().and_then(|major| major.parse::<u32>().ok());
         major.is_some_and(|major| major >= 7)
     }

@@ -1,7 +1,7 @@
 //! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. A single server, the master
 //! of a service that Sentinels watch over, or a cluster. What it has acknowledged may be lost with it.
 
-mod checks;
+pub(in crate::store) mod checks;
 mod cluster;
 mod commit;
 mod events;
@@ -92,6 +92,9 @@ impl RedisStore {
     }
 }
 
+/// Values as they are kept; `None` where there is none.
+type Values = Vec<Option<Vec<u8>>>;
+
 impl Shared {
     async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let Servers::One(link) = &self.servers else {
@@ -104,13 +107,11 @@ impl Shared {
         }
         let mut both = redis::pipe();
         both.add_command(self.get_all(addresses)).cmd("TIME");
-        let both: Result<(Vec<Option<Vec<u8>>>, (u64, u64)), _> = link.send_all(&both).await;
-        let (values, time) = both.map_err(|failed| failed.of_read())?;
+        let (values, time): (Values, (u64, u64)) = link.send_all(&both).await.map_err(|failed| failed.of_read())?;
         loaded(&values, timestamp(time))
     }
 
-    /// Values as they are kept; `None` where there is none.
-    async fn values(&self, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn values(&self, addresses: &[Address]) -> Result<Values, StoreError> {
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
@@ -159,6 +160,19 @@ impl LockStore for RedisStore {
 
     fn shards(&self) -> usize {
         self.shared.shards
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
+    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
+        let first = self.shared.slot(addresses.first()?);
+        addresses.iter().position(|address| self.shared.slot(address) != first)
+    }
+
+    fn tells_of_prefixes(&self) -> bool {
+        !self.shared.servers.is_cluster()
     }
 
     fn node_id(&self) -> NodeId {

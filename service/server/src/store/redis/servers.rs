@@ -13,13 +13,13 @@ use super::url::Place;
 pub(super) enum Servers {
     /// One server has everything: a single one, or the master of a service that Sentinels watch over.
     One(Link),
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 impl Servers {
     pub(super) async fn open(place: Place, timeout: Duration) -> anyhow::Result<Self> {
         match place {
-            Place::Cluster { seeds, login } => Ok(Self::Cluster(Cluster::open(seeds, login, timeout).await?)),
+            Place::Cluster { seeds, login } => Ok(Self::Cluster(Box::new(Cluster::open(seeds, login, timeout).await?))),
             place => Ok(Self::One(Link::new(Target::of(place)?, timeout))),
         }
     }
