@@ -55,8 +55,16 @@ impl World {
     }
 
     pub async fn redis() -> Self {
+        Self::on_redis(latchgate_testkit::redis::shared_url())
+    }
+
+    pub async fn redis_cluster() -> Self {
+        Self::on_redis(latchgate_testkit::redis_group::shared_cluster().await)
+    }
+
+    fn on_redis(url: String) -> Self {
         let config = RedisConfig {
-            url: latchgate_testkit::redis::shared_url(),
+            url,
             // The server is shared by tests, which must not see each other's locks.
             prefix: format!("test-{:016x}", rand::random::<u64>()),
             shards: 2,

@@ -63,6 +63,11 @@ pub async fn redis_wake_ups() -> World {
     redis().await
 }
 
+pub async fn redis_cluster() -> World {
+    let url = latchgate_testkit::redis_group::shared_cluster().await;
+    World::of(RedisStore::open(&redis_config(url)).await.unwrap())
+}
+
 /// Of keys that no other test has.
 pub fn redis_config(url: String) -> RedisConfig {
     RedisConfig {

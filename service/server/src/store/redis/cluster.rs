@@ -52,6 +52,7 @@ impl Cluster {
         }
         let mut link = self.link_of(slot_of(key)).await?;
         let mut is_asking = false;
+        let mut last = None;
         for _ in 0..REDIRECTS_MAX {
             let answer = if is_asking { asking(&link, command).await } else { link.send(command).await };
             is_asking = false;
@@ -72,8 +73,9 @@ impl Cluster {
                 (Some("TRYAGAIN"), _) => tokio::time::sleep(MOVING_PAUSE).await,
                 _ => return Err(failed),
             }
+            last = Some(failed);
         }
-        Err(Failed::unsent(RedisError::from(std::io::Error::other("this slot moves from master to master"))))
+        Err(last.unwrap_or_else(nobody))
     }
 
     /// For commands that every master answers alike, and that may be sent twice.

@@ -90,12 +90,10 @@ pub(super) async fn put(
 
 /// What a batch that failed in one part of a cluster is told.
 fn of_part(answers: Vec<Result<Made, StoreError>>) -> StoreError {
-    let nothing_was_done = answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_))));
+    let nothing_was_done =
+        answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_) | StoreError::Contended(_))));
     let error = answers.into_iter().find_map(Result::err).unwrap_or_else(unexpected);
-    match error {
-        StoreError::Unavailable(reason) if !nothing_was_done => StoreError::OutcomeUnknown(reason),
-        error => error,
-    }
+    if nothing_was_done { error } else { StoreError::OutcomeUnknown(error.to_string()) }
 }
 
 /// Entries and locked states of one call, the entries by their index.

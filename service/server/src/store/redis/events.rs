@@ -174,7 +174,7 @@ fn at(text: &str) -> Timestamp {
 impl Shared {
     /// The clock of the server that has `key`.
     pub(super) async fn clock(&self, key: &str) -> Result<Timestamp, StoreError> {
-        let time = self.servers.send(key, &redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
+        let time = self.servers.ask(key, &redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
         Ok(timestamp(read(time).map_err(StoreError::of_reading)?))
     }
 }

@@ -252,7 +252,15 @@ impl Failed {
         Self { error, was_sent: true }
     }
 
+    /// The connection had ended, be it long ago: nothing shows that before something is sent.
+    pub(super) fn is_dead_connection(&self) -> bool {
+        self.was_sent && self.error.is_connection_dropped()
+    }
+
     pub(super) fn of_read(&self) -> StoreError {
+        if matches!(self.error.code(), Some("TRYAGAIN" | "MOVED" | "ASK")) {
+            return StoreError::Contended("a slot of the cluster is on its way to another master");
+        }
         StoreError::Unavailable(self.error.to_string())
     }
 

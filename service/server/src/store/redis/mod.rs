@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use self::commit::Locker;
 use self::layout::{Layout, decode, timestamp};
+use self::link::Failed;
 use self::scripts::{Entry, read};
 use self::servers::Servers;
 pub(in crate::store) use self::url::Place;
@@ -107,7 +108,11 @@ impl Shared {
         }
         let mut both = redis::pipe();
         both.add_command(self.get_all(addresses)).cmd("TIME");
-        let (values, time): (Values, (u64, u64)) = link.send_all(&both).await.map_err(|failed| failed.of_read())?;
+        let mut answer = link.send_all(&both).await;
+        if answer.as_ref().is_err_and(Failed::is_dead_connection) {
+            answer = link.send_all(&both).await;
+        }
+        let (values, time): (Values, (u64, u64)) = answer.map_err(|failed| failed.of_read())?;
         loaded(&values, timestamp(time))
     }
 
@@ -116,7 +121,7 @@ impl Shared {
             return Ok(Vec::new());
         }
         if !self.servers.is_cluster() {
-            let values = self.servers.send("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
+            let values = self.servers.ask("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
             return read(values).map_err(StoreError::of_reading);
         }
         let get = |address: &Address| {
@@ -126,7 +131,7 @@ impl Shared {
             (key, get)
         };
         let gets: Vec<(String, Cmd)> = addresses.iter().map(get).collect();
-        let values = self.servers.send_each(&gets).await.map_err(|failed| failed.of_read())?;
+        let values = self.servers.ask_each(&gets).await.map_err(|failed| failed.of_read())?;
         values.into_iter().map(|value| read(value).map_err(StoreError::of_reading)).collect()
     }
 

@@ -44,6 +44,20 @@ impl Servers {
         }
     }
 
+    /// As [`Servers::send`], for commands that only read: once more if the connection turns out to be dead.
+    pub(super) async fn ask(&self, key: &str, command: &Cmd) -> Result<Value, Failed> {
+        match self.send(key, command).await {
+            Err(failed) if failed.is_dead_connection() => self.send(key, command).await,
+            answer => answer,
+        }
+    }
+
+    /// As [`Servers::ask`], all at once, each of the server that has its key.
+    pub(super) async fn ask_each(&self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failed> {
+        let answers = join_all(commands.iter().map(|(key, command)| self.ask(key, command))).await;
+        answers.into_iter().collect()
+    }
+
     /// Sends all at once, each to the server that has its key.
     pub(super) async fn send_each(&self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failed> {
         let answers = join_all(commands.iter().map(|(key, command)| self.send(key, command))).await;
