@@ -13,6 +13,7 @@ use crate::runtime::Limits;
 use crate::runtime::operations::GateLimits;
 use crate::store::gate::redis::RedisGateConfig;
 use crate::store::postgres::PostgresConfig;
+use crate::store::redis::{RedisConfig, is_redis};
 use crate::store::sqlite;
 
 const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
@@ -43,8 +44,9 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct StoreArgs {
-    /// Where locks live: `sqlite:PATH` for one node, or `postgres://USER:PASSWORD@HOST/DATABASE` for any number.
-    /// If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`.
+    /// Where locks live: `sqlite:PATH` for one node; `postgres://USER:PASSWORD@HOST/DATABASE` for any number; or
+    /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, `redis+cluster://HOST,HOST`, which may forget held locks
+    /// when they crash or fail over. If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`.
     #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS", hide_env_values = true)]
     pub locks: Option<String>,
 
@@ -56,14 +58,20 @@ pub struct StoreArgs {
     #[arg(long, env = "DATABASE_URL", hide = true, hide_env_values = true)]
     database_url: Option<String>,
 
-    /// Where the gate's records live: `redis://HOST`, `postgres://…` or `sqlite:PATH`. If absent: beside the locks. With
-    /// Redis, durable operations and those of the outage mode `fallback` are kept beside the locks.
+    /// Where the gate's records live: `redis://HOST`, `redis+sentinel://…`, `postgres://…` or `sqlite:PATH`. If absent: beside
+    /// the locks. With Redis, durable operations and those of the outage mode `fallback` are kept beside the locks, if those
+    /// live in Postgres or SQLite.
     #[arg(long, value_name = "URL", env = "LATCHGATE_GATE", hide_env_values = true)]
     pub gate: Option<String>,
 
-    /// Accept a Redis that drops records when its memory is full, and so lets operations run twice.
+    /// Accept a Redis that drops what it has when its memory is full, and so lets operations run twice and others take locks
+    /// that are held.
     #[arg(long, env = "LATCHGATE_ALLOW_EVICTION")]
     pub allow_eviction: bool,
+
+    /// What the keys of locks in Redis begin with.
+    #[arg(long, value_name = "TEXT", env = "LATCHGATE_LOCKS_PREFIX", default_value = "latchgate")]
+    pub locks_prefix: String,
 
     /// What the gate's keys in Redis begin with.
     #[arg(long, value_name = "TEXT", env = "LATCHGATE_GATE_PREFIX", default_value = "latchgate")]
@@ -82,7 +90,7 @@ pub struct StoreArgs {
     #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
     pub allow_volatile: bool,
 
-    /// Tasks that each serve their part of the keys, with one connection each; Postgres only.
+    /// Tasks that each serve their part of the keys, in Postgres with one connection each; not for SQLite.
     #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
 
@@ -298,21 +306,34 @@ pub enum GateEngine {
 pub enum LocksEngine {
     Sqlite(PathBuf),
     Postgres(PostgresConfig),
+    Redis(RedisConfig),
 }
 
 impl StoreArgs {
+    /// `history_retention` is how long the store keeps histories by itself, if it does.
+    ///
     /// # Errors
     /// When the URL is of no engine.
-    pub fn engine(&self) -> anyhow::Result<LocksEngine> {
+    pub fn engine(&self, history_retention: Duration) -> anyhow::Result<LocksEngine> {
         let from_environment = self.database_url.as_deref().filter(|url| is_postgres(url));
         let url = self.locks.as_deref().or(from_environment).unwrap_or(DEFAULT_LOCKS);
         if is_postgres(url) {
             return Ok(LocksEngine::Postgres(self.postgres(url, self.locks_direct.clone())));
         }
+        if is_redis(url) {
+            return Ok(LocksEngine::Redis(RedisConfig {
+                url: url.to_owned(),
+                prefix: self.locks_prefix.clone(),
+                shards: usize::from(self.shards),
+                timeout: Duration::from_millis(self.store_timeout_ms),
+                history_retention,
+                allow_eviction: self.allow_eviction,
+            }));
+        }
         match sqlite::path_of(url) {
             Some(path) => Ok(LocksEngine::Sqlite(path)),
             // Not echoed: it may hold a password.
-            None => bail!("--locks must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
+            None => bail!("--locks must be sqlite:PATH, postgres://USER:PASSWORD@HOST/DATABASE or redis://HOST"),
         }
     }
 }
@@ -322,16 +343,8 @@ impl StoreArgs {
     /// When the URL is of no engine.
     pub fn gate_engine(&self) -> anyhow::Result<GateEngine> {
         let Some(url) = self.gate.as_deref() else { return Ok(GateEngine::BesideTheLocks) };
-        if url.starts_with("rediss://") {
-            bail!("--gate: rediss:// is TLS, which this program does not speak to Redis: use redis:// and a tunnel");
-        }
-        if url.starts_with("redis://") {
-            return Ok(GateEngine::Redis(RedisGateConfig {
-                url: url.to_owned(),
-                prefix: self.gate_prefix.clone(),
-                timeout: Duration::from_millis(self.gate_timeout_ms),
-                allow_eviction: self.allow_eviction,
-            }));
+        if is_redis(url) {
+            return Ok(GateEngine::Redis(self.redis_gate(url)));
         }
         if is_postgres(url) {
             return Ok(GateEngine::Postgres(self.postgres(url, None)));
@@ -339,6 +352,16 @@ impl StoreArgs {
         match sqlite::path_of(url) {
             Some(path) => Ok(GateEngine::Sqlite(path)),
             None => bail!("--gate must be redis://HOST, postgres://USER:PASSWORD@HOST/DATABASE or sqlite:PATH"),
+        }
+    }
+
+    /// The gate in this Redis.
+    pub fn redis_gate(&self, url: &str) -> RedisGateConfig {
+        RedisGateConfig {
+            url: url.to_owned(),
+            prefix: self.gate_prefix.clone(),
+            timeout: Duration::from_millis(self.gate_timeout_ms),
+            allow_eviction: self.allow_eviction,
         }
     }
 
@@ -354,6 +377,12 @@ impl StoreArgs {
 }
 
 impl ServeArgs {
+    /// # Errors
+    /// When the URL is of no engine.
+    pub fn engine(&self) -> anyhow::Result<LocksEngine> {
+        self.store.engine(self.runtime_limits().history_retention)
+    }
+
     /// # Errors
     /// Names the flags that contradict each other.
     pub fn check(&self) -> anyhow::Result<()> {

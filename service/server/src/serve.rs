@@ -18,6 +18,7 @@ use crate::store::gate::postgres::PostgresGateStore;
 use crate::store::gate::redis::RedisGateStore;
 use crate::store::gate::sqlite::SqliteGateStore;
 use crate::store::postgres::PostgresStore;
+use crate::store::redis::RedisStore;
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry;
 
@@ -32,13 +33,13 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
     args.check()?;
     let connections_max = make_room(args.connections_max);
-    let Opened { locks: store, gate } = open(&args.store, args.migrate).await?;
+    let Opened { locks: store, gate } = open(&args).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
     let secret = secret(&args.store, &store).await?;
     let operations = open_gate(&args, &secret, gate).await?;
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
-    greet(address, &args.store, store.name());
+    greet(address, &args, store.name());
     let router = http::router(Context::new(locks.clone(), operations.clone(), &secret, args.request_limits()));
     let server_limits = ServerLimits { connections_max, ..args.server_limits() };
     let stop = CancellationToken::new();
@@ -77,9 +78,10 @@ fn make_room(connections_max: usize) -> usize {
 /// Says why that failed.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
-    match args.store.engine()? {
+    match args.store.engine(Duration::ZERO)? {
         LocksEngine::Sqlite(path) => drop(SqliteStore::open(&path, true).await?),
         LocksEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
+        LocksEngine::Redis(_) => {}
     }
     match args.store.gate_engine()? {
         GateEngine::BesideTheLocks | GateEngine::Redis(_) => {}
@@ -90,21 +92,21 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store of the locks, and the gate beside it.
+/// The store of the locks, and the gate beside it, if that has a place there.
 struct Opened {
     locks: Arc<dyn LockStore>,
-    gate: Arc<dyn GateStore>,
+    gate: Option<Arc<dyn GateStore>>,
 }
 
-async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Opened> {
+async fn open(args: &ServeArgs) -> anyhow::Result<Opened> {
     match args.engine()? {
         LocksEngine::Sqlite(path) => {
-            let store = SqliteStore::open(&path, migrate).await?;
+            let store = SqliteStore::open(&path, args.migrate).await?;
             let gate = Arc::new(store.gate(&path).await?);
-            Ok(Opened { locks: Arc::new(store), gate })
+            Ok(Opened { locks: Arc::new(store), gate: Some(gate) })
         }
         LocksEngine::Postgres(config) => {
-            if migrate {
+            if args.migrate {
                 // As long as it takes, other nodes' turns included.
                 PostgresStore::migrate(&config).await?;
             }
@@ -112,7 +114,22 @@ async fn open(args: &StoreArgs, migrate: bool) -> anyhow::Result<Opened> {
                 async { anyhow::Ok((PostgresStore::open(&config).await?, PostgresGateStore::open(&config).await?)) };
             let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
             let (locks, gate) = opened.context("Postgres does not answer")??;
-            Ok(Opened { locks: Arc::new(locks), gate: Arc::new(gate) })
+            Ok(Opened { locks: Arc::new(locks), gate: Some(Arc::new(gate)) })
+        }
+        LocksEngine::Redis(config) => {
+            let opened = tokio::time::timeout(OPEN_TIMEOUT, RedisStore::open(&config)).await;
+            let locks: Arc<dyn LockStore> = Arc::new(opened.context("Redis does not answer")??);
+            // It keeps nothing durable: as a second store it would be of no use.
+            let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
+            let gate: Option<Arc<dyn GateStore>> = if is_beside {
+                let opened = RedisGateStore::open(&args.store.redis_gate(&config.url)).await;
+                Some(Arc::new(
+                    opened.context("the gate cannot live beside these locks: name another place with --gate")?,
+                ))
+            } else {
+                None
+            };
+            Ok(Opened { locks, gate })
         }
     }
 }
@@ -126,13 +143,13 @@ async fn secret(args: &StoreArgs, locks: &Arc<dyn LockStore>) -> anyhow::Result<
     Ok(kept.context("the store does not answer")??)
 }
 
-/// The gate on its store; with Redis, also on the store of the locks.
-async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Arc<dyn GateStore>) -> anyhow::Result<Operations> {
+/// The gate on its store; with Redis, also on the store of the locks, if that commits to disk.
+async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateStore>>) -> anyhow::Result<Operations> {
     let engine = args.store.gate_engine()?;
     let opening = async {
         let (primary, second): (Arc<dyn GateStore>, Option<Arc<dyn GateStore>>) = match engine {
-            GateEngine::BesideTheLocks => (beside, None),
-            GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?), Some(beside)),
+            GateEngine::BesideTheLocks => (beside.context("the gate has no place beside these locks")?, None),
+            GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?), beside),
             GateEngine::Postgres(config) => {
                 if args.migrate {
                     PostgresStore::migrate(&config).await?;
@@ -146,9 +163,10 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Arc<dyn GateStore>) 
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
 }
 
-fn greet(address: std::net::SocketAddr, store: &StoreArgs, store_name: &str) {
-    let place = match store.engine() {
+fn greet(address: std::net::SocketAddr, args: &ServeArgs, store_name: &str) {
+    let place = match args.engine() {
         Ok(LocksEngine::Sqlite(path)) => format!("SQLite, in {}", path.display()),
+        Ok(LocksEngine::Redis(_)) => "Redis, which may forget held locks when it crashes or fails over".to_owned(),
         _ => store_name.replace("postgres", "Postgres"),
     };
     println!("Latchgate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));

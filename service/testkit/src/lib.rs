@@ -13,6 +13,7 @@
 pub mod node;
 pub mod postgres;
 pub mod redis;
+pub mod redis_group;
 
 mod ports;
 mod process;

@@ -57,6 +57,11 @@ impl Redis {
         self.world.port
     }
 
+    /// What it answers to a command, as `redis-cli` shows it.
+    pub fn ask(&self, command: &[&str]) -> String {
+        ask(self.world.port, command)
+    }
+
     /// What the server has logged so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.world.log()).unwrap_or_default()
@@ -95,6 +100,13 @@ pub fn shared_url() -> String {
     std::env::var(SHARED_ENV).unwrap_or_else(|_| {
         panic!("{SHARED_ENV} is not set: run the tests with `make test`, which starts the servers they need")
     })
+}
+
+/// What the server at this port of 127.0.0.1 answers to a command; nothing if there is none.
+pub(crate) fn ask(port: u16, command: &[&str]) -> String {
+    let mut asking = Command::new(find_program("redis-cli", &[]));
+    let answer = asking.args(["-p", &port.to_string()]).args(command).output().expect("redis-cli can be run");
+    String::from_utf8_lossy(&answer.stdout).into_owned()
 }
 
 /// What stays when the process comes and goes.

@@ -74,6 +74,13 @@ impl Context {
     }
 }
 
+impl Context {
+    /// What is said of the leases' durability, where there is something to say.
+    pub fn durability(&self) -> Option<&'static str> {
+        self.locks.is_volatile().then_some("volatile")
+    }
+}
+
 /// All routes.
 pub fn router(context: Context) -> Router {
     Router::new()

@@ -75,6 +75,9 @@ pub struct MultilockAnswer<'a> {
     ttl_ms: u64,
     expires_at: String,
     waited_ms: u64,
+    /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -116,6 +119,9 @@ pub struct MultilockRenewAnswer<'a> {
     /// What is left of the shortest of the leases, in ms, at the time of this answer.
     ttl_ms: u64,
     expires_at: String,
+    /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -158,6 +164,7 @@ struct LostKey<'a> {
         (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended there", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "As with one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -188,6 +195,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
                 ttl_ms: left_ms(first, now),
                 expires_at: rfc3339(first.expires_at),
                 waited_ms: ms(waited),
+                durability: context.durability(),
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => {
@@ -208,6 +216,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 200, description = "All leases are counted anew from now.", body = MultilockRenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the keys that are in `lost`: stop. None was renewed.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -230,6 +239,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
                 lease_id: lease_id.as_str(),
                 ttl_ms: first.map_or(0, |lease| left_ms(lease, now)),
                 expires_at: first.map(|lease| rfc3339(lease.expires_at)).unwrap_or_default(),
+                durability: context.durability(),
             }))
         }
         Ok(RenewedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),
@@ -245,6 +255,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
         (status = 200, description = "All are released.", body = MultilockReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the keys that are in `lost`; the others are released", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

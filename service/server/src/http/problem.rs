@@ -19,6 +19,7 @@ pub enum Code {
     NotFound,
     MethodNotAllowed,
     HistoryOff,
+    OnlyKeysAreWatched,
     LockHeld,
     LockReserved,
     LockDelayed,
@@ -26,6 +27,7 @@ pub enum Code {
     LeaseIdReused,
     LimitMismatch,
     UpgradeBlocked,
+    KeysInDifferentSlots,
     LeaseLost,
     StaleToken,
     OperationInProgress,
@@ -58,7 +60,7 @@ pub struct CodeInfo {
 }
 
 impl Code {
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::InvalidRequest,
         Self::InvalidKey,
         Self::InvalidTicket,
@@ -67,6 +69,7 @@ impl Code {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::HistoryOff,
+        Self::OnlyKeysAreWatched,
         Self::LockHeld,
         Self::LockReserved,
         Self::LockDelayed,
@@ -74,6 +77,7 @@ impl Code {
         Self::LeaseIdReused,
         Self::LimitMismatch,
         Self::UpgradeBlocked,
+        Self::KeysInDifferentSlots,
         Self::LeaseLost,
         Self::StaleToken,
         Self::OperationInProgress,
@@ -158,6 +162,13 @@ impl Code {
                 "This service runs with `--history=off`: it keeps no history of locks and tells no events.",
                 "Ask whoever runs it to turn the history on.",
             ),
+            Self::OnlyKeysAreWatched => (
+                "only-keys-are-watched",
+                StatusCode::NOT_IMPLEMENTED,
+                "Only the events of one key can be watched",
+                "The locks live in a Redis Cluster, which has an order of events for each key but none over keys.",
+                "Watch keys one by one: GET /v1/locks/{key}/events.",
+            ),
             Self::LockHeld => (
                 "lock-held",
                 StatusCode::LOCKED,
@@ -214,6 +225,15 @@ impl Code {
                  lock.",
                 "Release what you share and ask for the lock alone, expecting that others change things in between; \
                  or ask for it alone from the start.",
+            ),
+            Self::KeysInDifferentSlots => (
+                "keys-in-different-slots",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "These keys cannot be taken together",
+                "The locks live in a Redis Cluster, which changes keys together only if they are in one of its slots. `index` \
+                 is that of the first key that is in another slot than the first. Nothing was done.",
+                "Give keys that are taken together a common hash tag, in braces: `accounts/{eu}/1` and `accounts/{eu}/2` \
+                 are in one slot.",
             ),
             Self::LeaseLost => (
                 "lease-lost",
@@ -440,6 +460,18 @@ impl Problem {
                 (Code::OutcomeUnknown, detail.to_owned())
             }
             Failure::ShuttingDown => (Code::ShuttingDown, "This node is shutting down.".to_owned()),
+            // Not of the kind that goes away.
+            Failure::KeysApart { index } => {
+                let detail =
+                    "A Redis Cluster takes keys together only if they are in one slot: give them a common {hash tag}.";
+                return Self::new(Code::KeysInDifferentSlots, detail).with("index", index);
+            }
+            Failure::OnlyKeysAreWatched => {
+                return Self::new(Code::OnlyKeysAreWatched, "Locks in a Redis Cluster can only be watched key by key.");
+            }
+            Failure::NoDurableStore => {
+                return Self::field("durability", "must be fast: this service has no store that commits to disk");
+            }
         };
         Self::new(code, detail).retry_after_ms(1_000)
     }

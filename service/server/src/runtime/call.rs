@@ -140,6 +140,15 @@ pub enum Failure {
     /// It may have been done: repeat it with the same lease id.
     #[error("{0}")]
     OutcomeUnknown(String),
+    /// The store cannot change this key, of those asked for together, in one commit with the first. Nothing was done.
+    #[error("these keys cannot be changed in one commit")]
+    KeysApart { index: usize },
+    /// The store has no order of events over keys.
+    #[error("only the events of one key can be watched")]
+    OnlyKeysAreWatched,
+    /// What has to be durable has no store to be kept in. Nothing was done.
+    #[error("there is no durable store")]
+    NoDurableStore,
     /// The node is about to stop. Nothing was done.
     #[error("this node is shutting down")]
     ShuttingDown,

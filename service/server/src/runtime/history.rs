@@ -164,6 +164,9 @@ impl Locks {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }
+        if matches!(watched, Watched::Prefix(_)) && !self.node.store.tells_of_prefixes() {
+            return Err(Failure::OnlyKeysAreWatched);
+        }
         let place = Arc::clone(&self.node.history.watchers).try_acquire_owned();
         let place = place.map_err(|_| Failure::Overloaded("too many watch at this node"))?;
         let news = self.node.history.news.subscribe();

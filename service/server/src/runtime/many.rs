@@ -212,6 +212,9 @@ impl Locks {
         if !self.node.health.is_up() {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
         }
+        if let Some(index) = self.node.store.first_apart(&addresses) {
+            return Err(Failure::KeysApart { index });
+        }
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
         let running = tokio::spawn(async move {

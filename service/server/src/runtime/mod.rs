@@ -34,7 +34,7 @@ pub use self::history::{Watch, Watched};
 pub use self::many::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
 use self::shard::{CACHE_MAX_AGE, Node, Shard};
 use self::waker::Waker;
-use crate::store::{LockStore, Page, WakeUp};
+use crate::store::{LockStore, Page, StoreError, WakeUp};
 
 /// Listings that run at once at a node.
 const LISTS_MAX: usize = 4;
@@ -249,7 +249,10 @@ impl Locks {
         });
         let page = listing.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
         let page = page.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-        let page = page.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
+        let page = page.map_err(|error| match error {
+            StoreError::Contended(what) => Failure::Overloaded(what),
+            other => Failure::StoreUnavailable(other.to_string()),
+        })?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }
 
@@ -265,6 +268,11 @@ impl Locks {
 
     pub fn store_name(&self) -> &'static str {
         self.node.store.name()
+    }
+
+    /// Whether a lease that was granted may be forgotten when the store crashes.
+    pub fn is_volatile(&self) -> bool {
+        self.node.store.is_volatile()
     }
 
     /// Ends all waits and takes on no new ones; everything else is still served.

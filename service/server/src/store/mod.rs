@@ -7,6 +7,7 @@ mod events;
 pub mod gate;
 pub mod memory;
 pub mod postgres;
+pub mod redis;
 pub mod sqlite;
 
 use async_trait::async_trait;
@@ -159,11 +160,27 @@ pub struct Collected {
 /// nothing behind but, for a commit, an unknown outcome.
 #[async_trait]
 pub trait LockStore: Send + Sync + 'static {
-    /// Its name in logs and answers: `memory`, `sqlite`, `postgres`.
+    /// Its name in logs and answers: `memory`, `sqlite`, `postgres`, `redis`.
     fn name(&self) -> &'static str;
 
     /// How many shards serve it best on this machine.
     fn shards(&self) -> usize;
+
+    /// Whether what it has acknowledged may be lost when it crashes.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
+    /// The first of the addresses that no commit can change together with those before it.
+    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
+        let _ = addresses;
+        None
+    }
+
+    /// Whether it has an order of events over keys, for whoever watches many of them.
+    fn tells_of_prefixes(&self) -> bool {
+        true
+    }
 
     /// The name that a node of this store starts with.
     fn node_id(&self) -> NodeId;

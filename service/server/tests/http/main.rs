@@ -11,6 +11,7 @@ mod history;
 mod interventions;
 mod leases;
 mod multilocks;
+mod on_redis;
 mod operations;
 mod outage;
 mod pages;

@@ -48,6 +48,7 @@ macro_rules! every_store {
         suite! { memory; $($promises)+ }
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
+        suite! { redis; $($promises)+ }
     };
 }
 
@@ -57,6 +58,7 @@ macro_rules! shared_stores {
         mod shared {
             suite! { memory; $($promises)+ }
             suite! { postgres; $($promises)+ }
+            suite! { redis; $($promises)+ }
         }
     };
 }
@@ -214,5 +216,38 @@ shared_stores! {
     crowds: [
         multilocks_over_random_keys_exclude_each_other_on_both,
         a_multilock_on_one_gets_what_is_released_on_the_other_before_those_behind_it,
+    ];
+}
+
+// In a cluster each key is on its own.
+suite! { redis_cluster;
+    verbs: [
+        a_held_lock_is_refused_with_its_holder,
+        a_released_lock_is_free_and_its_tokens_rise,
+        a_renewal_counts_the_lease_anew,
+        a_lease_id_of_another_key_is_unknown,
+        locks_are_listed_by_prefix,
+    ];
+    expiry: [
+        an_expired_lease_hands_over_to_who_waits,
+        an_expired_lease_cannot_renew_or_release_its_successor,
+    ];
+    telling: [
+        what_happens_to_a_lock_is_told_and_remembered,
+        a_lease_that_runs_out_with_nobody_waiting_is_told_of,
+        without_a_history_nothing_is_kept,
+    ];
+    queueing: [
+        waiters_are_served_in_the_order_of_their_arrival,
+        a_higher_priority_is_served_first,
+    ];
+    repeating: [
+        a_repeated_acquire_has_the_same_grant,
+        a_lease_id_that_expired_is_lost,
+    ];
+    two_nodes: [
+        a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
+        who_waits_on_one_gets_what_is_released_on_the_other,
+        fifty_waiters_on_both_are_served_in_order,
     ];
 }

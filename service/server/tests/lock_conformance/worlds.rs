@@ -8,6 +8,7 @@ use latchgate::runtime::{Limits, Locks};
 use latchgate::store::LockStore;
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
@@ -27,6 +28,7 @@ enum Backing {
     Memory(MemoryStore),
     Sqlite(PathBuf),
     Postgres(PostgresConfig),
+    Redis(RedisConfig),
 }
 
 impl World {
@@ -52,6 +54,27 @@ impl World {
         Self { backing: Backing::Postgres(config), _dir: None }
     }
 
+    pub async fn redis() -> Self {
+        Self::on_redis(latchgate_testkit::redis::shared_url())
+    }
+
+    pub async fn redis_cluster() -> Self {
+        Self::on_redis(latchgate_testkit::redis_group::shared_cluster().await)
+    }
+
+    fn on_redis(url: String) -> Self {
+        let config = RedisConfig {
+            url,
+            // The server is shared by tests, which must not see each other's locks.
+            prefix: format!("test-{:016x}", rand::random::<u64>()),
+            shards: 2,
+            timeout: PATIENCE,
+            history_retention: Duration::from_secs(3_600),
+            allow_eviction: false,
+        };
+        Self { backing: Backing::Redis(config), _dir: None }
+    }
+
     pub async fn store(&self) -> Arc<dyn LockStore> {
         self.open().await.unwrap()
     }
@@ -63,6 +86,7 @@ impl World {
             Backing::Memory(store) => Arc::new(store.clone()),
             Backing::Sqlite(path) => Arc::new(SqliteStore::open(path, true).await?),
             Backing::Postgres(config) => Arc::new(PostgresStore::open(config).await?),
+            Backing::Redis(config) => Arc::new(RedisStore::open(config).await?),
         })
     }
 

@@ -9,6 +9,7 @@ mod loading;
 mod locking;
 mod only_postgres;
 mod only_postgres_events;
+mod only_redis;
 mod only_sqlite;
 mod remembering;
 mod telling;
@@ -40,6 +41,7 @@ macro_rules! every_store {
         suite! { memory; $($promises)+ }
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
+        suite! { redis; $($promises)+ }
     };
 }
 
@@ -111,7 +113,51 @@ every_store! {
     ];
 }
 
+// What goes over many keys is not for a cluster.
+suite! { redis_cluster;
+    loading: [
+        an_absent_key_has_the_default_state_and_no_version,
+        states_come_in_the_order_asked,
+        a_key_asked_for_twice_is_answered_twice,
+        a_load_tells_the_stores_clock,
+    ];
+    committing: [
+        a_version_rises_with_every_commit,
+        a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
+        a_committer_whose_clock_is_off_writes_nothing,
+        of_racing_commits_from_one_version_exactly_one_wins,
+        awkward_keys_and_metadata_come_back_byte_for_byte,
+        one_key_in_two_apps_is_two_states,
+        a_commit_dropped_half_way_leaves_the_store_usable,
+    ];
+    locking: [
+        locked_states_are_loaded_in_the_order_asked,
+        who_has_locked_a_state_never_loses_its_commit,
+        a_dropped_lock_lets_others_go_on,
+        a_locked_commit_is_held_to_the_clock_as_it_is_then,
+        overlapping_batches_in_opposite_orders_never_fail_each_other,
+        batches_that_make_the_same_rows_never_fail_each_other,
+    ];
+    listing: [
+        a_listing_goes_on_where_the_page_before_ended,
+        keys_are_listed_in_the_order_of_their_bytes,
+        a_prefix_is_no_pattern,
+        a_listing_shows_one_app_only,
+    ];
+    remembering: [
+        a_history_is_of_one_key_and_begins_with_the_newest,
+    ];
+    waking: [
+        a_wake_up_reaches_only_its_node,
+        many_wake_ups_at_once_all_arrive,
+    ];
+}
+
 suite! { memory_wake_ups; waking: [
+    a_wake_up_reaches_only_its_node,
+    many_wake_ups_at_once_all_arrive,
+]; }
+suite! { redis_wake_ups; waking: [
     a_wake_up_reaches_only_its_node,
     many_wake_ups_at_once_all_arrive,
 ]; }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
 use latchgate_core::lock::{
@@ -52,6 +53,31 @@ pub async fn postgres() -> World {
 
 pub async fn postgres_wake_ups() -> World {
     postgres().await
+}
+
+pub async fn redis() -> World {
+    World::of(RedisStore::open(&redis_config(latchgate_testkit::redis::shared_url())).await.unwrap())
+}
+
+pub async fn redis_wake_ups() -> World {
+    redis().await
+}
+
+pub async fn redis_cluster() -> World {
+    let url = latchgate_testkit::redis_group::shared_cluster().await;
+    World::of(RedisStore::open(&redis_config(url)).await.unwrap())
+}
+
+/// Of keys that no other test has.
+pub fn redis_config(url: String) -> RedisConfig {
+    RedisConfig {
+        url,
+        prefix: format!("test-{:016x}", rand::random::<u64>()),
+        shards: 2,
+        timeout: PATIENCE,
+        history_retention: Duration::from_secs(3_600),
+        allow_eviction: false,
+    }
 }
 
 /// Of a database without a schema.

@@ -82,6 +82,9 @@ pub struct AcquireAnswer<'a> {
     expires_at: String,
     /// How long you stood in the queue, in ms, since you first came: with a ticket, earlier waits count.
     waited_ms: u64,
+    /// `volatile` where the store may forget the lease when it crashes or fails over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 /// Take a lock.
@@ -106,7 +109,7 @@ pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -
     let ask = request.into_ask(context, address)?;
     let (lease_id, wish) = (ask.lease_id.clone(), (ask.mode, ask.limit));
     match context.locks.acquire(address, ask).await {
-        Ok(Acquired::Granted(granted)) => Ok(json(&answer(address, &granted))),
+        Ok(Acquired::Granted(granted)) => Ok(json(&answer(context, address, &granted))),
         Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, wish)], &lease_id, &refused)),
         Ok(other) => Err(ended(&other)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
@@ -183,7 +186,7 @@ pub fn check_unchanged(resumed: &Resumed, lease_id: Option<&str>, priority: Opti
     Ok(())
 }
 
-fn answer<'a>(address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
+fn answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
     let lease = &granted.lease;
     AcquireAnswer {
         key: address.key.as_str(),
@@ -196,5 +199,6 @@ fn answer<'a>(address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
         ttl_ms: left_ms(lease, granted.now),
         expires_at: rfc3339(lease.expires_at),
         waited_ms: lease.waited_ms,
+        durability: context.durability(),
     }
 }

@@ -148,6 +148,7 @@ pub async fn events(context: &Context, key: &str, uri: &Uri, headers: &HeaderMap
         (status = 200, description = "Events as they happen; `data` of each is as here.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 501, description = "`only-keys-are-watched`: the locks live in a Redis Cluster", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

@@ -34,6 +34,9 @@ pub struct RenewAnswer<'a> {
     expires_at: String,
     /// Set when somebody asks for the lock back: the lease ends at its deadline.
     revocation: Option<RevocationAnswer>,
+    /// `volatile` where the store may forget the lease when it crashes or fails over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -79,6 +82,7 @@ pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<
             ttl_ms: left_ms(&lease, now),
             expires_at: rfc3339(lease.expires_at),
             revocation: RevocationAnswer::of(&lease, now),
+            durability: context.durability(),
         })),
         Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

@@ -88,6 +88,8 @@ fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> Refused
 fn severity(failure: &Failure) -> u8 {
     match failure {
         Failure::Overloaded(_) | Failure::ShuttingDown => 0,
+        // No failures of the moment: they count as refusals.
+        Failure::NoDurableStore | Failure::KeysApart { .. } | Failure::OnlyKeysAreWatched => 0,
         Failure::StoreUnavailable(_) => 1,
         Failure::OutcomeUnknown(_) => 2,
     }

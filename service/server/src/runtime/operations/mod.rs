@@ -156,6 +156,9 @@ impl Operations {
             }
             return inner.pre_on(second, Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
         }
+        if ask.durability == Durability::Durable && !inner.primary.gate.store().is_durable() {
+            return Err(Failure::NoDurableStore);
+        }
         let mut may_be_in_second = false;
         for _ in 0..PRE_ROUNDS_MAX {
             let error = match inner.pre_on_primary(&address, &claim, wait, may_be_in_second).await {
@@ -212,7 +215,7 @@ impl Operations {
                 return Ok(Told::Outcome { outcome: Outcome::StampMismatch, now: inner.primary.gate.clock_now() });
             }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
-                if is_permanent && inner.second.is_some() =>
+                if is_permanent && (inner.second.is_some() || !inner.primary.gate.store().is_durable()) =>
             {
                 return Ok(Told::PermanentNeedsDurable);
             }

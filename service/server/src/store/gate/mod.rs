@@ -103,6 +103,11 @@ pub trait GateStore: Send + Sync + 'static {
     /// Its name in logs and answers: `memory`, `sqlite`, `postgres`, `redis`.
     fn name(&self) -> &'static str;
 
+    /// Whether what it has acknowledged is on disk.
+    fn is_durable(&self) -> bool {
+        true
+    }
+
     /// Stores `record` if the id has none, in one round trip. `now` is the caller's estimate of the store's clock, by
     /// which the record was made.
     async fn claim(

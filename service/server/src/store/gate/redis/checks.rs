@@ -1,25 +1,20 @@
 //! What a server must be before a node trusts it with the gate.
 
-use anyhow::{Context, bail, ensure};
-use redis::aio::ConnectionManager;
+use anyhow::{bail, ensure};
+
+use crate::store::redis::checks::Info;
+use crate::store::redis::link::Link;
 
 /// # Errors
 /// When the server is older than 7.0, a replica, a node of a cluster, or evicts keys.
-pub(super) async fn check(connection: &mut ConnectionManager, allow_eviction: bool) -> anyhow::Result<()> {
-    let info: String = redis::cmd("INFO").query_async(connection).await.context("cannot ask Redis for INFO")?;
-    let field = |name: &str| {
-        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim).unwrap_or_default()
-    };
-    let major = field("redis_version").split('.').next().and_then(|major| major.parse::<u32>().ok());
-    ensure!(
-        major.is_some_and(|major| major >= 7),
-        "this Redis is {}: the gate needs 7.0 or later, for SET with NX and GET",
-        field("redis_version")
-    );
-    ensure!(field("role") != "slave", "this Redis is a replica: the gate writes");
+pub(super) async fn check(connection: &Link, allow_eviction: bool) -> anyhow::Result<()> {
+    let info = Info::of(connection).await?;
+    let version = info.field("redis_version");
+    ensure!(info.is_recent(), "this Redis is {version}: the gate needs 7.0 or later, for SET with NX and GET");
+    ensure!(info.field("role") != "slave", "this Redis is a replica: the gate writes");
     // A record and its app's suspects are written by one script, and would be in different slots.
-    ensure!(field("cluster_enabled") != "1", "this Redis has cluster mode enabled: the gate needs a single Redis");
-    let policy = field("maxmemory_policy");
+    ensure!(info.field("cluster_enabled") != "1", "this Redis has cluster mode enabled: the gate needs a single Redis");
+    let policy = info.field("maxmemory_policy");
     if policy != "noeviction" {
         if !allow_eviction {
             bail!(
@@ -29,7 +24,7 @@ pub(super) async fn check(connection: &mut ConnectionManager, allow_eviction: bo
         }
         tracing::warn!(policy, "Redis may evict the gate's records: operations may then run twice");
     }
-    if field("aof_enabled") == "0" {
+    if info.field("aof_enabled") == "0" {
         tracing::warn!("Redis has no append-only file: a restart forgets what has been done since its last snapshot");
     }
     Ok(())

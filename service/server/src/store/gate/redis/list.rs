@@ -5,18 +5,18 @@
 use latchgate_core::gate::{OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 use redis::RedisResult;
-use redis::aio::ConnectionManager;
 
 use super::layout::{self, Layout, Time, begins_with};
 use super::read_failed;
 use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
+use crate::store::redis::link::Link;
 
 /// How many keys one `SCAN` looks at.
 const SCAN_COUNT: usize = 500;
 
 /// The cursor is Redis's own and, when a step of `SCAN` found more than the page holds, the last id taken from it.
 pub(super) async fn scan(
-    connection: &mut ConnectionManager,
+    connection: &mut Link,
     layout: &Layout,
     app: &App,
     filter: &Filter,
@@ -65,7 +65,7 @@ pub(super) async fn scan(
 
 /// The cursor is the last id.
 pub(super) async fn suspects(
-    connection: &mut ConnectionManager,
+    connection: &mut Link,
     layout: &Layout,
     app: &App,
     filter: &Filter,
@@ -108,12 +108,7 @@ pub(super) async fn suspects(
 type Values = Vec<Option<Vec<u8>>>;
 type Fetched = Vec<(OperationId, Option<(OperationRecord, Timestamp)>)>;
 
-async fn fetch(
-    connection: &mut ConnectionManager,
-    layout: &Layout,
-    app: &App,
-    ids: &[OperationId],
-) -> Result<Fetched, ListError> {
+async fn fetch(connection: &mut Link, layout: &Layout, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }

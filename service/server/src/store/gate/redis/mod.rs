@@ -9,23 +9,19 @@ mod wake_ups;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationRecord};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, ErrorKind, IntoConnectionInfo, RedisError, Script};
+use redis::{ErrorKind, RedisError, Script};
 use tokio::sync::mpsc;
 
 use self::layout::{Layout, Time};
 use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
+use crate::store::redis::Place;
+use crate::store::redis::link::{Link, Target};
+use crate::store::redis::wake_ups::listen;
 use crate::store::{StoreError, Version};
-
-/// How many commands may be on their way on the one connection.
-const PIPELINE_MAX: usize = 1_024;
-/// How long the host of a connection may be silent at the level of TCP.
-const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Replaces or removes a record whose version is still the expected one, if the caller's clock is right; keeps the
 /// index of suspects; tells whoever waits. Answers the clock and whether it wrote.
@@ -34,6 +30,7 @@ static REPLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("re
 /// What the store needs to know.
 #[derive(Clone, Debug)]
 pub struct RedisGateConfig {
+    /// `redis://` or `redis+sentinel://`.
     pub url: String,
     /// What its keys begin with; no other program's may.
     pub prefix: String,
@@ -44,9 +41,8 @@ pub struct RedisGateConfig {
 }
 
 pub struct RedisGateStore {
-    client: Client,
     timeout: Duration,
-    connection: ConnectionManager,
+    connection: Link,
     layout: Layout,
 }
 
@@ -56,20 +52,11 @@ impl RedisGateStore {
     /// # Errors
     /// Says what is wrong with the URL or the server.
     pub async fn open(config: &RedisGateConfig) -> anyhow::Result<Self> {
-        // The error does not repeat the URL, which may have a password in it.
-        let info = config.url.as_str().into_connection_info();
-        let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
-        let client = client.map_err(|error| anyhow::anyhow!("not a redis URL: {error}"))?;
-        let manager = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(config.timeout))
-            .set_response_timeout(Some(config.timeout))
-            // Who asks while Redis is down is told so at once, and makes the next attempt to connect.
-            .set_number_of_retries(0)
-            .set_pipeline_buffer_size(PIPELINE_MAX);
-        let connection = ConnectionManager::new_with_config(client.clone(), manager).await;
-        let mut connection = connection.map_err(|error| anyhow::anyhow!("cannot connect to Redis: {error}"))?;
-        checks::check(&mut connection, config.allow_eviction).await?;
-        Ok(Self { client, timeout: config.timeout, connection, layout: Layout::new(&config.prefix) })
+        let target = Target::of(Place::parse(&config.url)?).context("the gate needs a single Redis")?;
+        // Who asks while Redis is down is told so, and makes the next attempt to connect.
+        let connection = Link::new(target, config.timeout);
+        checks::check(&connection, config.allow_eviction).await?;
+        Ok(Self { timeout: config.timeout, connection, layout: Layout::new(&config.prefix) })
     }
 
     async fn run_replace(
@@ -112,6 +99,10 @@ impl RedisGateStore {
 impl GateStore for RedisGateStore {
     fn name(&self) -> &'static str {
         "redis"
+    }
+
+    fn is_durable(&self) -> bool {
+        false
     }
 
     /// One round trip: `SET` cannot look at the clock, so `TIME` travels with it, and a claim that turns out to have
@@ -184,7 +175,10 @@ impl GateStore for RedisGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let listening = wake_ups::listen(self.client.clone(), self.layout.wake_ups(), self.timeout).await;
+        let target = self.connection.target().clone();
+        let server = move || std::future::ready(Ok(target.clone()));
+        let channel = self.layout.wake_ups();
+        let listening = listen(server, channel, self.timeout, wake_ups::unpack, || WakeUp::All).await;
         listening.map_err(|error| read_failed(&error))
     }
 
@@ -192,16 +186,6 @@ impl GateStore for RedisGateStore {
         let time = redis::cmd("TIME").query_async(&mut self.connection.clone()).await;
         Ok(layout::timestamp(time.map_err(|error| read_failed(&error))?))
     }
-}
-
-/// A host that vanishes without a word is noticed within seconds; otherwise its connection would be kept, and every
-/// command on it time out, for as long as the system repeats what is lost: a quarter of an hour.
-fn tcp_settings() -> TcpSettings {
-    let probes = TcpKeepalive::new().with_time(TCP_SILENCE_MAX).with_interval(Duration::from_secs(1)).with_retries(2);
-    let settings = TcpSettings::default().set_keepalive(probes);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(TCP_SILENCE_MAX);
-    settings
 }
 
 /// How long Redis keeps a record, in ms from `now`; None: for ever. Later by the clock bound than the record's end, as

@@ -1,0 +1,54 @@
+//! What a server must be before a node trusts it.
+
+use anyhow::{Context, bail, ensure};
+
+use super::link::Link;
+
+/// What a server says of itself.
+pub(in crate::store) struct Info(String);
+
+impl Info {
+    pub(in crate::store) async fn of(link: &Link) -> anyhow::Result<Self> {
+        let info =
+            link.send(&redis::cmd("INFO")).await.map_err(|failed| failed.error).context("cannot connect to Redis")?;
+        Ok(Self(redis::from_redis_value(info)?))
+    }
+
+    pub(in crate::store) fn field(&self, name: &str) -> &str {
+        let lines = self.0.lines();
+        let mut fields = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        fields.next().map(str::trim).unwrap_or_default()
+    }
+
+    /// Whether it is as recent as both stores need.
+    pub(in crate::store) fn is_recent(&self) -> bool {
+        let major = self.field("redis_version").split('.').next().and_then(|major| major.parse::<u32>().ok());
+        major.is_some_and(|major| major >= 7)
+    }
+}
+
+/// # Errors
+/// When the server is older than 7.0, a replica, part of a cluster that the URL does not speak of, or evicts keys.
+pub(super) async fn check(link: &Link, is_cluster: bool, allow_eviction: bool) -> anyhow::Result<()> {
+    let info = Info::of(link).await?;
+    ensure!(info.is_recent(), "this Redis is {}: locks need 7.0 or later", info.field("redis_version"));
+    ensure!(info.field("role") != "slave", "this Redis is a replica: locks can only be written on a master");
+    match (is_cluster, info.field("cluster_enabled") == "1") {
+        (false, true) => bail!("this Redis is part of a cluster: name it as redis+cluster://HOST,HOST"),
+        (true, false) => bail!("this Redis is not part of a cluster: name it as redis://HOST"),
+        _ => {}
+    }
+    let policy = info.field("maxmemory_policy");
+    if policy != "noeviction" {
+        ensure!(
+            allow_eviction,
+            "this Redis has maxmemory-policy {policy}: with its memory full it would forget locks that are held. Set it to \
+             noeviction, or start with --allow-eviction"
+        );
+        tracing::warn!(policy, "Redis may evict locks that are held: others may then take them");
+    }
+    if info.field("aof_enabled") == "0" {
+        tracing::warn!("Redis has no append-only file: a restart forgets every lock since its last snapshot");
+    }
+    Ok(())
+}

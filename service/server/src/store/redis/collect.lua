@@ -1,0 +1,21 @@
+-- Removes states that nobody needs any more, and entries of the index whose states have gone by themselves. Answers how many
+-- that was and which states are due, by their position.
+-- KEYS: the index; the states. ARGV: the address of each state.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local answer = {0}
+for i, address in ipairs(ARGV) do
+    local value = redis.call('GET', KEYS[i + 1])
+    local keep, notice, locked_until
+    if value then
+        keep, notice, locked_until = string.match(value, '^%d+ (%d+) (%S+) (%d+):')
+    end
+    if notice and notice ~= '-' then
+        if tonumber(notice) < now then answer[#answer + 1] = i end
+    elseif not value or (keep and tonumber(keep) < now and tonumber(locked_until) <= now) then
+        redis.call('DEL', KEYS[i + 1])
+        redis.call('ZREM', KEYS[1], address)
+        answer[1] = answer[1] + 1
+    end
+end
+return answer

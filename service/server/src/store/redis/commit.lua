@@ -1,0 +1,108 @@
+-- Writes the changes whose version holds, or all or none; tells their events; unlocks.
+--
+-- KEYS, where one server has everything: the index, the tail of events, that of renewals, the number of the last event; then
+-- for each change its state and its history. In a cluster, where the keys of a call are of one slot, for each change its
+-- state, its history, its renewals, and the number of its last event. Behind them, states to be unlocked.
+-- ARGV: 1 the caller's clock, ms, or '' for no matter; 2 how far it may be off; 3 how many changes; 4 whether one server has
+-- everything; 5 whether all or none; 6 whose locks do not count; 7, 8 events that a history keeps, and for how long, ms;
+-- 9, 10 the same of renewals; 11 how long any state is kept at least, ms. For each change: its address; the expected
+-- version, or '' to only tell events; the new value; until when it is kept; when it is due, or '-'; how many events;
+-- each of them.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local count, shared, own = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[6]
+local first, width = shared and 4 or 0, shared and 2 or 4
+
+local changes, at = {}, 12
+for i = 1, count do
+    local keys = first + (i - 1) * width
+    changes[i] = {
+        state = KEYS[keys + 1], history = KEYS[keys + 2],
+        renewed = shared and KEYS[3] or KEYS[keys + 3], counter = shared and KEYS[4] or KEYS[keys + 4],
+        address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], keep = ARGV[at + 3], notice = ARGV[at + 4],
+        told = tonumber(ARGV[at + 5]), events = at + 6,
+    }
+    at = at + 6 + changes[i].told
+end
+
+local function unlock()
+    for i = first + count * width + 1, #KEYS do
+        local value = redis.call('GET', KEYS[i])
+        if value and string.match(value, '^%d+ %d+ %S+ %d+:(%S*) ') == own then
+            value = string.gsub(value, '^(%d+ %d+ %S+) %S+', '%1 0:', 1)
+            redis.call('SET', KEYS[i], value, 'KEEPTTL')
+        end
+    end
+end
+
+local function holds(change)
+    if change.expected == '' then return true end
+    local value = redis.call('GET', change.state)
+    if not value then return change.expected == '0' end
+    local version, locked_until, locked_by = string.match(value, '^(%d+) %d+ %S+ (%d+):(%S*) ')
+    return version == change.expected and (locked_by == own or tonumber(locked_until) <= now)
+end
+
+local function write(change)
+    if change.expected == '' then return end
+    if change.notice ~= '-' then
+        redis.call('SET', change.state, change.value)
+    else
+        local keep = math.max(tonumber(change.keep), now + tonumber(ARGV[11]))
+        redis.call('SET', change.state, change.value, 'PXAT', string.format('%.0f', keep))
+    end
+    if shared and change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
+end
+
+local numbers = {}
+local function tell(change)
+    if change.told == 0 then return end
+    local number = numbers[change.counter] or tonumber(redis.call('GET', change.counter) or 0)
+    number = math.max(number, now * 1024)
+    for i = change.events, change.events + change.told - 1 do
+        number = number + 1
+        local id, event = string.format('%.0f-0', number), ARGV[i]
+        local renewed = string.sub(event, 1, 8) == 'renewed '
+        if shared then
+            redis.call('XADD', renewed and KEYS[3] or KEYS[2], id, 'a', change.address, 'e', event)
+        elseif renewed then
+            redis.call('XADD', change.renewed, 'MAXLEN', '~', ARGV[9], id, 'e', event)
+            redis.call('PEXPIRE', change.renewed, ARGV[10])
+        end
+        if not renewed then
+            redis.call('XADD', change.history, 'MAXLEN', '~', ARGV[7], id, 'e', event)
+            redis.call('PEXPIRE', change.history, ARGV[8])
+        end
+    end
+    numbers[change.counter] = number
+end
+
+if ARGV[1] ~= '' and math.abs(now - ARGV[1]) > tonumber(ARGV[2]) then
+    unlock()
+    return {now, 0}
+end
+local answer, complete = {now, 1}, true
+for i, change in ipairs(changes) do
+    local made = holds(change)
+    answer[i + 2] = made and 1 or 0
+    complete = complete and made
+end
+if complete or ARGV[5] ~= '1' then
+    for i, change in ipairs(changes) do
+        if answer[i + 2] == 1 then
+            write(change)
+            tell(change)
+        end
+    end
+else
+    for i = 1, count do answer[i + 2] = 0 end
+end
+for counter, number in pairs(numbers) do
+    if shared then
+        redis.call('SET', counter, string.format('%.0f', number))
+    else
+        redis.call('SET', counter, string.format('%.0f', number), 'PX', ARGV[8])
+    end
+end
+unlock()
+return answer

@@ -1,0 +1,281 @@
+//! A connection that is made anew when it breaks. Nothing that was sent is ever sent again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+};
+use tokio::time::timeout;
+
+use super::url::{Login, Place};
+use crate::store::StoreError;
+
+/// How many commands may be on their way on the one connection.
+const PIPELINE_MAX: usize = 1_024;
+/// How long the host of a connection may be silent at the level of TCP.
+const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// Which server a connection leads to.
+#[derive(Clone)]
+pub(in crate::store) enum Target {
+    One(Client),
+    /// The master that these Sentinels name at the time.
+    Master {
+        sentinels: Vec<Client>,
+        service: String,
+        login: Login,
+    },
+}
+
+/// A call that failed.
+pub(in crate::store) struct Failed {
+    pub(in crate::store) error: RedisError,
+    /// It may have reached the server.
+    pub(in crate::store) was_sent: bool,
+}
+
+/// A connection for many calls at once. Clones share it.
+#[derive(Clone)]
+pub(in crate::store) struct Link {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: Target,
+    timeout: Duration,
+    current: Mutex<Current>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Current {
+    connection: Option<MultiplexedConnection>,
+    /// Counts the connections.
+    number: u64,
+}
+
+impl Target {
+    /// # Errors
+    /// When it is a cluster.
+    pub(in crate::store) fn of(place: Place) -> anyhow::Result<Self> {
+        match place {
+            Place::One(client) => Ok(Self::One(client)),
+            Place::Sentinel { sentinels, service, login } => Ok(Self::Master { sentinels, service, login }),
+            Place::Cluster { .. } => anyhow::bail!("this needs a single Redis, and not a cluster"),
+        }
+    }
+
+    /// The server to connect to now.
+    pub(in crate::store) async fn client(&self, time_out: Duration) -> RedisResult<Client> {
+        let (sentinels, service, login) = match self {
+            Self::One(client) => return Ok(client.clone()),
+            Self::Master { sentinels, service, login } => (sentinels, service, login),
+        };
+        let mut last = RedisError::from(std::io::Error::other("no Sentinel knows this service"));
+        for sentinel in sentinels {
+            match master_of(sentinel, service, time_out).await {
+                Ok(Some(server)) => return login.client(&server),
+                Ok(None) => {}
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect(&self, time_out: Duration) -> RedisResult<MultiplexedConnection> {
+        let mut connection = connect(&self.client(time_out).await?, time_out).await?;
+        if matches!(self, Self::Master { .. }) {
+            let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
+            let role: String = redis::from_redis_value(role.into_iter().next().unwrap_or_default())?;
+            if role != "master" {
+                return Err(std::io::Error::other("the Sentinels name a server that is no master yet").into());
+            }
+        }
+        Ok(connection)
+    }
+}
+
+async fn master_of(sentinel: &Client, service: &str, time_out: Duration) -> RedisResult<Option<String>> {
+    let mut connection = connect(sentinel, time_out).await?;
+    let mut ask = redis::cmd("SENTINEL");
+    ask.arg("get-master-addr-by-name").arg(service);
+    let master: Option<(String, u16)> = ask.query_async(&mut connection).await?;
+    Ok(master.map(|(host, port)| server_of(&host, port)))
+}
+
+/// As a URL has it.
+pub(super) fn server_of(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+async fn connect(client: &Client, time_out: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(time_out))
+        .set_response_timeout(Some(time_out))
+        .set_pipeline_buffer_size(PIPELINE_MAX);
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    timeout(time_out, connecting)
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+}
+
+impl Link {
+    /// Connects with the first call. `timeout` is the longest wait for a connection, and for an answer.
+    pub(in crate::store) fn new(target: Target, timeout: Duration) -> Self {
+        let shared = Shared { target, timeout, current: Mutex::default(), connecting: tokio::sync::Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(in crate::store) fn target(&self) -> &Target {
+        &self.shared.target
+    }
+
+    pub(in crate::store) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
+        let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
+        let answer = command.query_async(&mut connection).await;
+        self.look_at(answer, number).map_err(Failed::sent)
+    }
+
+    pub(in crate::store) async fn send_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Failed> {
+        let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
+        let answer = commands.query_async(&mut connection).await;
+        self.look_at(answer, number).map_err(Failed::sent)
+    }
+
+    /// Whether the two are the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
+        if let Some(open) = self.open() {
+            return Ok(open);
+        }
+        let _turn = self.shared.connecting.lock().await;
+        if let Some(open) = self.open() {
+            return Ok(open);
+        }
+        let fresh = self.shared.target.connect(self.shared.timeout).await?;
+        let mut current = self.current();
+        current.number += 1;
+        current.connection = Some(fresh.clone());
+        Ok((fresh, current.number))
+    }
+
+    fn open(&self) -> Option<(MultiplexedConnection, u64)> {
+        let current = self.current();
+        current.connection.clone().map(|connection| (connection, current.number))
+    }
+
+    /// Forgets a connection that an answer shows to be useless.
+    fn look_at<T>(&self, answer: RedisResult<T>, number: u64) -> RedisResult<T> {
+        if let Err(error) = &answer
+            && (error.is_unrecoverable_error() || error.is_connection_dropped() || is_demoted(error))
+        {
+            let mut current = self.current();
+            if current.number == number {
+                current.connection = None;
+            }
+        }
+        answer
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For programs of commands that know no more than an error.
+impl ConnectionLike for Link {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let (mut connection, number) = self.connection().await?;
+            let answer = connection.req_packed_command(command).await;
+            self.look_at(answer, number)
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        commands: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move {
+            let (mut connection, number) = self.connection().await?;
+            let answer = connection.req_packed_commands(commands, offset, count).await;
+            self.look_at(answer, number)
+        })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// The server was a master once.
+fn is_demoted(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+}
+
+/// Errors with which a server says that it did nothing. Of a script that broke half-way nobody knows.
+const DID_NOTHING: [&str; 17] = [
+    "NOSCRIPT",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "MOVED",
+    "ASK",
+    "TRYAGAIN",
+    "CROSSSLOT",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+    "EXECABORT",
+];
+
+impl Failed {
+    pub(super) fn unsent(error: RedisError) -> Self {
+        Self { error, was_sent: false }
+    }
+
+    pub(super) fn sent(error: RedisError) -> Self {
+        Self { error, was_sent: true }
+    }
+
+    /// The connection had ended, be it long ago: nothing shows that before something is sent.
+    pub(super) fn is_dead_connection(&self) -> bool {
+        self.was_sent && self.error.is_connection_dropped()
+    }
+
+    pub(super) fn of_read(&self) -> StoreError {
+        if matches!(self.error.code(), Some("TRYAGAIN" | "MOVED" | "ASK")) {
+            return StoreError::Contended("a slot of the cluster is on its way to another master");
+        }
+        StoreError::Unavailable(self.error.to_string())
+    }
+
+    pub(super) fn of_write(&self) -> StoreError {
+        let did_nothing = !self.was_sent || self.error.code().is_some_and(|code| DID_NOTHING.contains(&code));
+        if did_nothing { self.of_read() } else { StoreError::OutcomeUnknown(self.error.to_string()) }
+    }
+}
+
+/// A host that vanishes without a word is noticed within seconds; otherwise its connection would be kept, and every
+/// command on it time out, for as long as the system repeats what is lost: a quarter of an hour.
+pub(super) fn tcp_settings() -> TcpSettings {
+    let probes = TcpKeepalive::new().with_time(TCP_SILENCE_MAX).with_interval(Duration::from_secs(1)).with_retries(2);
+    let settings = TcpSettings::default().set_keepalive(probes);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_SILENCE_MAX);
+    settings
+}

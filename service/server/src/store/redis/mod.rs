@@ -1,0 +1,277 @@
+//! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. A single server, the master
+//! of a service that Sentinels watch over, or a cluster. What it has acknowledged may be lost with it.
+
+pub(in crate::store) mod checks;
+mod cluster;
+mod commit;
+mod events;
+mod layout;
+pub(in crate::store) mod link;
+mod listing;
+mod scripts;
+mod servers;
+mod slot;
+mod url;
+pub(in crate::store) mod wake_ups;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use redis::Cmd;
+use tokio::sync::mpsc;
+
+use self::commit::Locker;
+use self::layout::{Layout, decode, timestamp};
+use self::link::Failed;
+use self::scripts::{Entry, read};
+use self::servers::Servers;
+pub(in crate::store) use self::url::Place;
+pub use self::url::is_redis;
+use super::{
+    Change, Collected, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Rule, Scope,
+    StoreError, WakeUp,
+};
+
+/// What a Redis store needs to know.
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    /// `redis://`, `redis+sentinel://` or `redis+cluster://`.
+    pub url: String,
+    /// What its keys begin with; no other program's may.
+    pub prefix: String,
+    pub shards: usize,
+    /// Longest wait for a connection, and for an answer.
+    pub timeout: Duration,
+    /// How long the history of a key is kept after its last event.
+    pub history_retention: Duration,
+    /// Start on a server that forgets locks when its memory is full.
+    pub allow_eviction: bool,
+}
+
+/// Clones share the connections.
+#[derive(Clone)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    servers: Servers,
+    layout: Layout,
+    shards: usize,
+    timeout: Duration,
+    history_ms: u64,
+    /// How far the collection has walked in a cluster: at which master, and Redis's own position there.
+    walk: Mutex<(usize, u64)>,
+}
+
+impl RedisStore {
+    /// Connects and checks that the servers are recent enough and keep what they are given.
+    ///
+    /// # Errors
+    /// Says what is wrong with the URL or a server.
+    pub async fn open(config: &RedisConfig) -> anyhow::Result<Self> {
+        let layout = Layout::new(&config.prefix)?;
+        let servers = Servers::open(Place::parse(&config.url)?, config.timeout).await?;
+        let masters =
+            servers.masters().await.map_err(|failed| anyhow::anyhow!("cannot connect to Redis: {}", failed.error))?;
+        for link in masters {
+            checks::check(&link, servers.is_cluster(), config.allow_eviction).await?;
+        }
+        let history_ms = u64::try_from(config.history_retention.as_millis()).unwrap_or(u64::MAX);
+        let shared = Shared {
+            servers,
+            layout,
+            shards: config.shards,
+            timeout: config.timeout,
+            history_ms: history_ms.clamp(1, layout::KEEP_UNTIL_MAX),
+            walk: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+/// Values as they are kept; `None` where there is none.
+type Values = Vec<Option<Vec<u8>>>;
+
+impl Shared {
+    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let Servers::One(link) = &self.servers else {
+            let home = addresses.first().map(|address| self.layout.state(address)).unwrap_or_default();
+            let (values, now) = futures::future::try_join(self.values(addresses), self.clock(&home)).await?;
+            return loaded(&values, now);
+        };
+        if addresses.is_empty() {
+            return loaded(&[], self.clock("").await?);
+        }
+        let mut both = redis::pipe();
+        both.add_command(self.get_all(addresses)).cmd("TIME");
+        let mut answer = link.send_all(&both).await;
+        if answer.as_ref().is_err_and(Failed::is_dead_connection) {
+            answer = link.send_all(&both).await;
+        }
+        let (values, time): (Values, (u64, u64)) = answer.map_err(|failed| failed.of_read())?;
+        loaded(&values, timestamp(time))
+    }
+
+    async fn values(&self, addresses: &[Address]) -> Result<Values, StoreError> {
+        if addresses.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.servers.is_cluster() {
+            let values = self.servers.ask("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
+            return read(values).map_err(StoreError::of_reading);
+        }
+        let get = |address: &Address| {
+            let key = self.layout.state(address);
+            let mut get = redis::cmd("GET");
+            get.arg(&key);
+            (key, get)
+        };
+        let gets: Vec<(String, Cmd)> = addresses.iter().map(get).collect();
+        let values = self.servers.ask_each(&gets).await.map_err(|failed| failed.of_read())?;
+        values.into_iter().map(|value| read(value).map_err(StoreError::of_reading)).collect()
+    }
+
+    fn get_all(&self, addresses: &[Address]) -> Cmd {
+        let mut get = redis::cmd("MGET");
+        for address in addresses {
+            get.arg(self.layout.state(address));
+        }
+        get
+    }
+
+    fn walk(&self) -> (usize, u64) {
+        *self.walk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_walk(&self, walk: (usize, u64)) {
+        *self.walk.lock().unwrap_or_else(PoisonError::into_inner) = walk;
+    }
+}
+
+fn loaded(values: &[Option<Vec<u8>>], now: Timestamp) -> Result<Loaded, StoreError> {
+    let states = values.iter().map(|value| decode(value.as_deref())).collect::<Result<_, _>>()?;
+    Ok(Loaded { states, now })
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn shards(&self) -> usize {
+        self.shared.shards
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
+    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
+        let first = self.shared.slot(addresses.first()?);
+        addresses.iter().position(|address| self.shared.slot(address) != first)
+    }
+
+    fn tells_of_prefixes(&self) -> bool {
+        !self.shared.servers.is_cluster()
+    }
+
+    fn node_id(&self) -> NodeId {
+        super::fresh_node_id()
+    }
+
+    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        self.shared.load(addresses).await
+    }
+
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        commit::write(&self.shared, now, changes, Rule::Each, Locker::default()).await
+    }
+
+    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        let (loaded, locked) = commit::lock(&self.shared, addresses).await?;
+        Ok((loaded, Box::new(locked)))
+    }
+
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        listing::list(&self.shared, app, prefix, after, limit).await
+    }
+
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        listing::collect(&self.shared, after, limit).await
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        let entries = events.iter().map(|(address, event)| Entry::of_event(address, event));
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        commit::put(&self.shared, None, &entries, Rule::Each, Locker::default()).await?;
+        Ok(())
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        events::page(&self.shared, app, scope, after, limit).await
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        events::last(&self.shared).await
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        events::history(&self.shared, app, key, before, limit).await
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        events::trim(&self.shared, older_than, renewed_before, limit).await
+    }
+
+    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        let publish = |(node, message): (&NodeId, String)| {
+            let channel = self.shared.layout.channel(node);
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(&channel).arg(message);
+            (channel, publish)
+        };
+        let messages: Vec<(String, Cmd)> = wake_ups::pack(wake_ups).into_iter().map(publish).collect();
+        self.shared.servers.send_each(&messages).await.map_err(|failed| failed.of_read())?;
+        Ok(())
+    }
+
+    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let server = move || {
+            let shared = Arc::clone(&shared);
+            async move { shared.servers.target().await.map_err(|failed| failed.error) }
+        };
+        let channel = self.shared.layout.channel(node);
+        let heard = wake_ups::listen(server, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
+        heard.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let key = self.shared.layout.secret();
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(fresh).arg("NX").arg("GET");
+        let kept = self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
+        Ok(read::<Option<Vec<u8>>>(kept)?.unwrap_or_else(|| fresh.to_vec()))
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.shared.clock("").await
+    }
+}

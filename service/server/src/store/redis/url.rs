@@ -1,0 +1,152 @@
+//! The URLs of Redis: one server, a service that Sentinels watch over, or a cluster.
+
+use anyhow::{anyhow, bail, ensure};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult};
+
+use super::link::tcp_settings;
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// Where Redis is, and how to log in there.
+#[derive(Clone)]
+pub(in crate::store) enum Place {
+    One(Client),
+    /// `redis+sentinel://USER:PASSWORD@SENTINEL,SENTINEL/SERVICE/DATABASE`; the login is for Redis itself.
+    Sentinel {
+        sentinels: Vec<Client>,
+        service: String,
+        login: Login,
+    },
+    /// `redis+cluster://USER:PASSWORD@NODE,NODE`
+    Cluster {
+        seeds: Vec<String>,
+        login: Login,
+    },
+}
+
+/// What of a URL is the same for every server: the user, with its `@`, and the database.
+#[derive(Clone, Default)]
+pub(in crate::store) struct Login {
+    user: String,
+    database: String,
+}
+
+impl Login {
+    /// `server` is `HOST:PORT`, with brackets around an IPv6 address.
+    pub(super) fn client(&self, server: &str) -> RedisResult<Client> {
+        Client::open(with_settings(&format!("redis://{}{server}/{}", self.user, self.database))?)
+    }
+}
+
+impl Place {
+    /// # Errors
+    /// Says what is wrong, without the URL: it may have a password in it.
+    pub(in crate::store) fn parse(url: &str) -> anyhow::Result<Self> {
+        if url.starts_with("rediss:") || url.starts_with("rediss+") {
+            bail!("rediss:// is TLS, which this program does not speak to Redis: use redis:// and a tunnel");
+        }
+        let place = if let Some(rest) = url.strip_prefix("redis+sentinel://") {
+            let (servers, path) = split(rest);
+            let (service, database) = path.split_once('/').unwrap_or((path, ""));
+            ensure!(!service.is_empty(), "redis+sentinel:// needs the name of the service: …SENTINEL,SENTINEL/SERVICE");
+            let login = Login { user: servers.user, database: database.to_owned() };
+            let sentinels = servers.hosts.iter().map(|host| Login::default().client(&with_port(host, SENTINEL_PORT)));
+            let sentinels = sentinels.collect::<RedisResult<_>>().map_err(|error| invalid(&error))?;
+            login.client("localhost").map_err(|error| invalid(&error))?;
+            Self::Sentinel { sentinels, service: service.to_owned(), login }
+        } else if let Some(rest) = url.strip_prefix("redis+cluster://") {
+            let (servers, path) = split(rest);
+            ensure!(path.is_empty() || path == "0", "a Redis Cluster has no databases but 0");
+            let login = Login { user: servers.user, database: String::new() };
+            let seeds: Vec<String> = servers.hosts.iter().map(|host| with_port(host, PORT)).collect();
+            for seed in &seeds {
+                login.client(seed).map_err(|error| invalid(&error))?;
+            }
+            Self::Cluster { seeds, login }
+        } else {
+            Self::One(with_settings(url).and_then(Client::open).map_err(|error| invalid(&error))?)
+        };
+        Ok(place)
+    }
+}
+
+/// Whether a URL is of Redis, in any of its forms.
+pub fn is_redis(url: &str) -> bool {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    matches!(scheme.split('+').next(), Some("redis" | "rediss"))
+}
+
+struct Servers {
+    user: String,
+    hosts: Vec<String>,
+}
+
+/// The servers, and the path behind them without its slash.
+fn split(rest: &str) -> (Servers, &str) {
+    let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, hosts) = servers.rsplit_once('@').map_or(("", servers), |(user, hosts)| (user, hosts));
+    let user = if user.is_empty() { String::new() } else { format!("{user}@") };
+    (Servers { user, hosts: hosts.split(',').map(str::to_owned).collect() }, path)
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, digits)| digits.parse::<u16>().is_ok());
+    // The last group of an IPv6 address is not a port: that comes behind the bracket.
+    if has_port && !(host.starts_with('[') && host.ends_with(']')) { host.to_owned() } else { format!("{host}:{port}") }
+}
+
+fn with_settings(url: &str) -> RedisResult<ConnectionInfo> {
+    Ok(url.into_connection_info()?.set_tcp_settings(tcp_settings()))
+}
+
+fn invalid(error: &redis::RedisError) -> anyhow::Error {
+    anyhow!("not a redis URL: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(client: &Client) -> String {
+        client.get_connection_info().addr().to_string()
+    }
+
+    #[test]
+    fn sentinels_are_asked_for_a_service_and_the_login_is_for_redis() {
+        let place = Place::parse("redis+sentinel://me:se%40cret@one,two:1234,[::1]/orders/3").unwrap();
+        let Place::Sentinel { sentinels, service, login } = place else { panic!("no sentinel") };
+        assert_eq!(sentinels.iter().map(at).collect::<Vec<_>>(), ["one:26379", "two:1234", "::1:26379"]);
+        assert!(sentinels.iter().all(|client| client.get_connection_info().redis_settings().password().is_none()));
+        assert_eq!(service, "orders");
+        let master = login.client("10.0.0.7:6380").unwrap();
+        let settings = master.get_connection_info().redis_settings();
+        assert_eq!((settings.username(), settings.password(), settings.db()), (Some("me"), Some("se@cret"), 3));
+        assert_eq!(at(&master), "10.0.0.7:6380");
+    }
+
+    #[test]
+    fn a_cluster_is_found_through_any_of_its_nodes() {
+        let place = Place::parse("redis+cluster://:secret@one:7000,two").unwrap();
+        let Place::Cluster { seeds, login } = place else { panic!("no cluster") };
+        assert_eq!(seeds, ["one:7000", "two:6379"]);
+        assert_eq!(login.client(&seeds[0]).unwrap().get_connection_info().redis_settings().password(), Some("secret"));
+    }
+
+    #[test]
+    fn what_is_no_url_of_redis_is_refused_without_repeating_it() {
+        let wrong = [
+            "redis+sentinel://:secret@one,two",
+            "redis+cluster://:secret@one/1",
+            "rediss://:secret@one",
+            "redis://:secret@",
+            "redis+cluster://",
+            "redis+cluster://one,,two",
+            "redis+sentinel://:secret@one/service/x",
+        ];
+        for url in wrong {
+            let error = Place::parse(url).err().unwrap_or_else(|| panic!("{url} was taken")).to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Messages from node to node by publish and subscribe.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::StreamExt;
+use latchgate_core::lock::NodeId;
+use latchgate_core::{Address, App, Key};
+use redis::aio::PubSubStream;
+use redis::{RedisError, RedisResult};
+use tokio::sync::mpsc;
+
+use super::link::Target;
+use crate::store::{WAKE_UPS_MAX, WakeUp};
+
+/// Keys in one message.
+const KEYS_MAX: usize = 64;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Packs addresses by node into messages: JSON arrays of `[app, key]`.
+pub(super) fn pack(wake_ups: &[(NodeId, Address)]) -> Vec<(&NodeId, String)> {
+    let mut by_node: BTreeMap<&NodeId, Vec<(&App, &Key)>> = BTreeMap::new();
+    for (node, Address { app, key }) in wake_ups {
+        by_node.entry(node).or_default().push((app, key));
+    }
+    let mut messages = Vec::new();
+    for (node, mut keys) in by_node {
+        keys.sort_unstable();
+        keys.dedup();
+        messages.extend(keys.chunks(KEYS_MAX).map(|keys| (node, serde_json::json!(keys).to_string())));
+    }
+    messages
+}
+
+pub(super) fn unpack(payload: &[u8]) -> Vec<WakeUp> {
+    let Ok(keys) = serde_json::from_slice::<Vec<(App, Key)>>(payload) else {
+        // Not one of ours to read: look at everything rather than at nothing.
+        return vec![WakeUp::All];
+    };
+    keys.into_iter().map(|(app, key)| WakeUp::Key(Address { app, key })).collect()
+}
+
+/// Listens on a connection of its own, for as long as the receiver lives. `again` is sent after every gap, in which
+/// messages may have been lost.
+///
+/// # Errors
+/// When the first connection fails; later ones are tried again and again.
+pub(in crate::store) async fn listen<T, S, F>(
+    server: S,
+    channel: String,
+    time_out: Duration,
+    read: fn(&[u8]) -> Vec<T>,
+    again: fn() -> T,
+) -> Result<mpsc::Receiver<T>, RedisError>
+where
+    T: Send + 'static,
+    S: Fn() -> F + Send + Sync + 'static,
+    F: Future<Output = RedisResult<Target>> + Send,
+{
+    let mut messages = Some(subscribe(&server, &channel, time_out).await?);
+    let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+    tokio::spawn(async move {
+        while !sender.is_closed() {
+            if let Some(messages) = messages.take() {
+                forward(messages, read, &sender).await;
+            }
+            match subscribe(&server, &channel, time_out).await {
+                Ok(fresh) => {
+                    messages = Some(fresh);
+                    let _ = sender.try_send(again());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot listen for wake-ups; trying again");
+                    tokio::select! {
+                        () = tokio::time::sleep(RECONNECT_PAUSE) => {}
+                        () = sender.closed() => {}
+                    }
+                }
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+async fn subscribe<F: Future<Output = RedisResult<Target>>>(
+    server: &impl Fn() -> F,
+    channel: &str,
+    time_out: Duration,
+) -> RedisResult<PubSubStream> {
+    let subscribing = async {
+        let client = server().await?.client(time_out).await?;
+        let mut subscription = client.get_async_pubsub().await?;
+        subscription.subscribe(channel).await?;
+        Ok(subscription.into_on_message())
+    };
+    let timed_out = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+    tokio::time::timeout(time_out, subscribing).await.unwrap_or_else(timed_out)
+}
+
+/// Passes messages on until the connection or the receiver is gone.
+async fn forward<T>(mut messages: PubSubStream, read: fn(&[u8]) -> Vec<T>, sender: &mpsc::Sender<T>) {
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            message = messages.next() => {
+                let Some(message) = message else { return };
+                for told in read(message.get_payload_bytes()) {
+                    // A full channel misses it; whoever waits looks again on a timer all the same.
+                    let _ = sender.try_send(told);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Locks in Redis, through its crashes.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::{Node, NotReady};
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::redis_group::shared_cluster;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::client::{
+    Answer, BIN, acquire, begun, embedded, get, granted, look, post, pre, release, renew, report, send,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn on(redis: &Redis) -> Node {
+    Node::start(BIN, &["--locks", &redis.url()]).await
+}
+
+/// A node on a cluster that other tests use too, with its gate elsewhere.
+async fn on_cluster() -> Node {
+    let prefix = format!("test-{:016x}", rand::random::<u64>());
+    Node::start(BIN, &["--locks", &shared_cluster().await, "--locks-prefix", &prefix, "--gate", "sqlite:gate.db"]).await
+}
+
+fn wait_for(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
+    post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())
+}
+
+async fn multilock(node: &Node, verb: &str, body: Value) -> Answer {
+    post(format!("{}/v1/multilocks/{verb}", node.base_url()), body.to_string()).await
+}
+
+async fn is_back(node: &Node) {
+    let answers = || async { get(node, "/readyz").await.status == 200 };
+    assert!(eventually(LONG, answers).await, "the node does not find its Redis again");
+}
+
+#[tokio::test]
+async fn every_grant_and_renewal_says_that_it_may_be_forgotten() {
+    let redis = Redis::start().await;
+    let node = on(&redis).await;
+    let grant = granted(&node, "k", json!({})).await;
+    let renewed = renew(&node, "k", &grant.text("lease_id")).await;
+    let locks = json!({ "locks": [{ "key": "a" }, { "key": "b" }], "lease_id": "mine" });
+    let many = multilock(&node, "acquire", locks).await;
+    let keys = json!({ "keys": ["a", "b"], "lease_id": "mine" });
+    let renewed_many = multilock(&node, "renew", keys).await;
+    for answer in [grant, renewed, many, renewed_many] {
+        assert_eq!((answer.status.as_u16(), &answer.body["durability"]), (200, &json!("volatile")), "{}", answer.body);
+    }
+    let elsewhere = granted(&embedded().await, "k", json!({})).await;
+    assert!(elsewhere.body.get("durability").is_none(), "{}", elsewhere.body);
+}
+
+#[tokio::test]
+async fn who_waits_outlasts_a_kill_9_of_redis_and_everybody_is_served() {
+    const WAITERS: usize = 12;
+    let mut redis = Redis::start().await;
+    let nodes = [on(&redis).await, on(&redis).await];
+    let first = granted(&nodes[0], "k", json!({ "ttl_ms": 600_000 })).await;
+    let mut waiting = JoinSet::new();
+    for number in 0..WAITERS {
+        let ask = json!({ "owner": number.to_string(), "wait_ms": 50_000, "ttl_ms": 600_000, "lease_id": format!("w{number}") });
+        waiting.spawn(wait_for(&nodes[number % 2], ask));
+    }
+    let all_wait = || async { look(&nodes[0], "k").await["waiters"] == WAITERS };
+    assert!(eventually(LONG, all_wait).await);
+
+    redis.kill9();
+    for node in &nodes {
+        let refused = || async {
+            let answer = tokio::time::timeout(LONG, acquire(node, "other", json!({}))).await.expect("no hang");
+            assert_eq!(answer.status, 503, "{}", answer.body);
+            answer.code() == "store-unavailable"
+        };
+        assert!(eventually(LONG, refused).await);
+        assert_eq!(get(node, "/healthz").await.status, 200);
+    }
+    redis.start_again().await;
+    for node in &nodes {
+        is_back(node).await;
+    }
+
+    let (mut token, mut lease_id) = (first.token(), first.text("lease_id"));
+    for round in 0..WAITERS {
+        let node = &nodes[round % 2];
+        let is_released = || async { release(node, "k", &lease_id).await.status == 200 };
+        assert!(eventually(LONG, is_released).await);
+        let grant = waiting.join_next().await.unwrap().unwrap();
+        assert_eq!(grant.status, 200, "{}", grant.body);
+        assert!(grant.token() > token);
+        (token, lease_id) = (grant.token(), grant.text("lease_id"));
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_is_503_and_not_a_hang() {
+    let mut redis = Redis::start().await;
+    let node = on(&redis).await;
+    granted(&node, "k", json!({})).await;
+    redis.pause();
+    let answer = tokio::time::timeout(LONG, acquire(&node, "other", json!({ "lease_id": "mine" }))).await;
+    assert_eq!(answer.expect("no hang").status, 503);
+    acquire(&node, "third", json!({})).await.assert_problem(503, "store-unavailable");
+    redis.resume();
+    let goes_on = || async { acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200 };
+    assert!(eventually(LONG, goes_on).await);
+}
+
+/// What a fail-over to an empty replica does, too: the lease is forgotten, and whoever had it can tell by its token.
+#[tokio::test]
+async fn a_redis_that_forgets_everything_forgets_leases_but_no_token_is_given_twice() {
+    let redis = Redis::start().await;
+    let (one, other) = (on(&redis).await, on(&redis).await);
+    let lost = granted(&one, "k", json!({ "owner": "lost", "ttl_ms": 600_000 })).await;
+    // No connection breaks, and the first node still remembers the state as it was.
+    redis.ask(&["flushall"]);
+    let next = granted(&other, "k", json!({ "owner": "next", "ttl_ms": 600_000 })).await;
+    assert!(next.token() > lost.token());
+    renew(&one, "k", &lost.text("lease_id")).await.assert_problem(410, "lease-lost");
+    acquire(&one, "k", json!({})).await.assert_problem(423, "lock-held");
+    let fence = |token: u64| {
+        let url = format!("{}/v1/locks/k/fence", one.base_url());
+        send(Client::new().post(url).body(json!({ "token": token }).to_string()))
+    };
+    fence(lost.token()).await.assert_problem(412, "stale-token");
+    assert_eq!(fence(next.token()).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_gate_is_beside_the_locks_and_keeps_nothing_durable() {
+    let redis = Redis::start().await;
+    let node = on(&redis).await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": "7" })).await;
+    let permanent = report(&node, &go, json!({ "outcome": "success", "permanent": true })).await;
+    permanent.assert_problem(400, "invalid-request");
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+    let durable = pre(&node, json!({ "operation": "charge", "contents": "8", "durability": "durable" })).await;
+    durable.assert_problem(400, "invalid-request");
+    assert_eq!(durable.body["field"], "durability");
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_multilock_needs_a_hash_tag() {
+    let node = on_cluster().await;
+    let locks = |keys: [&str; 2]| json!({ "locks": keys.map(|key| json!({ "key": key })), "lease_id": "mine" });
+    let refused = multilock(&node, "acquire", locks(["accounts/1", "accounts/2"])).await;
+    refused.assert_problem(422, "keys-in-different-slots");
+    assert_eq!(refused.body["index"], 1);
+    assert_eq!(look(&node, "accounts%2F1").await["held"], false);
+
+    let keys = ["accounts/{eu}/1", "accounts/{eu}/2"];
+    let taken = multilock(&node, "acquire", locks(keys)).await;
+    assert_eq!(taken.status, 200, "{}", taken.body);
+    acquire(&node, "accounts%2F%7Beu%7D%2F2", json!({})).await.assert_problem(423, "lock-held");
+    let released = multilock(&node, "release", json!({ "keys": keys, "lease_id": "mine" })).await;
+    assert_eq!(released.status, 200, "{}", released.body);
+}
+
+#[tokio::test]
+async fn in_a_cluster_only_keys_are_watched() {
+    let node = on_cluster().await;
+    get(&node, "/v1/events?prefix=a").await.assert_problem(501, "only-keys-are-watched");
+    let grant = granted(&node, "k", json!({ "owner": "me" })).await;
+    let history = get(&node, "/v1/locks/k/history").await;
+    assert_eq!(history.body["events"][0]["token"], grant.token(), "{}", history.body);
+}
+
+#[tokio::test]
+async fn a_cluster_has_no_place_for_the_gate() {
+    let refused = Node::try_start(BIN, &["--locks", &shared_cluster().await], &[]).await;
+    let Err(NotReady { log, .. }) = refused else { panic!("it was accepted") };
+    assert!(log.contains("--gate"), "{log}");
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_be_used_is_said_to_be() {
+    let evicting = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
+    let nowhere = "redis://:s3cret@127.0.0.1:1".to_owned();
+    let tls = "rediss://:s3cret@127.0.0.1:1".to_owned();
+    for (url, why) in [(evicting.url(), "maxmemory-policy"), (nowhere, "cannot connect to Redis"), (tls, "TLS")] {
+        let refused = Node::try_start(BIN, &["--locks", &url], &[]).await;
+        let Err(NotReady { log, .. }) = refused else { panic!("{url} was accepted") };
+        assert!(log.contains(why) && !log.contains("s3cret"), "{log}");
+    }
+}

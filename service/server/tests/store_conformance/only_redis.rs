@@ -1,0 +1,259 @@
+//! What nodes that share a Redis are promised besides: what is lost is lost as a whole, and nothing else with it.
+
+use std::time::Duration;
+
+use latchgate::store::redis::{RedisConfig, RedisStore};
+use latchgate::store::{Change, EventCursor, Scope, StoreError, Stored, Version, WakeUp};
+use latchgate_core::lock::{EventKind, NodeId};
+use latchgate_core::{Address, App};
+use latchgate_testkit::eventually;
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::redis_group::{RedisCluster, WatchedRedis};
+use tokio::time::timeout;
+
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, event, new, redis_config, state, tokens};
+
+const SOON: Duration = Duration::from_millis(800);
+
+async fn on(url: String) -> World {
+    World::of(RedisStore::open(&redis_config(url)).await.unwrap())
+}
+
+async fn refusal(config: &RedisConfig) -> String {
+    RedisStore::open(config).await.err().expect("it must be refused").to_string()
+}
+
+/// A second node's store, on the same keys.
+async fn two(url: String) -> [World; 2] {
+    let config = redis_config(url);
+    [World::of(RedisStore::open(&config).await.unwrap()), World::of(RedisStore::open(&config).await.unwrap())]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_known_of_a_redis_that_has_lost_its_memory_is_not_built_upon() {
+    let mut redis = Redis::start_with(&[("appendonly", "no")]).await;
+    let world = on(redis.url()).await;
+    let (key, other) = (at("key"), at("other"));
+    let known = world.write(&key, state(1), FOREVER).await;
+    world.write(&other, state(1), FOREVER).await;
+    redis.kill9();
+    redis.start_again().await;
+    assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
+    // It is found out by whoever knew it, and by whoever did not.
+    assert_eq!(world.commit(&[change(&key, known, state(2))]).await, [None]);
+    assert_eq!(world.load(&key).await, Stored::default());
+    let fresh = world.write(&key, state(3), FOREVER).await;
+    assert!(fresh > known);
+    assert_eq!(world.commit(&[change(&key, known, state(4))]).await, [None]);
+    assert_eq!(world.keys("").await, ["key"]);
+}
+
+/// As after a fail-over to a replica that lags: the key goes on from an earlier state, and counts on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_of_a_past_that_was_lost_is_not_taken_for_one_that_came_after() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let key = at("key");
+    let name = format!("{}:l:{{7:default:key}}", config.prefix);
+    let early = world.write(&key, state(1), FOREVER).await;
+    let value = redis.ask(&["get", &name]);
+    let lost = world.write(&key, state(2), FOREVER).await;
+    redis.ask(&["set", &name, value.trim_end_matches('\n')]);
+    assert_eq!(world.load(&key).await, Stored { version: early, state: state(1) });
+    for number in 3..10 {
+        let version = world.write(&key, state(number), FOREVER).await;
+        assert_ne!(version, lost);
+        assert_eq!(world.commit(&[change(&key, lost, state(99))]).await, [None]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_go_by_themselves_once_nobody_needs_them() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let (idle, due, kept) = (at("idle"), at("due"), at("kept"));
+    let soon = world.now().await.plus_ms(1);
+    world.write(&idle, state(1), soon).await;
+    world.write(&kept, state(1), FOREVER).await;
+    let noticed = Change { notice_at: Some(soon), keep_until: soon, ..new(&due, state(1)) };
+    assert!(world.commit(&[noticed]).await[0].is_some());
+    let left_ms = |key: &str| -> i64 {
+        let name = format!("{}:l:{{7:default:{key}}}", config.prefix);
+        redis.ask(&["pttl", &name]).trim().parse().unwrap()
+    };
+    // A minute at least: versions go by the clock.
+    assert!((1..=60_001).contains(&left_ms("idle")), "{}", left_ms("idle"));
+    assert!(left_ms("kept") > 1_000_000_000);
+    assert_eq!(left_ms("due"), -1, "it stays until it has been looked at");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_goes_past_entries_whose_states_have_gone() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
+    world.write_all(&addresses).await;
+    for number in (0..30).filter(|number| number % 10 != 9) {
+        redis.ask(&["del", &format!("{}:l:{{7:default:{number:02}}}", config.prefix)]);
+    }
+    let page = world.store.list(&App::default(), "", None, 3).await.unwrap();
+    assert_eq!(page.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["09", "19", "29"]);
+    assert_eq!(world.store.collect(None, 100).await.unwrap().removed, 27);
+    assert_eq!(redis.ask(&["zcard", &format!("{}:index", config.prefix)]).trim(), "3");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gap_in_the_wake_ups_is_told() {
+    let mut redis = Redis::start().await;
+    let world = on(redis.url()).await;
+    let mut heard = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    redis.kill9();
+    redis.start_again().await;
+    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::All));
+    let tell = || async { world.store.wake(&[(NodeId::new("node"), at("key"))]).await.is_ok() };
+    assert!(eventually(PATIENCE, tell).await);
+    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::Key(at("key"))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_away_has_done_nothing_and_one_that_hangs_may_have() {
+    let mut redis = Redis::start().await;
+    let config = RedisConfig { timeout: SOON, ..redis_config(redis.url()) };
+    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let now = world.now().await;
+    let changes = [new(&at("key"), state(1))];
+    redis.pause();
+    let told = world.store.commit(now, &changes).await;
+    assert!(matches!(told, Err(StoreError::OutcomeUnknown(_))), "{told:?}");
+    redis.resume();
+    redis.kill9();
+    // Its connection is dead, and then it cannot be reached at all.
+    let is_refused = || async { matches!(world.store.commit(now, &changes).await, Err(StoreError::Unavailable(_))) };
+    assert!(eventually(PATIENCE, is_refused).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_the_scripts_is_given_them_again() {
+    let redis = Redis::start().await;
+    let world = on(redis.url()).await;
+    for number in 1..4 {
+        world.write(&at("key"), state(number), FOREVER).await;
+        redis.ask(&["script", "flush"]);
+    }
+    assert_eq!(world.load(&at("key")).await.state, state(3));
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_or_is_no_single_master_is_refused() {
+    let redis = Redis::start_with(&[("maxmemory-policy", "volatile-lru")]).await;
+    let config = redis_config(redis.url());
+    let told = refusal(&config).await;
+    assert!(told.contains("volatile-lru") && told.contains("--allow-eviction"), "{told}");
+    assert!(RedisStore::open(&RedisConfig { allow_eviction: true, ..config.clone() }).await.is_ok());
+    let braces = RedisConfig { prefix: "a{b}".to_owned(), allow_eviction: true, ..config };
+    assert!(refusal(&braces).await.contains("--locks-prefix"));
+
+    let replica = Redis::start().await;
+    replica.ask(&["replicaof", "127.0.0.1", &redis.port().to_string()]);
+    assert!(refusal(&redis_config(replica.url())).await.contains("replica"));
+    let part = Redis::start_with(&[("cluster-enabled", "yes")]).await;
+    assert!(refusal(&redis_config(part.url())).await.contains("redis+cluster://"));
+    let alone = redis_config(replica.url().replace("redis://", "redis+cluster://"));
+    let told = refusal(&alone).await;
+    assert!(told.contains("cluster"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_keys_with_a_hash_tag_change_together_and_others_are_refused() {
+    let world = crate::worlds::redis_cluster().await;
+    let together = [at("accounts/{eu}/1"), at("accounts/{eu}/2"), at("{eu}")];
+    assert_eq!(world.store.first_apart(&together), None);
+    let changes: Vec<Change> = together.iter().map(|address| new(address, state(1))).collect();
+    assert!(world.commit_all(&changes).await.iter().all(Option::is_some));
+    // One is there by now.
+    let fresh = at("accounts/{eu}/3");
+    assert_eq!(world.commit_all(&[new(&fresh, state(2)), new(&together[0], state(2))]).await, [None, None]);
+    assert_eq!(world.load(&fresh).await, Stored::default());
+
+    let apart = [together[0].clone(), together[1].clone(), at("accounts/{us}/1")];
+    assert_eq!(world.store.first_apart(&apart), Some(2));
+    let (loaded, locked) = world.store.lock(&apart).await.unwrap();
+    let changes: Vec<Change> =
+        apart.iter().zip(&loaded.states).map(|(address, stored)| change(address, stored.version, state(3))).collect();
+    assert!(locked.commit_all(loaded.now, &changes).await.is_err());
+    assert_eq!(world.load(&apart[2]).await.version, Version::ABSENT);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_the_events_of_one_key_are_told_in_their_order() {
+    let world = crate::worlds::redis_cluster().await;
+    let key = at("key");
+    let before = world.store.last_event().await.unwrap();
+    for number in 1..=20 {
+        let kind = if number % 2 == 0 { EventKind::Granted } else { EventKind::Renewed };
+        world.tell(&key, &[event(kind, number)]).await;
+        world.tell(&at("other"), &[event(kind, 100 + number)]).await;
+    }
+    for after in [before, EventCursor::START] {
+        let told = world.told_until(Scope::Key(&key.key), after, 3, 20).await;
+        assert_eq!(tokens(&told), (1..=20).collect::<Vec<_>>());
+    }
+    let all = world.store.events(&App::default(), Scope::Prefix(""), before, 10).await;
+    assert!(all.is_err() && !world.store.tells_of_prefixes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_has_moved_is_followed() {
+    let cluster = RedisCluster::start().await;
+    let world = on(cluster.url()).await;
+    let key = at("key");
+    let version = world.write(&key, state(1), FOREVER).await;
+    // The slot of the text in braces.
+    let slot = cluster.masters[0].ask(&["cluster", "keyslot", "7:default:key"]).trim().to_owned();
+    let has_it = |master: &&Redis| !master.ask(&["cluster", "getkeysinslot", &slot, "9"]).trim().is_empty();
+    let from = cluster.masters.iter().find(has_it).unwrap();
+    let to = cluster.masters.iter().find(|master| master.port() != from.port()).unwrap();
+    let (from_id, to_id) = (from.ask(&["cluster", "myid"]), to.ask(&["cluster", "myid"]));
+    to.ask(&["cluster", "setslot", &slot, "importing", from_id.trim()]);
+    from.ask(&["cluster", "setslot", &slot, "migrating", to_id.trim()]);
+    // On its way: the key is here, and then there, and the slot is still the first master's.
+    assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
+    for name in from.ask(&["cluster", "getkeysinslot", &slot, "9"]).lines() {
+        from.ask(&["migrate", "127.0.0.1", &to.port().to_string(), name, "0", "5000"]);
+    }
+    assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
+    // Redis carries out no script of several keys on a slot that is on its way.
+    let told = world.store.commit(world.now().await, &[change(&key, version, state(2))]).await;
+    assert!(matches!(told, Err(StoreError::Contended(_))), "{told:?}");
+    for master in [to, from] {
+        master.ask(&["cluster", "setslot", &slot, "node", to_id.trim()]);
+    }
+    assert!(world.commit(&[change(&key, version, state(2))]).await[0].is_some());
+    assert_eq!(world.load(&key).await.state, state(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_fail_over_the_sentinels_say_where_to_go_on() {
+    let mut redis = WatchedRedis::start().await;
+    let [one, other] = two(redis.url()).await;
+    let mut heard = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    let key = at("key");
+    let version = one.write(&key, state(1), FOREVER).await;
+    // What the replica has received is not lost.
+    assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
+    redis.master.kill9();
+    let goes_on = || async {
+        one.store.load(std::slice::from_ref(&key)).await.is_ok_and(|loaded| loaded.states[0].version == version)
+    };
+    assert!(eventually(PATIENCE, goes_on).await, "{}", redis.log());
+    let writes = || async {
+        let Ok(now) = other.store.ping().await else { return false };
+        other.store.commit(now, &[change(&key, version, state(2))]).await.is_ok()
+    };
+    assert!(eventually(PATIENCE, writes).await, "{}", redis.log());
+    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::All));
+    assert_eq!(one.load(&key).await.state, state(2));
+}
