@@ -40,7 +40,7 @@ pub(super) struct Judged {
 pub(super) struct Decided {
     pub outcomes: Vec<latchgate_core::lock::Outcome>,
     pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
-    pub called: Option<Rank>,
+    pub called: Vec<Rank>,
     pub arrived: Vec<Rank>,
     pub refusals: HashMap<Rank, Refusal>,
 }

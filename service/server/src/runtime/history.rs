@@ -15,6 +15,8 @@ use crate::store::{EventCursor, LockStore, LoggedEvent, Scope, StoreError};
 
 /// How long a watcher may be behind what happens at other nodes: nobody tells it, it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at most often, however much is committed.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Events that a look takes at most.
 const LOOK_MAX: usize = 500;
 /// More ended waits than this at once are not entered.
@@ -98,8 +100,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next events, at least one, in the order in which they were committed; `None` when the node shuts down or the
-    /// store does not answer: the watcher comes back with the last event that it has seen.
+    /// Up to where it has looked: where to go on after a break.
+    pub fn seen(&self) -> EventCursor {
+        self.after
+    }
+
+    /// The next events in the order in which they were committed, or none if only others have passed by; `None` when the
+    /// node shuts down or the store does not answer: the watcher comes back with what it has seen.
     pub async fn next(&mut self) -> Option<Vec<LoggedEvent>> {
         loop {
             if self.node.closing.is_cancelled() {
@@ -112,15 +119,15 @@ impl Watch {
             let (events, after) = looked.ok()?.ok()?;
             let has_moved = after != self.after;
             self.after = after;
-            if !events.is_empty() {
+            if has_moved || !events.is_empty() {
                 return Some(events);
             }
-            if !has_moved {
-                tokio::select! {
-                    () = self.node.closing.cancelled() => return None,
-                    _ = timeout(LOOK_EVERY, self.news.changed()) => {}
-                }
+            tokio::select! {
+                () = self.node.closing.cancelled() => return None,
+                _ = timeout(LOOK_EVERY, self.news.changed()) => {}
             }
+            // What is committed meanwhile is looked for at once with it.
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use latchgate_core::lock::{
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::Locks;
 use super::call::{Acquired, Answer, Ask, Call, Delivery, Failure, Refused, RefusedBecause, WaiterId};
@@ -23,6 +23,11 @@ use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
 pub const MANY_MAX: usize = 64;
 /// Rounds of one attempt: lost races and wrong clocks.
 const ROUNDS_MAX: u32 = 8;
+
+/// Before the next try, when something is in the way that passes.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How often a give-back is tried.
+const GIVE_BACK_TRIES: u32 = 5;
 
 /// One key of a multilock.
 #[derive(Clone, Debug)]
@@ -218,10 +223,11 @@ impl Locks {
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
         let running = tokio::spawn(async move {
-            let deadline = tokio::time::Instant::now() + node.limits.store_timeout;
-            let Ok(Ok(_place)) = timeout_at(deadline, places.acquire_owned()).await else {
+            let Ok(Ok(_place)) = timeout(node.limits.store_timeout, places.acquire_owned()).await else {
                 return Err(Failure::Overloaded("too many multilocks at once"));
             };
+            // Counted from here: who has stood in line does not find the store slow for that.
+            let deadline = tokio::time::Instant::now() + node.limits.store_timeout;
             for _ in 0..ROUNDS_MAX {
                 if let Some(result) = round(&node, &addresses, &decide, deadline).await? {
                     return Ok(result);
@@ -241,7 +247,9 @@ async fn round<T>(
     deadline: tokio::time::Instant,
 ) -> Answer<Option<T>> {
     let asked = Instant::now();
-    let locked = timeout_at(deadline, node.store.lock(addresses)).await.unwrap_or_else(|_| Err(too_late()));
+    // States that somebody else keeps locked say nothing of the store.
+    let locked = timeout_at(deadline, node.store.lock(addresses)).await;
+    let locked = locked.unwrap_or(Err(StoreError::Contended("others keep these keys locked")));
     let (loaded, locked) = locked.map_err(|error| node.failure(&error.of_reading()))?;
     node.clock.learn(loaded.now, asked, Instant::now());
     let now = node.clock.now().unwrap_or(loaded.now);
@@ -296,6 +304,13 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: Reply) {
     let mut standing: Option<Standing> = None;
     loop {
         let (index, refused) = match attempt(&locks, &ask, place).await {
+            // Who waits goes on waiting, as with one key: its lease id makes another try safe.
+            Err(failure) if standing.is_some() && asked.elapsed() + RETRY_PAUSE < ask.wait && is_passing(&failure) => {
+                tokio::select! {
+                    () = reply.closed() => return,
+                    () = tokio::time::sleep(RETRY_PAUSE) => continue,
+                }
+            }
             Err(failure) => return drop(tell(reply, Err(failure))),
             Ok(Attempt::Ended { index, outcome }) => {
                 let (acquired, _) = super::shard::acquired(outcome, asked.elapsed(), arrival);
@@ -336,6 +351,11 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: Reply) {
             Err(failure) => return drop(tell(reply, Err(failure))),
         }
     }
+}
+
+/// Whether the next try may fare better.
+fn is_passing(failure: &Failure) -> bool {
+    matches!(failure, Failure::Overloaded(_) | Failure::StoreUnavailable(_) | Failure::OutcomeUnknown(_))
 }
 
 async fn attempt(locks: &Locks, ask: &Arc<ManyAsk>, place: Place) -> Answer<Attempt> {
@@ -397,16 +417,18 @@ async fn conclude(
     reply: Reply,
 ) {
     let now = locks.node.clock.latest().unwrap_or_default();
-    if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
-        let acquired = Acquired::LeaseLost(super::shard::run_out(&leases[index].0));
-        return drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
-    }
     let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
-    let told = tell(reply, Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now }));
-    if !is_new || told.await.is_ok() {
-        return;
+    if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
+        // One of them has run out meanwhile: all or none.
+        let acquired = Acquired::LeaseLost(super::shard::run_out(&leases[index].0));
+        drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
+    } else {
+        let told = tell(reply, Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now }));
+        if !is_new || told.await.is_ok() {
+            return;
+        }
     }
-    let addresses = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();
+    let addresses: Vec<Address> = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();
     let lease_id = ask.lease_id.clone();
     let decide = move |states: Vec<LockState>, now: Timestamp| {
         let mut writes = Vec::new();
@@ -419,8 +441,13 @@ async fn conclude(
         }
         Decision { result: (), writes }
     };
-    // If it fails, the leases end by their expiry.
-    let _ = locks.together(addresses, decide).await;
+    // If it goes on failing, the leases end by their expiry.
+    for _ in 0..GIVE_BACK_TRIES {
+        if locks.together(addresses.clone(), decide.clone()).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
 }
 
 fn refused(node: &Node, state: &LockState, refusal: Refusal, place: Place, asked: Instant, now: Timestamp) -> Refused {

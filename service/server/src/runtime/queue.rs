@@ -95,7 +95,7 @@ impl WaitQueue {
         }
         self.ranks.insert(waiter.id, rank);
         self.leases.entry(waiter.ask.lease_id.clone()).or_default().insert(rank);
-        if let Some(owner) = waiter.ask.owner.as_ref().filter(|_| waiter.ask.reentrant) {
+        if let Some(owner) = waiter.ask.owner.as_ref().filter(|_| may_nest(&waiter.ask)) {
             self.owners.entry(owner.clone()).or_default().insert(rank);
         }
         self.waiters.insert(rank, Box::new(waiter));
@@ -209,9 +209,8 @@ impl WaitQueue {
 
     /// Takes out everybody who waits.
     pub(super) fn take_waiting(&mut self) -> Vec<(usize, Rank, Waiter)> {
-        let ranks: Vec<Rank> = self.deadlines.iter().map(|(_, rank)| *rank).collect();
-        let place = |rank| (self.before(rank), rank);
-        let places: Vec<(usize, Rank)> = ranks.into_iter().map(place).collect();
+        let places = self.waiters.iter().enumerate().filter(|(_, (_, waiter))| waiter.deadline.is_some());
+        let places: Vec<(usize, Rank)> = places.map(|(before, (rank, _))| (before, *rank)).collect();
         places.into_iter().filter_map(|(before, rank)| Some((before, rank, self.remove(rank)?))).collect()
     }
 
@@ -228,6 +227,11 @@ impl WaitQueue {
     pub(super) fn before(&self, rank: Rank) -> usize {
         self.waiters.range(..rank).count()
     }
+}
+
+/// Permits are counted anew, whoever has them.
+fn may_nest(ask: &Acquire) -> bool {
+    ask.reentrant && ask.mode.permits() == 0
 }
 
 fn forget<K: Hash + Eq>(index: &mut HashMap<K, BTreeSet<Rank>>, key: &K, rank: Rank) {

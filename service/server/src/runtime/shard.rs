@@ -33,7 +33,7 @@ const BATCH_MAX: usize = 512;
 /// A cached state older than this is loaded again; well below the time for which idle rows are kept.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
 /// A state older than this does not tell whether somebody who comes holds the lock already, at another node.
-const OWNERS_MAX_AGE: Duration = Duration::from_millis(20);
+const JOIN_MAX_AGE: Duration = Duration::from_millis(20);
 /// How long a scout's place is kept for it to try its other keys.
 const SCOUT_HOLD: Duration = Duration::from_secs(2);
 /// How often waiters are looked after while the store is down.
@@ -334,7 +334,11 @@ impl Shard {
             room.next_look = None;
             let brought = brought.entry(address).or_default();
             let overdue = room.queue.take_overdue(now);
-            self.waiters -= overdue.len() + room.queue.drop_gone();
+            self.waiters -= overdue.len();
+            if overdue.is_empty() {
+                // All of them are walked past for it: not for each whose patience runs out.
+                self.waiters -= room.queue.drop_gone();
+            }
             let has_given_up = room.queue.give_up_kept(now);
             // If it was not patience that ran out, it is the store that has news.
             brought.must_load |= overdue.is_empty() && !has_given_up;
@@ -410,11 +414,14 @@ impl Shard {
         let state = &cached.stored.state;
         let is_waiting = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| waiter.deadline.is_some());
         let is_known = |rank: &Rank| room.queue.get(*rank).is_some_and(|waiter| state.knows(&waiter.ask.lease_id));
-        let is_old = cached.at.elapsed() > OWNERS_MAX_AGE;
+        // From an older state nobody is told that it may not have what another node may have granted it since.
+        if cached.at.elapsed() > JOIN_MAX_AGE && !brought.arrived.is_empty() {
+            return false;
+        }
         // Its owner may hold the lock already, it may go ahead of the queue, its limit may be wrong.
         let is_special = |ask: &Acquire| {
             let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
-            let may_hold = ask.reentrant && ask.owner.as_ref().is_some_and(|owner| is_old || is_holder(owner));
+            let may_hold = ask.reentrant && ask.owner.as_ref().is_some_and(is_holder);
             ask.barge || ask.mode.permits() > 0 || may_hold
         };
         let is_plain = |rank: &Rank| room.queue.get(*rank).is_none_or(|waiter| !is_special(&waiter.ask));
@@ -475,9 +482,8 @@ impl Shard {
             };
             let _ = waiter.reply.send(delivery);
         }
-        if let Some(rank) = decided.called
-            && let Some(waiter) = room.queue.remove(rank)
-        {
+        for rank in decided.called {
+            let Some(waiter) = room.queue.remove(rank) else { continue };
             self.waiters -= 1;
             room.queue.keep(rank, &waiter, answered + SCOUT_HOLD);
             let _ = waiter.reply.send(Delivery::new(Ok(Acquired::Called)));

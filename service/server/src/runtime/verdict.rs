@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Event, LockState, Mode, NodeId, Outcome, Place, Refusal, TURN_MS, Turn, step,
+    Acquire, Command, Event, LockState, Mode, NodeId, Outcome, Owner, Place, Refusal, TURN_MS, Turn, step,
 };
 
-use super::queue::{Rank, WaitQueue};
+use super::queue::{Rank, WaitQueue, Waiter};
 
 /// How long before its end a turn is refreshed, in ms: it is stated for [`TURN_MS`] and refreshed each 2 s.
 pub(super) const REFRESH_BEFORE_MS: u64 = TURN_MS - 2_000;
@@ -24,8 +24,8 @@ pub(super) struct Verdict {
     pub outcomes: Vec<Outcome>,
     /// Waiters that have their answer: granted, or refused for good.
     pub settled: Vec<(Rank, Outcome)>,
-    /// The scout whose turn has come. Its place stays.
-    pub called: Option<Rank>,
+    /// Scouts whose turn has come, or who hold the lock already. Their places stay.
+    pub called: Vec<Rank>,
     /// Why those who have just come do not get the lock.
     pub refusals: HashMap<Rank, Refusal>,
 }
@@ -48,7 +48,7 @@ pub(super) fn judge<'a>(
         events: Vec::new(),
         outcomes: Vec::with_capacity(commands.len()),
         settled: Vec::new(),
-        called: None,
+        called: Vec::new(),
         refusals: HashMap::new(),
     };
     for command in commands {
@@ -73,13 +73,9 @@ impl Verdict {
     fn admit(&mut self, queue: &WaitQueue, now: Timestamp) {
         for (rank, waiter) in queue.iter().filter(|(_, waiter)| !waiter.is_gone()) {
             let mut ask = waiter.ask.clone();
-            ask.behind |= self.is_behind_a_kept_place(queue, rank, &ask);
+            ask.behind |= self.is_behind_a_kept_place(queue, rank, waiter);
             if waiter.is_scout {
-                // What it truly asks for concerns other keys as well: it is called, and tries.
-                match step(&mut self.state.clone(), &Command::Acquire(ask), now).outcome {
-                    Outcome::Refused(_) => {}
-                    _ => self.called = Some(rank),
-                }
+                self.call(rank, ask, now);
                 return;
             }
             match self.step(&Command::Acquire(ask), now) {
@@ -91,9 +87,18 @@ impl Verdict {
         }
     }
 
-    /// Readers do not stand in each other's way.
-    fn is_behind_a_kept_place(&self, queue: &WaitQueue, rank: Rank, ask: &Acquire) -> bool {
-        let goes_together = |kept: &Acquire| kept.mode == Mode::Shared && ask.mode == Mode::Shared;
+    /// What a scout truly asks for concerns other keys as well: it is called, and tries.
+    fn call(&mut self, rank: Rank, ask: Acquire, now: Timestamp) {
+        let outcome = step(&mut self.state.clone(), &Command::Acquire(ask), now).outcome;
+        if !matches!(outcome, Outcome::Refused(_)) && !self.called.contains(&rank) {
+            self.called.push(rank);
+        }
+    }
+
+    /// Readers do not stand in each other's way; but the try of a scout heeds the turn that a kept place has in the state.
+    fn is_behind_a_kept_place(&self, queue: &WaitQueue, rank: Rank, waiter: &Waiter) -> bool {
+        let is_reader = waiter.ask.mode == Mode::Shared && !waiter.is_scout;
+        let goes_together = |kept: &Acquire| kept.mode == Mode::Shared && is_reader;
         let mut before = queue.kept().take_while(|(kept, _)| *kept < rank);
         before.any(|(_, kept)| !goes_together(kept) && !self.state.knows(&kept.lease_id))
     }
@@ -108,13 +113,20 @@ impl Verdict {
         now: Timestamp,
     ) {
         let holding = self.state.holders().iter().flat_map(|lease| queue.asking_for(&lease.lease_id));
-        let owning = self.state.holders().iter().flat_map(|lease| queue.asking_as(&lease.owner));
+        // Permits are counted anew, whoever has them.
+        let owners = self.state.holders().iter().filter(|lease| lease.mode.permits() == 0).map(|lease| &lease.owner);
+        let owners: HashSet<&Owner> = owners.collect();
+        let owning = owners.into_iter().flat_map(|owner| queue.asking_as(owner));
         let repetitions: BTreeSet<Rank> = maybe_granted.copied().chain(holding).chain(owning).collect();
         let settled: HashSet<Rank> = self.settled.iter().map(|(rank, _)| *rank).collect();
         for rank in repetitions.into_iter().filter(|rank| !settled.contains(rank)) {
-            let Some(waiter) = queue.get(rank).filter(|waiter| !waiter.is_scout) else { continue };
+            let Some(waiter) = queue.get(rank) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;
+            if waiter.is_scout {
+                self.call(rank, ask, now);
+                continue;
+            }
             match self.step(&Command::Acquire(ask), now) {
                 Outcome::Refused(refusal) => {
                     self.refusals.insert(rank, refusal);

@@ -173,6 +173,7 @@ every_store! {
         a_client_that_goes_away_while_it_waits_leaves_nothing,
         a_client_that_goes_away_in_the_moment_of_the_grant_leaves_nothing,
         a_grant_that_was_repeated_stays_when_its_first_client_goes,
+        a_repetition_behind_others_hears_of_its_leases,
         opposite_orders_of_keys_do_not_block_each_other,
         each_key_has_its_own_mode,
         what_cannot_be_granted_ever_is_said_at_once_and_holds_nothing,

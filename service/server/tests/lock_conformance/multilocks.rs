@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::runtime::{Acquired, Ask, ManyAsk, RefusedBecause, ReleasedMany, RenewedMany, Wanted};
+use latchgate::runtime::{
+    Acquired, AcquiredMany, Answer, Ask, Locks, ManyAsk, RefusedBecause, ReleasedMany, RenewedMany, Wanted,
+};
 use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
 
 use crate::asking::{ask, at, granted, id, owner, refused, take, wait};
@@ -133,29 +135,63 @@ pub async fn a_client_that_goes_away_while_it_waits_leaves_nothing(world: &World
     assert_eq!(holders_at(&node, &KEYS).await, ["next", "next", "next"]);
 }
 
+/// An acquire of all keys that has been granted, and whose answer nobody has taken yet; with the lease id.
+async fn unheard(node: &Locks) -> (impl Future<Output = Answer<AcquiredMany>> + use<>, String) {
+    for round in 0.. {
+        let (node, name) = (node.clone(), format!("me-{round}"));
+        let ask = waiting(all(&name, &KEYS));
+        let mut acquire = Box::pin({
+            let node = node.clone();
+            async move { node.acquire_many(ask).await }
+        });
+        if poll!(&mut acquire).is_pending() {
+            until_held_at(&node, &KEYS, &name).await;
+            return (acquire, name);
+        }
+        // It was faster than the first look.
+        release_all(&node, &name, &KEYS).await;
+    }
+    unreachable!()
+}
+
 pub async fn a_client_that_goes_away_in_the_moment_of_the_grant_leaves_nothing(world: &World) {
     let node = world.node().await;
-    let mut unheard = Box::pin(node.acquire_many(waiting(all("gone", &KEYS))));
-    assert!(poll!(&mut unheard).is_pending());
-    until_held_at(&node, &KEYS, "gone").await;
+    let (unheard, name) = unheard(&node).await;
     drop(unheard);
     until_held_at(&node, &KEYS, "").await;
     // As if it had never been: the same lease id is good for another try.
-    all_granted(node.acquire_many(all("gone", &KEYS)).await);
+    all_granted(node.acquire_many(all(&name, &KEYS)).await);
 }
 
 pub async fn a_grant_that_was_repeated_stays_when_its_first_client_goes(world: &World) {
     let node = world.node().await;
-    let mut unheard = Box::pin(node.acquire_many(waiting(all("me", &KEYS))));
-    assert!(poll!(&mut unheard).is_pending());
-    until_held_at(&node, &KEYS, "me").await;
-    let repeated = all_granted(node.acquire_many(all("me", &KEYS)).await);
+    let (unheard, name) = unheard(&node).await;
+    let repeated = all_granted(node.acquire_many(all(&name, &KEYS)).await);
     drop(unheard);
     for _ in 0..3 {
         // Whatever the first leaves to be done comes before this, or finds the leases claimed.
-        assert_eq!(renew_all(&node, "me", &KEYS).await, []);
+        assert_eq!(renew_all(&node, &name, &KEYS).await, []);
     }
     assert_eq!(node.inspect(&at("a")).await.unwrap().state.holders()[0].token, repeated[0].token);
+}
+
+/// The answer to the first acquire is lost while it waits; the client repeats it, and stands behind somebody else.
+pub async fn a_repetition_behind_others_hears_of_its_leases(world: &World) {
+    let node = world.node().await;
+    take(&node, &at("b"), ask("holder")).await;
+    let first = join_all(&node, waiting(all("me", &KEYS))).await;
+    until_waiting_at(&node, "b", 1).await;
+    let behind = join_all(&node, waiting(all("behind", &KEYS))).await;
+    until_waiting_at(&node, "b", 2).await;
+    let again = join_all(&node, waiting(all("me", &KEYS))).await;
+    until_waiting_at(&node, "b", 3).await;
+    node.release(&at("b"), id("holder")).await.unwrap();
+    let first = all_granted(all_joined(first).await);
+    let again = all_granted(all_joined(again).await);
+    assert_eq!(first.len(), again.len());
+    assert!(first.iter().zip(&again).all(|(one, other)| one.token == other.token));
+    release_all(&node, "me", &KEYS).await;
+    all_granted(all_joined(behind).await);
 }
 
 pub async fn opposite_orders_of_keys_do_not_block_each_other(world: &World) {

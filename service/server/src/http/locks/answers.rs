@@ -14,6 +14,9 @@ use crate::runtime::{Acquired, Failure, Refused, RefusedBecause};
 /// Longest advice to wait: a lock may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
+/// Holders that a refusal names; a GET names them all.
+const HOLDERS_SHOWN_MAX: usize = 16;
+
 /// A lease as others may see it: without its id.
 #[derive(Serialize, ToSchema)]
 pub struct Holder {
@@ -107,7 +110,8 @@ pub fn refusal(refused: &Refused) -> Problem {
     };
     let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
     let problem = Problem::new(code, detail)
-        .with("holders", holders(&refused.holders, refused.now))
+        .with("holders", holders(&refused.holders[..refused.holders.len().min(HOLDERS_SHOWN_MAX)], refused.now))
+        .with("holders_count", refused.holders.len())
         .with("waiters", refused.waiters)
         .with("position", refused.position);
     match refused.why {

@@ -180,12 +180,23 @@ async fn stream_of(
     Ok(([("x-accel-buffering", "no")], stream).into_response())
 }
 
+/// Begins with an id alone, and has one wherever only other keys' events have passed by: a client that comes back with it
+/// misses nothing and looks at nothing twice.
 fn sent(watch: Watch) -> impl Stream<Item = Result<Sent, Infallible>> {
+    let begun = stream::once(std::future::ready(Ok(seen(&watch))));
     let batches = stream::unfold(watch, |mut watch| async move {
         let events = watch.next().await?;
-        Some((events, watch))
+        let mut frames: Vec<Sent> = events.iter().map(sent_event).collect();
+        if frames.is_empty() {
+            frames.push(seen(&watch));
+        }
+        Some((frames, watch))
     });
-    batches.flat_map(|events| stream::iter(events.into_iter().map(|event| Ok(sent_event(&event)))))
+    begun.chain(batches.flat_map(|frames| stream::iter(frames.into_iter().map(Ok))))
+}
+
+fn seen(watch: &Watch) -> Sent {
+    Sent::default().id(watch.seen().to_string())
 }
 
 fn sent_event(event: &LoggedEvent) -> Sent {
