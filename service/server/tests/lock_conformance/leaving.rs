@@ -1,8 +1,8 @@
-use futures::poll;
 use latchgate::runtime::Locks;
 
 use crate::asking::{
-    granted, hold, holder, inspect, join, joined, key, release, take, until_free, until_held_by, until_waiting, wait,
+    granted, hold, holder, inspect, join, joined, key, release, send_unheard, take, until_free, until_held_by,
+    until_waiting, wait,
 };
 use crate::worlds::World;
 
@@ -44,7 +44,7 @@ pub async fn a_grant_that_was_repeated_is_not_given_back(world: &World) {
     let node = world.node().await;
     let address = key();
     let mut unheard = Box::pin(node.acquire(&address, wait("me")));
-    assert!(poll!(&mut unheard).is_pending());
+    send_unheard(&mut unheard).await;
     until_held_by(&node, "me").await;
     let repeated = take(&node, &key(), wait("me")).await.lease;
     drop(unheard);
@@ -59,7 +59,7 @@ pub async fn a_grant_that_was_repeated_is_not_given_back(world: &World) {
 async fn grant_to_nobody(node: &Locks, lease: &str, next: Option<&str>) -> u64 {
     let address = key();
     let mut unheard = Box::pin(node.acquire(&address, wait(lease)));
-    assert!(poll!(&mut unheard).is_pending());
+    send_unheard(&mut unheard).await;
     until_held_by(node, lease).await;
     let token = inspect(node).await.state.token();
     if let Some(next) = next {
