@@ -12,6 +12,7 @@
 
 pub mod node;
 pub mod postgres;
+pub mod proxy;
 pub mod redis;
 
 mod ports;

@@ -5,39 +5,41 @@
 //! back only when its user says that it is done; in every other case it is closed.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::{ConnectOptions, Connection};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 type Options<C> = <C as Connection>::Options;
 
 pub(super) struct Connections<C: Connection> {
     options: Options<C>,
     idle: Mutex<Vec<C>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
 }
 
 impl<C: Connection> Connections<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
-    pub(super) fn new(options: Options<C>, max: usize) -> Self {
-        Self { options, idle: Mutex::new(Vec::with_capacity(max)), permits: Semaphore::new(max) }
+    pub(super) fn new(options: Options<C>, max: usize) -> Arc<Self> {
+        let idle = Mutex::new(Vec::with_capacity(max));
+        Arc::new(Self { options, idle, permits: Arc::new(Semaphore::new(max)) })
     }
 
     /// Lends an idle connection, or opens one; waits while all are lent.
     ///
     /// # Errors
     /// When a connection cannot be opened.
-    pub(super) async fn lend(&self) -> Result<Loan<'_, C>, sqlx::Error> {
-        let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
+    pub(super) async fn lend(self: &Arc<Self>) -> Result<Loan<C>, sqlx::Error> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let idle = self.idle().pop();
+        let is_new = idle.is_none();
         let connection = match idle {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        Ok(Loan { connection: Some(connection), home: self, _permit: permit })
+        Ok(Loan { connection: Some(connection), is_new, home: Arc::clone(self), _permit: permit })
     }
 
     /// Opens a connection that is not of the stack.
@@ -59,19 +61,25 @@ where
 }
 
 /// A connection for one use. Dropped without [`Loan::done`], it is closed.
-pub(super) struct Loan<'a, C: Connection>
+pub(super) struct Loan<C: Connection>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
     connection: Option<C>,
-    home: &'a Connections<C>,
-    _permit: SemaphorePermit<'a>,
+    is_new: bool,
+    home: Arc<Connections<C>>,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl<C: Connection> Loan<'_, C>
+impl<C: Connection> Loan<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
+    /// Whether it has been opened for this loan: nobody has used it before.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Gives the connection back: nothing is under way on it any more.
     pub(super) fn done(mut self) {
         if let Some(connection) = self.connection.take() {
@@ -81,7 +89,7 @@ where
 }
 
 /// A connection that was not given back failed or was abandoned, and those that lie idle may be as dead.
-impl<C: Connection> Drop for Loan<'_, C>
+impl<C: Connection> Drop for Loan<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
@@ -92,7 +100,7 @@ where
     }
 }
 
-impl<C: Connection> Deref for Loan<'_, C>
+impl<C: Connection> Deref for Loan<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {
@@ -103,7 +111,7 @@ where
     }
 }
 
-impl<C: Connection> DerefMut for Loan<'_, C>
+impl<C: Connection> DerefMut for Loan<C>
 where
     Options<C>: ConnectOptions<Connection = C>,
 {

@@ -5,7 +5,9 @@
 mod bad_input;
 mod bad_operations;
 mod client;
+mod fail_over;
 mod gate_nodes;
+mod hold_off;
 mod leases;
 mod operations;
 mod outage;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, TermId, Version};
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Place, step,
 };
@@ -62,6 +62,7 @@ pub async fn postgres_config() -> PostgresConfig {
         shards: 4,
         statement_timeout: PATIENCE,
         allow_volatile: false,
+        trust_promotion: false,
     }
 }
 
@@ -197,7 +198,15 @@ pub fn at(key: &str) -> Address {
 
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
     let address = address.clone();
-    Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until: FOREVER }
+    Change {
+        address,
+        expected,
+        state,
+        events: Vec::new(),
+        notice_at: None,
+        keep_until: FOREVER,
+        term: TermId::default(),
+    }
 }
 
 pub fn new(address: &Address, state: LockState) -> Change {
@@ -238,6 +247,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         node: NodeId::new("node"),
         place: Place { priority: 1, arrival: now, serial: 0 },
         behind: false,
+        hold_off: None,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();

@@ -81,7 +81,7 @@ pub struct SqliteGateStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway; the second connection reads meanwhile.
     writer: Arc<Connections<SqliteConnection>>,
-    reader: Connections<SqliteConnection>,
+    reader: Arc<Connections<SqliteConnection>>,
     listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
 }
 
@@ -92,7 +92,7 @@ impl SqliteGateStore {
     /// # Errors
     /// When the file cannot be opened or written.
     pub async fn open(path: &Path) -> anyhow::Result<Self> {
-        Self::open_beside(path, Arc::new(Connections::new(options(path), 1))).await
+        Self::open_beside(path, Connections::new(options(path), 1)).await
     }
 
     /// The same in a file that another store writes too, through `writer`.
@@ -119,7 +119,7 @@ impl SqliteGateStore {
         At::new(self.clock.now(), answer)
     }
 
-    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+    async fn lend_reader(&self) -> Result<Loan<SqliteConnection>, StoreError> {
         self.reader.lend().await.map_err(|error| unavailable(&error))
     }
 

@@ -1,6 +1,7 @@
 //! Batches of changes, each written in one statement.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use latchgate_core::lock::Event;
@@ -8,13 +9,17 @@ use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
+use super::cluster::Cluster;
 use super::rows::read_timestamp;
 use super::{events, statements};
+use crate::store::connections::Loan;
 use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
 
-/// Row locks, held by the open transaction of a connection of its own.
+/// Row locks, held by the open transaction of a connection. Unless the transaction is brought to its end, the connection is
+/// closed, and they go with it.
 pub(super) struct Locked {
-    pub connection: PgConnection,
+    pub connection: Loan<PgConnection>,
+    pub cluster: Arc<Cluster>,
 }
 
 #[async_trait]
@@ -32,12 +37,17 @@ impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(error.to_string());
         let committed = write(&mut self.connection, now, changes).await.map_err(unavailable)?;
-        if rule == Rule::AllOrNone && !committed.result.is_complete() {
-            sqlx::query("rollback").execute(&mut self.connection).await.map_err(unavailable)?;
+        if committed.result == CommitResult::TermOver || rule == Rule::AllOrNone && !committed.result.is_complete() {
+            sqlx::query("rollback").execute(&mut *self.connection).await.map_err(unavailable)?;
+            if committed.result == CommitResult::TermOver {
+                self.cluster.confirm(&mut self.connection).await.map_err(unavailable)?;
+            }
+            self.connection.done();
             return Ok(Committed { result: committed.result.undone(), ..committed });
         }
-        let done = sqlx::query("commit").execute(&mut self.connection).await;
+        let done = sqlx::query("commit").execute(&mut *self.connection).await;
         done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+        self.connection.done();
         Ok(committed)
     }
 }
@@ -51,9 +61,10 @@ pub(super) async fn write(
     let mut order: Vec<usize> = (0..changes.len()).collect();
     order.sort_unstable_by(|&a, &b| changes[a].address.cmp(&changes[b].address));
     let sorted = || order.iter().map(|&index| &changes[index]);
-    let column = |value: fn(&Change, Timestamp) -> u64| -> Vec<i64> {
-        sorted().map(|change| value(change, now).cast_signed()).collect()
-    };
+    let versions: Vec<Version> = changes.iter().map(|_| Version::fresh()).collect();
+    let column =
+        |value: fn(&Change) -> u64| -> Vec<i64> { sorted().map(|change| value(change).cast_signed()).collect() };
+    let term = changes.first().map(|change| change.term).unwrap_or_default();
     let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let has_new = changes.iter().any(|change| change.expected == Version::ABSENT);
@@ -68,30 +79,33 @@ pub(super) async fn write(
     let query = sqlx::query(statement)
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
-        .bind(column(|change, now| change.expected.next(now).number()))
-        .bind(column(|change, _| change.expected.number()))
-        .bind(column(|change, _| change.keep_until.as_ms()))
+        .bind(order.iter().map(|&index| versions[index].number().cast_signed()).collect::<Vec<i64>>())
+        .bind(column(|change| change.expected.number()))
+        .bind(column(|change| change.keep_until.as_ms()))
         .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<Option<i64>>>())
         .bind(states)
         .bind(now.as_ms().cast_signed())
-        .bind(CLOCK_BOUND_MS.cast_signed());
+        .bind(CLOCK_BOUND_MS.cast_signed())
+        .bind(term.number().cast_signed());
     let query = if told.is_empty() { query } else { events::bind(query, &told)? };
     let row = query.fetch_one(connection).await?;
     let store_now = read_timestamp(&row, 0)?;
+    if !row.try_get::<bool, _>(1)? {
+        return Ok(Committed { now: store_now, result: CommitResult::TermOver });
+    }
     if store_now.ms_apart(now) > CLOCK_BOUND_MS {
         return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
     }
-    let written: i64 = row.try_get(1)?;
-    let version = |change: &Change| Some(change.expected.next(now));
+    let written: i64 = row.try_get(2)?;
     if usize::try_from(written).is_ok_and(|written| written == changes.len()) {
-        let versions = changes.iter().map(version).collect();
+        let versions = versions.into_iter().map(Some).collect();
         return Ok(Committed { now: store_now, result: CommitResult::Checked(versions) });
     }
-    let apps: Vec<String> = row.try_get::<Option<_>, _>(2)?.unwrap_or_default();
-    let keys: Vec<String> = row.try_get::<Option<_>, _>(3)?.unwrap_or_default();
+    let apps: Vec<String> = row.try_get::<Option<_>, _>(3)?.unwrap_or_default();
+    let keys: Vec<String> = row.try_get::<Option<_>, _>(4)?.unwrap_or_default();
     let made: HashMap<(&str, &str), ()> =
         apps.iter().zip(&keys).map(|(app, key)| ((app.as_str(), key.as_str()), ())).collect();
-    let is_made = |change: &&Change| made.contains_key(&(change.address.app.as_str(), change.address.key.as_str()));
-    let versions = changes.iter().map(|change| Some(change).filter(is_made).and_then(version)).collect();
+    let is_made = |change: &Change| made.contains_key(&(change.address.app.as_str(), change.address.key.as_str()));
+    let versions = changes.iter().zip(versions).map(|(change, version)| is_made(change).then_some(version)).collect();
     Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
 }

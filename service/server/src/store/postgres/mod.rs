@@ -2,6 +2,7 @@
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
 pub(super) mod checks;
+mod cluster;
 mod commit;
 mod events;
 mod rows;
@@ -9,6 +10,7 @@ mod statements;
 mod wake_ups;
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,13 +21,14 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 
+use self::cluster::Cluster;
 use self::commit::Locked;
 use self::events::Trimmed;
-use self::rows::{read_collected, read_listed, read_loaded, read_timestamp};
+use self::rows::{read_collected, read_listed, read_loaded};
 use super::connections::{Connections, Loan};
 use super::{
-    Change, Collected, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope, StoreError,
-    WakeUp,
+    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
+    StoreError, Term, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -34,6 +37,9 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgr
 const SPARE_CONNECTIONS: usize = 2;
 /// Connections for what may wait: listings and the collection. They take none of the shards' away.
 const READ_CONNECTIONS: usize = 4;
+
+/// Connections for multilocks, besides one for each shard: for keys that have lost twice.
+const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
 /// What a Postgres store needs to know.
 #[derive(Clone, Debug)]
@@ -46,12 +52,16 @@ pub struct PostgresConfig {
     pub statement_timeout: Duration,
     /// Start on a server whose acknowledged commits can be lost in a crash.
     pub allow_volatile: bool,
+    /// A standby that is promoted is a synchronous one: it has everything that was acknowledged.
+    pub trust_promotion: bool,
 }
 
 pub struct PostgresStore {
-    connections: Connections<PgConnection>,
-    reads: Connections<PgConnection>,
+    connections: Arc<Connections<PgConnection>>,
+    reads: Arc<Connections<PgConnection>>,
+    locking: Arc<Connections<PgConnection>>,
     direct: PgConnectOptions,
+    cluster: Arc<Cluster>,
     shards: usize,
     trimmed: Trimmed,
 }
@@ -73,7 +83,14 @@ impl PostgresStore {
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
         connection.done();
-        Ok(Self { connections, reads, direct, shards: config.shards, trimmed: Trimmed::default() })
+        let locking = Connections::new(direct.clone(), config.shards + LOCKING_CONNECTIONS);
+        let cluster = Arc::new(Cluster::new(config.trust_promotion));
+        let store =
+            Self { connections, reads, locking, direct, cluster, shards: config.shards, trimmed: Trimmed::default() };
+        let mut connection = store.connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        store.cluster.confirm(&mut connection).await?;
+        connection.done();
+        Ok(store)
     }
 
     /// Brings the schema up to date. Nodes that start together wait for one another.
@@ -89,18 +106,44 @@ impl PostgresStore {
         Ok(())
     }
 
-    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
-        self.connections.lend().await.map_err(|error| self.unavailable(&error))
+    /// Begins a hold-off of `for_ms`, by default as long as the longest lease of any node, or ends one with 0. Nodes take it
+    /// into account with their next commit. Returns how long it lasts, in ms.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, is a standby or has no schema.
+    pub async fn hold_off(config: &PostgresConfig, for_ms: Option<u64>) -> anyhow::Result<u64> {
+        let url = config.direct_url.as_deref().unwrap_or(&config.url);
+        let options = connect_options(url, config.statement_timeout)?;
+        let mut connection = options.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::refuse_standby(&mut connection).await?;
+        checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
+        let lasts_ms = cluster::hold_off(&mut connection, for_ms).await?;
+        connection.close().await?;
+        Ok(lasts_ms)
     }
 
-    async fn lend_read(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
-        self.reads.lend().await.map_err(|error| self.unavailable(&error))
+    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
+        self.lend_of(&self.connections).await
+    }
+
+    async fn lend_read(&self) -> Result<Loan<PgConnection>, StoreError> {
+        self.lend_of(&self.reads).await
+    }
+
+    /// A new connection may lead to another server than those before it, or to a standby, which fails here.
+    async fn lend_of(&self, connections: &Arc<Connections<PgConnection>>) -> Result<Loan<PgConnection>, StoreError> {
+        let mut connection = connections.lend().await.map_err(|error| self.unavailable(&error))?;
+        if connection.is_new() {
+            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        }
+        Ok(connection)
     }
 
     fn unavailable(&self, error: &sqlx::Error) -> StoreError {
-        if !matches!(error, sqlx::Error::Database(_)) {
+        if !matches!(error, sqlx::Error::Database(_)) || is_of_standby(error) {
             self.connections.forget_idle();
             self.reads.forget_idle();
+            self.locking.forget_idle();
         }
         StoreError::Unavailable(error.to_string())
     }
@@ -108,6 +151,8 @@ impl PostgresStore {
     fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
         if is_known_not_committed(error) {
             StoreError::Contended("the database would not wait for a lock any longer")
+        } else if is_of_standby(error) {
+            self.unavailable(error)
         } else {
             self.outcome_unknown(error)
         }
@@ -145,21 +190,22 @@ impl LockStore for PostgresStore {
         let mut connection = self.lend().await?;
         let committed =
             commit::write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
+        if committed.result == CommitResult::TermOver {
+            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        }
         connection.done();
         Ok(committed)
     }
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        // Not a lent connection: it lives as long as the caller's answer, and a dropped one must take its row locks
-        // along. The path is rare enough to open one.
         let unavailable = |error: sqlx::Error| self.unavailable(&error);
-        let mut connection = self.direct.connect().await.map_err(unavailable)?;
-        sqlx::query("begin").execute(&mut connection).await.map_err(unavailable)?;
+        let mut connection = self.lend_of(&self.locking).await?;
+        sqlx::query("begin").execute(&mut *connection).await.map_err(unavailable)?;
         fetch(&mut connection, statements::LOCK, addresses).await.map_err(unavailable)?;
         // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
         let rows = fetch(&mut connection, statements::LOAD, addresses).await.map_err(unavailable)?;
         let loaded = read_loaded(&rows).map_err(unavailable)?;
-        Ok((loaded, Box::new(Locked { connection })))
+        Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
@@ -267,10 +313,21 @@ impl LockStore for PostgresStore {
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend().await?;
-        let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;
-        let now = row.and_then(|row| read_timestamp(&row, 0)).map_err(|error| self.unavailable(&error))?;
+        let now = self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
         connection.done();
         Ok(now)
+    }
+
+    fn term(&self) -> Term {
+        self.cluster.term()
+    }
+
+    async fn expect_leases_of(&self, ttl_ms_max: u64) -> Result<(), StoreError> {
+        let mut connection = self.lend().await?;
+        let noted = cluster::expect_leases_of(&mut connection, ttl_ms_max).await;
+        noted.map_err(|error| self.unavailable(&error))?;
+        connection.done();
+        Ok(())
     }
 }
 
@@ -302,6 +359,12 @@ pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow:
 fn is_known_not_committed(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014")
+}
+
+/// A standby reads only, and has no timeline of its own.
+fn is_of_standby(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == "25006" || code == "55000")
 }
 
 async fn fetch(

@@ -38,9 +38,9 @@ pub struct SqliteStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway, the gate's in the same file included; the other connections read meanwhile.
     writer: Arc<Connections<SqliteConnection>>,
-    reader: Connections<SqliteConnection>,
+    reader: Arc<Connections<SqliteConnection>>,
     /// For listings: they take the shard's reader from nobody.
-    list_reader: Connections<SqliteConnection>,
+    list_reader: Arc<Connections<SqliteConnection>>,
     _file_lock: FileLock,
 }
 
@@ -67,7 +67,7 @@ impl SqliteStore {
         connection.close().await.map_err(said)?;
         Ok(Self {
             clock: ProcessClock::start(),
-            writer: Arc::new(Connections::new(options.clone(), 1)),
+            writer: Connections::new(options.clone(), 1),
             reader: Connections::new(options.clone(), 1),
             list_reader: Connections::new(options, 1),
             _file_lock: file_lock,
@@ -105,7 +105,7 @@ impl SqliteStore {
         Ok(Committed { now: store_now, result })
     }
 
-    async fn lend_reader(&self) -> Result<Loan<'_, SqliteConnection>, StoreError> {
+    async fn lend_reader(&self) -> Result<Loan<SqliteConnection>, StoreError> {
         self.reader.lend().await.map_err(|error| unavailable(&error))
     }
 }

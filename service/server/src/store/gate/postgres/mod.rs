@@ -3,6 +3,8 @@
 mod statements;
 mod wake_ups;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
@@ -25,7 +27,7 @@ const EXAMINED: i64 = EXAMINED_MAX as i64;
 const CONNECTIONS_MAX: usize = 16;
 
 pub struct PostgresGateStore {
-    connections: Connections<PgConnection>,
+    connections: Arc<Connections<PgConnection>>,
     direct: PgConnectOptions,
 }
 
@@ -49,7 +51,7 @@ impl PostgresGateStore {
         Ok(Self { connections, direct })
     }
 
-    async fn lend(&self) -> Result<Loan<'_, PgConnection>, StoreError> {
+    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
         self.connections.lend().await.map_err(|error| self.read_failed(&error))
     }
 
