@@ -26,6 +26,7 @@ use self::commit::Locked;
 use self::events::Trimmed;
 use self::rows::{read_collected, read_listed, read_loaded};
 use super::connections::{Connections, Loan};
+use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use super::{
     Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
     StoreError, Term, WakeUp,
@@ -33,10 +34,12 @@ use super::{
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// Connections besides those of the shards: wake-ups and probes.
-const SPARE_CONNECTIONS: usize = 2;
-/// Connections for what may wait: listings and the collection. They take none of the shards' away.
+/// Connections besides one for each shard: for probes, wake-ups, and events that go with no change.
+const SPARE_CONNECTIONS: usize = 3;
+/// Connections for what clients read. They take none of the shards' away, whose renewals must not wait for them.
 const READ_CONNECTIONS: usize = 4;
+/// For the collection, which must go on however much is read.
+const UPKEEP_CONNECTIONS: usize = 1;
 
 /// Connections for multilocks, besides one for each shard: for keys that have lost twice.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
@@ -59,11 +62,21 @@ pub struct PostgresConfig {
 pub struct PostgresStore {
     connections: Arc<Connections<PgConnection>>,
     reads: Arc<Connections<PgConnection>>,
+    upkeep: Arc<Connections<PgConnection>>,
     locking: Arc<Connections<PgConnection>>,
     direct: PgConnectOptions,
     cluster: Arc<Cluster>,
     shards: usize,
     trimmed: Trimmed,
+}
+
+impl PostgresConfig {
+    /// Connections that the locks of one node open at most: for the shards, what clients read, upkeep, locked states, and
+    /// one to listen on.
+    const fn connections_max(&self) -> usize {
+        let shards = 2 * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
+        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1
+    }
 }
 
 impl PostgresStore {
@@ -75,6 +88,7 @@ impl PostgresStore {
         let options = connect_options(&config.url, config.statement_timeout)?;
         let direct = connect_options(config.direct_url.as_deref().unwrap_or(&config.url), config.statement_timeout)?;
         let reads = Connections::new(options.clone(), READ_CONNECTIONS);
+        let upkeep = Connections::new(options.clone(), UPKEEP_CONNECTIONS);
         let connections = Connections::new(options, config.shards + SPARE_CONNECTIONS);
         let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::refuse_standby(&mut connection).await?;
@@ -82,11 +96,20 @@ impl PostgresStore {
             checks::refuse_volatile(&mut connection).await?;
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
+        checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
         connection.done();
         let locking = Connections::new(direct.clone(), config.shards + LOCKING_CONNECTIONS);
         let cluster = Arc::new(Cluster::new(config.trust_promotion));
-        let store =
-            Self { connections, reads, locking, direct, cluster, shards: config.shards, trimmed: Trimmed::default() };
+        let store = Self {
+            connections,
+            reads,
+            upkeep,
+            locking,
+            direct,
+            cluster,
+            shards: config.shards,
+            trimmed: Trimmed::default(),
+        };
         let mut connection = store.connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
         store.cluster.confirm(&mut connection).await?;
         connection.done();
@@ -143,6 +166,7 @@ impl PostgresStore {
         if !matches!(error, sqlx::Error::Database(_)) || is_of_standby(error) {
             self.connections.forget_idle();
             self.reads.forget_idle();
+            self.upkeep.forget_idle();
             self.locking.forget_idle();
         }
         StoreError::Unavailable(error.to_string())
@@ -226,7 +250,7 @@ impl LockStore for PostgresStore {
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.lend_of(&self.upkeep).await?;
         let row = sqlx::query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
             .bind(after.map_or("", |address| address.key.as_str()))
@@ -283,7 +307,7 @@ impl LockStore for PostgresStore {
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.lend_of(&self.upkeep).await?;
         let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
         let trimmed = trimmed.map_err(|error| self.unavailable(&error))?;
         connection.done();

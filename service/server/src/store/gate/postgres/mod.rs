@@ -23,8 +23,10 @@ use crate::store::postgres::{self, PostgresConfig, checks};
 use crate::store::{StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
-/// Connections to the server, for all calls together.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections for all calls together.
+const CALL_CONNECTIONS: usize = 16;
+/// And one to listen on.
+pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
 
 pub struct PostgresGateStore {
     connections: Arc<Connections<PgConnection>>,
@@ -40,7 +42,7 @@ impl PostgresGateStore {
         let options = postgres::connect_options(&config.url, config.statement_timeout)?;
         let direct_url = config.direct_url.as_deref().unwrap_or(&config.url);
         let direct = postgres::connect_options(direct_url, config.statement_timeout)?;
-        let connections = Connections::new(options, CONNECTIONS_MAX);
+        let connections = Connections::new(options, CALL_CONNECTIONS);
         let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::refuse_standby(&mut connection).await?;
         if !config.allow_volatile {
