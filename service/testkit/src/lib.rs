@@ -11,6 +11,7 @@
 //! nothing to decide.
 
 pub mod node;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;

@@ -203,8 +203,6 @@ struct World {
     dir: TempDir,
     port: u16,
     settings: Vec<(String, String)>,
-    /// Set when we are root: whom to run as.
-    user: Option<&'static str>,
 }
 
 impl World {
@@ -217,14 +215,8 @@ impl World {
     /// Without data.
     fn empty(settings: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
-        let user = Uid::effective().is_root().then_some("postgres");
-        if let Some(name) = user {
-            let user = User::from_name(name).ok().flatten();
-            let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
-            chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
-        }
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Self { dir, port: 0, settings, user }
+        Self { dir, port: 0, settings }
     }
 
     fn init(&self) {
@@ -276,16 +268,7 @@ impl World {
     }
 
     fn command(&self, program: &str) -> Command {
-        let program = find_program(program, &binaries());
-        match self.user {
-            None => Command::new(program),
-            Some(user) => {
-                // setpriv becomes the program: the child we hold is the postmaster itself.
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid", user, "--regid", user, "--init-groups", "--"]).arg(program);
-                command
-            }
-        }
+        command_as_postgres(find_program(program, &binaries()), self.dir.path())
     }
 
     fn data(&self) -> PathBuf {
@@ -295,6 +278,21 @@ impl World {
     fn log(&self) -> PathBuf {
         self.dir.path().join("postgres.log")
     }
+}
+
+/// Runs `program`, which refuses to run as root, as the system user `postgres` if we are root, and gives that user `dir`.
+pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
+    const USER: &str = "postgres";
+    if !Uid::effective().is_root() {
+        return Command::new(program);
+    }
+    let user = User::from_name(USER).ok().flatten();
+    let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
+    chown(dir, Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
+    // setpriv becomes the program: the child we hold is the server itself.
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"]).arg(program);
+    command
 }
 
 /// Debian keeps the server's programs out of PATH, one directory for each version: the newest first.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::proxy::Proxy;
 use reqwest::Client;
@@ -27,6 +28,8 @@ struct World {
     /// Between the primary and the standby.
     stream: Proxy,
     database: String,
+    /// Between the nodes and `front`, if there is one; its connections outlive the primary.
+    pgbouncer: Option<PgBouncer>,
 }
 
 /// The database's name in both servers.
@@ -42,11 +45,15 @@ impl World {
         let stream = Proxy::start(primary.port()).await;
         let standby = primary.standby(stream.port()).await;
         let database = format!("postgres://postgres@127.0.0.1:{}/{}", front.port(), name_of(&url));
-        Self { primary, standby, front, stream, database }
+        Self { primary, standby, front, stream, database, pgbouncer: None }
     }
 
     async fn node(&self, args: &[&str]) -> Node {
-        Node::start(BIN, &[&["--locks", &self.database], args].concat()).await
+        let Some(pgbouncer) = &self.pgbouncer else {
+            return Node::start(BIN, &[&["--locks", &self.database], args].concat()).await;
+        };
+        let proxied = pgbouncer.in_front_of(&self.database);
+        Node::start(BIN, &[&["--locks", &proxied, "--locks-direct", &self.database], args].concat()).await
     }
 
     /// Returns when the standby was told to take over.
@@ -120,7 +127,17 @@ async fn work(worker: usize, url: String, keeps: bool, stop: Arc<AtomicBool>) ->
 
 #[tokio::test]
 async fn after_an_asynchronous_standby_took_over_nothing_new_is_granted_while_a_lost_lease_may_live() {
+    nothing_new_is_granted_while_a_lost_lease_may_live(World::start().await).await;
+}
+
+#[tokio::test]
+async fn the_same_behind_a_pgbouncer_whose_connections_outlive_the_primary() {
     let mut world = World::start().await;
+    world.pgbouncer = Some(PgBouncer::start(world.front.port()).await);
+    nothing_new_is_granted_while_a_lost_lease_may_live(world).await;
+}
+
+async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
     let ttl_ms_max = TTL_MS_MAX.to_string();
     let short = ["--ttl-ms-max", &ttl_ms_max, "--ttl-ms-default", &ttl_ms_max];
     let (one, other) = (world.node(&short).await, world.node(&short).await);

@@ -12,6 +12,7 @@ mod leases;
 mod operations;
 mod outage;
 mod pages;
+mod pgbouncer;
 mod reserve;
 mod restart;
 mod start;

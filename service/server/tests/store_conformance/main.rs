@@ -41,6 +41,7 @@ macro_rules! every_store {
         suite! { memory; $($promises)+ }
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
+        suite! { pgbouncer; $($promises)+ }
     };
 }
 

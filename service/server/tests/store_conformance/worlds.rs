@@ -12,8 +12,10 @@ use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Place, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 /// Long enough for a machine that does much else.
@@ -46,6 +48,19 @@ pub fn sqlite_file() -> (TempDir, PathBuf) {
 
 pub async fn postgres() -> World {
     let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    World::of(PostgresStore::open(&config).await.unwrap())
+}
+
+/// Postgres through PgBouncer in transaction mode: one for all tests, which ends with their process.
+pub async fn pgbouncer() -> World {
+    static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
+    let PostgresConfig { url: direct_url, .. } = postgres_config().await;
+    let address = direct_url.rsplit_once('/').and_then(|(server, _)| server.rsplit_once(':'));
+    let port = address.unwrap().1.parse().unwrap();
+    let pgbouncer = PGBOUNCER.get_or_init(|| PgBouncer::start(port)).await;
+    let url = pgbouncer.in_front_of(&direct_url);
+    let config = PostgresConfig { url, direct_url: Some(direct_url), ..postgres_config().await };
     PostgresStore::migrate(&config).await.unwrap();
     World::of(PostgresStore::open(&config).await.unwrap())
 }

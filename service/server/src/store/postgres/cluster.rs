@@ -11,9 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgRow;
 
 use super::rows::read_timestamp;
+use super::sessions::Session;
 use crate::store::{Term, TermId};
 
 /// Fails on a standby.
@@ -113,9 +114,9 @@ impl Cluster {
     }
 
     /// Reads the row, and first makes it true if this is another server than it names. Gives the server's clock.
-    pub(super) async fn confirm(&self, connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {
+    pub(super) async fn confirm(&self, connection: &mut Session) -> Result<Timestamp, sqlx::Error> {
         for _ in 0..TRIES {
-            let row = sqlx::query(SEE).fetch_one(&mut *connection).await?;
+            let row = connection.query(SEE).fetch_one(&mut **connection).await?;
             let now = read_timestamp(&row, 0)?;
             match row.try_get::<Option<bool>, _>(3)? {
                 Some(true) => {
@@ -124,19 +125,20 @@ impl Cluster {
                 }
                 Some(false) => self.begin_term(connection).await?,
                 None => {
-                    sqlx::query(FOUND).execute(&mut *connection).await?;
+                    connection.query(FOUND).execute(&mut **connection).await?;
                 }
             }
         }
         Err(sqlx::Error::Protocol("the server keeps changing while it is asked which it is".to_owned()))
     }
 
-    async fn begin_term(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let begun = sqlx::query(MOVE)
+    async fn begin_term(&self, connection: &mut Session) -> Result<(), sqlx::Error> {
+        let begun = connection
+            .query(MOVE)
             .bind(TermId::fresh().number().cast_signed())
             .bind(self.trust_promotion)
             .bind(MARGIN_MS)
-            .fetch_optional(connection)
+            .fetch_optional(&mut **connection)
             .await?;
         if let Some(row) = begun {
             let timeline: &str = row.try_get(0)?;
@@ -168,20 +170,21 @@ impl Cluster {
 }
 
 /// Remembers the longest lease of any node.
-pub(super) async fn expect_leases_of(connection: &mut PgConnection, ttl_ms_max: u64) -> Result<(), sqlx::Error> {
+pub(super) async fn expect_leases_of(connection: &mut Session, ttl_ms_max: u64) -> Result<(), sqlx::Error> {
     let ttl_ms_max = i64::try_from(ttl_ms_max).unwrap_or(i64::MAX);
-    sqlx::query(EXPECT).bind(ttl_ms_max).execute(connection).await?;
+    connection.query(EXPECT).bind(ttl_ms_max).execute(&mut **connection).await?;
     Ok(())
 }
 
 /// Begins a hold-off of `for_ms`, or of the longest lease, or ends it with 0. Returns how long it lasts, in ms.
-pub(super) async fn hold_off(connection: &mut PgConnection, for_ms: Option<u64>) -> Result<u64, sqlx::Error> {
-    sqlx::query(FOUND).execute(&mut *connection).await?;
-    let row = sqlx::query(HOLD_OFF)
+pub(super) async fn hold_off(connection: &mut Session, for_ms: Option<u64>) -> Result<u64, sqlx::Error> {
+    connection.query(FOUND).execute(&mut **connection).await?;
+    let row = connection
+        .query(HOLD_OFF)
         .bind(TermId::fresh().number().cast_signed())
         .bind(for_ms.map(u64::cast_signed))
         .bind(MARGIN_MS)
-        .fetch_one(connection)
+        .fetch_one(&mut **connection)
         .await?;
     Ok(read_timestamp(&row, 1)?.ms_since(read_timestamp(&row, 0)?))
 }

@@ -7,18 +7,17 @@ use async_trait::async_trait;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
-use sqlx::postgres::PgConnection;
 
 use super::cluster::Cluster;
 use super::rows::read_timestamp;
+use super::sessions::Session;
 use super::{events, statements};
-use crate::store::connections::Loan;
 use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
 
 /// Row locks, held by the open transaction of a connection. Unless the transaction is brought to its end, the connection is
 /// closed, and they go with it.
 pub(super) struct Locked {
-    pub connection: Loan<PgConnection>,
+    pub connection: Session,
     pub cluster: Arc<Cluster>,
 }
 
@@ -37,23 +36,19 @@ impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(error.to_string());
         let committed = write(&mut self.connection, now, changes).await.map_err(unavailable)?;
-        if committed.result == CommitResult::TermOver || rule == Rule::AllOrNone && !committed.result.is_complete() {
-            sqlx::query("rollback").execute(&mut *self.connection).await.map_err(unavailable)?;
-            if committed.result == CommitResult::TermOver {
-                self.cluster.confirm(&mut self.connection).await.map_err(unavailable)?;
-            }
-            self.connection.done();
+        if committed.result == CommitResult::TermOver {
+            self.cluster.confirm(&mut self.connection).await.map_err(unavailable)?;
+        } else if rule == Rule::AllOrNone && !committed.result.is_complete() {
+            self.connection.roll_back().await.map_err(unavailable)?;
             return Ok(Committed { result: committed.result.undone(), ..committed });
         }
-        let done = sqlx::query("commit").execute(&mut *self.connection).await;
-        done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
-        self.connection.done();
+        self.connection.commit().await.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
         Ok(committed)
     }
 }
 
 pub(super) async fn write(
-    connection: &mut PgConnection,
+    connection: &mut Session,
     now: Timestamp,
     changes: &[Change],
 ) -> Result<Committed, sqlx::Error> {
@@ -76,7 +71,8 @@ pub(super) async fn write(
         (true, true) => statements::COMMIT_WITH_NEW,
         (true, false) => statements::COMMIT_WITH_NEW_AND_LOG,
     };
-    let query = sqlx::query(statement)
+    let query = connection
+        .query(statement)
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
         .bind(order.iter().map(|&index| versions[index].number().cast_signed()).collect::<Vec<i64>>())
@@ -88,7 +84,7 @@ pub(super) async fn write(
         .bind(CLOCK_BOUND_MS.cast_signed())
         .bind(term.number().cast_signed());
     let query = if told.is_empty() { query } else { events::bind(query, &told)? };
-    let row = query.fetch_one(connection).await?;
+    let row = query.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;
     if !row.try_get::<bool, _>(1)? {
         return Ok(Committed { now: store_now, result: CommitResult::TermOver });
