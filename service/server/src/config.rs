@@ -50,8 +50,8 @@ pub struct StoreArgs {
     #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS", hide_env_values = true)]
     pub locks: Option<String>,
 
-    /// A Postgres URL that leads to the server itself and not through a transaction-pooling proxy: for LISTEN, for row
-    /// locks and for migrations. If absent: the same as `--locks`.
+    /// A Postgres URL that leads to the server itself, where `--locks` leads through a transaction-pooling proxy (PgBouncer):
+    /// for LISTEN and migrations. Do not give it without a proxy: each use of `--locks` is then four round trips.
     #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true)]
     pub locks_direct: Option<String>,
 

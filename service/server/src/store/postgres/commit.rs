@@ -35,7 +35,7 @@ impl LockedStates for Locked {
 impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(error.to_string());
-        let committed = write(&mut self.connection, now, changes).await.map_err(unavailable)?;
+        let committed = write(&mut self.connection, now, &self.cluster, changes).await.map_err(unavailable)?;
         if committed.result == CommitResult::TermOver {
             self.cluster.confirm(&mut self.connection).await.map_err(unavailable)?;
         } else if rule == Rule::AllOrNone && !committed.result.is_complete() {
@@ -50,6 +50,7 @@ impl Locked {
 pub(super) async fn write(
     connection: &mut Session,
     now: Timestamp,
+    cluster: &Cluster,
     changes: &[Change],
 ) -> Result<Committed, sqlx::Error> {
     // Every committer takes its row locks in the same order, or two batches could wait for each other.
@@ -82,7 +83,8 @@ pub(super) async fn write(
         .bind(states)
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
-        .bind(term.number().cast_signed());
+        .bind(term.number().cast_signed())
+        .bind(cluster.knows_timeline());
     let query = if told.is_empty() { query } else { events::bind(query, &told)? };
     let row = query.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;

@@ -108,13 +108,16 @@ impl PostgresStore {
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
+        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        let mut session = Sessions::new(&direct, 1).lend().await?;
+        let cluster = Arc::new(Cluster::open(&mut session, config.trust_promotion).await?);
         let store = Self {
             connections: Sessions::new(&route, config.shards + SPARE_CONNECTIONS),
             reads: Sessions::new(&route, READ_CONNECTIONS),
             upkeep: Sessions::new(&route, UPKEEP_CONNECTIONS),
             locking: Sessions::new(&route, config.shards + LOCKING_CONNECTIONS),
             direct,
-            cluster: Arc::new(Cluster::new(config.trust_promotion)),
+            cluster,
             shards: config.shards,
             trimmed: Trimmed::default(),
         };
@@ -224,8 +227,9 @@ impl LockStore for PostgresStore {
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.lend().await?;
-        let committed =
-            commit::write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
+        let committed = commit::write(&mut connection, now, &self.cluster, changes)
+            .await
+            .map_err(|error| self.commit_failed(&error))?;
         if committed.result == CommitResult::TermOver {
             self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
         }

@@ -34,7 +34,7 @@ with clock as materialized (
     from (
         select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now,
             exists (select from cluster where one and term = $10 and timeline = "#,
-            timeline!(),
+            timeline!("$11"),
             r#") as is_term
     ) here
 )"#
@@ -106,7 +106,7 @@ macro_rules! logged {
     select "#,
             position!(),
             r#", e.at, e.app, e.key, e.kind, e.body
-    from unnest($11::text[], $12::text[], $13::text[], $14::bigint[], $15::text[]) as e (app, key, kind, at, body)
+    from unnest($12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[]) as e (app, key, kind, at, body)
     where case
         when (select count(*) from written) = cardinality($1) then true
         else (e.app collate "C", e.key collate "C") in (select app, key from written)
