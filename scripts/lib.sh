@@ -24,7 +24,7 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst jq nginx postgres python3-yaml redis) that
+# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst jq nginx pgbouncer postgres python3-yaml redis) that
 # are missing, by apt when we are root, and otherwise says what to install.
 ensure_packages() {
     local tool missing=()
@@ -49,6 +49,7 @@ has_tool() {
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
         nginx) [[ -n $(nginx_bin) ]] ;;
+        pgbouncer) PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac

@@ -3,7 +3,7 @@
 # The last line is the sum over all test binaries: `N passed, N failed, N skipped`.
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages cc curl jq postgres redis
+ensure_packages cc curl jq pgbouncer postgres redis
 start_postgres
 start_redis
 export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL

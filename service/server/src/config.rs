@@ -38,6 +38,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Ask the node on this machine whether it can serve; fails if not. For health checks in images without curl.
     Health(HealthArgs),
+    /// Grant no new leases for a while, on all nodes: before or after a fail-over of Postgres that may lose commits.
+    HoldOff(HoldOffArgs),
     /// Print the API's description (OpenAPI, JSON).
     Openapi,
 }
@@ -50,8 +52,8 @@ pub struct StoreArgs {
     #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS", hide_env_values = true)]
     pub locks: Option<String>,
 
-    /// A Postgres URL that leads to the server itself and not through a transaction-pooling proxy: for LISTEN, for row
-    /// locks and for migrations. If absent: the same as `--locks`.
+    /// A Postgres URL that leads to the server itself, where `--locks` leads through a transaction-pooling proxy (PgBouncer):
+    /// for LISTEN and migrations. Do not give it without a proxy: each use of `--locks` is then four round trips.
     #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true)]
     pub locks_direct: Option<String>,
 
@@ -90,7 +92,12 @@ pub struct StoreArgs {
     #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
     pub allow_volatile: bool,
 
-    /// Tasks that each serve their part of the keys, in Postgres with one connection each; not for SQLite.
+    /// Grant at once after a fail-over of Postgres, without a hold-off of the longest lease: only for a synchronous standby,
+    /// which has received every commit that was acknowledged. The same for all nodes.
+    #[arg(long, env = "LATCHGATE_TRUST_PROMOTION")]
+    pub trust_promotion: bool,
+
+    /// Tasks that each serve their part of the keys, in Postgres with two connections each; not for SQLite.
     #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
 
@@ -101,6 +108,19 @@ pub struct StoreArgs {
 
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct HoldOffArgs {
+    /// How long, in ms; 0 ends a hold-off. A longer one that lasts already is not shortened. If absent: as long as the longest
+    /// lease of any node.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HOLD_OFF_MS")]
+    pub for_ms: Option<u64>,
+
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
@@ -372,6 +392,7 @@ impl StoreArgs {
             shards: usize::from(self.shards),
             statement_timeout: Duration::from_millis(self.store_timeout_ms),
             allow_volatile: self.allow_volatile,
+            trust_promotion: self.trust_promotion,
         }
     }
 }
@@ -468,6 +489,7 @@ impl ServeArgs {
             waiters_per_shard: self.waiters_per_shard,
             cached_keys_per_shard: self.cached_keys_per_shard,
             ticket_hold: Duration::from_millis(self.ticket_hold_ms),
+            ttl_ms_max: self.ttl_ms_max,
             store_timeout: Duration::from_millis(self.store.store_timeout_ms),
             idle_retention: Duration::from_millis(self.idle_retention_ms),
             collect_interval: Duration::from_millis(self.collect_interval_ms),

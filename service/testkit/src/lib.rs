@@ -11,7 +11,9 @@
 //! nothing to decide.
 
 pub mod node;
+pub mod pgbouncer;
 pub mod postgres;
+pub mod proxy;
 pub mod redis;
 pub mod redis_group;
 

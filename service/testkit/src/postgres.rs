@@ -50,6 +50,58 @@ impl Postgres {
         panic!("Postgres did not start:\n{}", tail(&world.log()));
     }
 
+    /// A streaming standby of this server, reached through `port`: its own, or that of a proxy that can be cut. Returns when
+    /// it takes connections.
+    ///
+    /// # Panics
+    ///
+    /// When `pg_basebackup` fails, or the standby does not start.
+    pub async fn standby(&self, port: u16) -> Self {
+        let mut world = World::empty(&[]);
+        let mut backup = world.command("pg_basebackup");
+        backup.args([
+            "--checkpoint=fast",
+            "--no-sync",
+            "--write-recovery-conf",
+            "--host=127.0.0.1",
+            "--username=postgres",
+        ]);
+        backup.arg(format!("--port={port}")).arg("-D").arg(world.data()).current_dir(world.dir.path());
+        // Blocking would stop a proxy that runs in this test's thread.
+        let output = tokio::process::Command::from(backup).output().await.expect("pg_basebackup can be run");
+        assert!(output.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&output.stderr));
+        world.port = free_port();
+        let mut server = world.spawn();
+        assert!(world.becomes_ready(&mut server).await, "the standby did not start:\n{}", tail(&world.log()));
+        Self { server, world }
+    }
+
+    /// Makes a standby the primary; returns when it is one.
+    pub async fn promote(&self) {
+        assert_eq!(self.query("postgres", "select pg_promote()").await, "t");
+    }
+
+    /// Returns when `standby` has everything that this server has written until now.
+    ///
+    /// # Panics
+    ///
+    /// When it has not after a minute.
+    pub async fn caught_up(&self, standby: &Self) {
+        let written = self.query("postgres", "select pg_current_wal_flush_lsn()").await;
+        let asks = format!("select pg_last_wal_replay_lsn() >= '{written}'");
+        let is_there = || async { standby.query("postgres", &asks).await == "t" };
+        assert!(eventually(READY_WITHIN, is_there).await, "the standby does not follow:\n{}", standby.log());
+    }
+
+    /// What `statement` answers with, as text.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub async fn query(&self, database: &str, statement: &str) -> String {
+        psql(&self.url(database), statement).await
+    }
+
     /// The URL of `database` in this server.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.world.port)
@@ -116,14 +168,19 @@ pub async fn shared_database() -> String {
 
 async fn create_database(server: &str) -> String {
     let name = fresh_name();
+    psql(server, &format!("create database {name}")).await;
+    with_database(server, &name)
+}
+
+async fn psql(url: &str, statement: &str) -> String {
     let output = tokio::process::Command::new(find_program("psql", &binaries()))
-        .args(["--no-psqlrc", "--quiet", "--dbname", server, "--command", &format!("create database {name}")])
+        .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--dbname", url, "--command", statement])
         .kill_on_drop(true)
         .output()
         .await
         .expect("psql can be run");
-    assert!(output.status.success(), "create database: {}", String::from_utf8_lossy(&output.stderr));
-    with_database(server, &name)
+    assert!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 /// Unique in a server that several test binaries share.
@@ -146,23 +203,20 @@ struct World {
     dir: TempDir,
     port: u16,
     settings: Vec<(String, String)>,
-    /// Set when we are root: whom to run as.
-    user: Option<&'static str>,
 }
 
 impl World {
     fn create(settings: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
-        let user = Uid::effective().is_root().then_some("postgres");
-        if let Some(name) = user {
-            let user = User::from_name(name).ok().flatten();
-            let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
-            chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
-        }
-        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let world = Self { dir, port: 0, settings, user };
+        let world = Self::empty(settings);
         world.init();
         world
+    }
+
+    /// Without data.
+    fn empty(settings: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        Self { dir, port: 0, settings }
     }
 
     fn init(&self) {
@@ -214,16 +268,7 @@ impl World {
     }
 
     fn command(&self, program: &str) -> Command {
-        let program = find_program(program, &binaries());
-        match self.user {
-            None => Command::new(program),
-            Some(user) => {
-                // setpriv becomes the program: the child we hold is the postmaster itself.
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid", user, "--regid", user, "--init-groups", "--"]).arg(program);
-                command
-            }
-        }
+        command_as_postgres(find_program(program, &binaries()), self.dir.path())
     }
 
     fn data(&self) -> PathBuf {
@@ -233,6 +278,21 @@ impl World {
     fn log(&self) -> PathBuf {
         self.dir.path().join("postgres.log")
     }
+}
+
+/// Runs `program`, which refuses to run as root, as the system user `postgres` if we are root, and gives that user `dir`.
+pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
+    const USER: &str = "postgres";
+    if !Uid::effective().is_root() {
+        return Command::new(program);
+    }
+    let user = User::from_name(USER).ok().flatten();
+    let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
+    chown(dir, Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
+    // setpriv becomes the program: the child we hold is the server itself.
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"]).arg(program);
+    command
 }
 
 /// Debian keeps the server's programs out of PATH, one directory for each version: the newest first.

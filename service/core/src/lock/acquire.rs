@@ -19,6 +19,12 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
     };
     let owner = ask.owner.as_ref().filter(|_| ask.reentrant);
     let access = state.access(ask.mode, limit, owner);
+    // Nor to somebody who seems to hold it: a release, and a grant that came after it, may be what is forgotten.
+    if let Some(until) = ask.hold_off.filter(|until| *until > now)
+        && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
+    {
+        return Step::unchanged(Outcome::Refused(Refusal::HeldOff(until)));
+    }
     let token = match access {
         Access::Held => return Step::unchanged(Outcome::Refused(Refusal::Held)),
         Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),

@@ -2,6 +2,7 @@
 
 use super::lease::{LeaseId, Metadata, Mode, Note, Owner};
 use super::turn::{NodeId, Place, Turn};
+use crate::time::Timestamp;
 
 /// A command to one key's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,9 @@ pub struct Acquire {
     /// Somebody stands before the asker at its own node: it may not be granted a free lock now, only what its owner holds
     /// already, and be told of a grant that it had before.
     pub behind: bool,
+    /// Until then nothing new is granted, whatever the state says: it may have forgotten leases that are live. Whoever
+    /// repeats an acquire is still told of its grant.
+    pub hold_off: Option<Timestamp>,
     pub metadata: Option<Metadata>,
 }
 

@@ -98,6 +98,8 @@ pub enum Refusal {
     Reserved,
     /// It is free, but its last lease ran out with a lock-delay, which ends then.
     Delayed(Timestamp),
+    /// The store may have forgotten leases: until then it grants nothing new.
+    HeldOff(Timestamp),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

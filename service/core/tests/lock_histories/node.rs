@@ -220,6 +220,7 @@ impl Judging<'_> {
             node: first.node.clone(),
             place: first.place,
             behind: false,
+            hold_off: None,
             metadata: None,
         };
         let outcome = step(&mut state.clone(), &Command::Acquire(ask), self.now).outcome;

@@ -188,6 +188,7 @@ impl World {
             node: node.id.clone(),
             place: node.place(asking.priority, now),
             behind: false,
+            hold_off: None,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let number = self.waiters;

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod health;
+mod hold_off;
 
 use crate::config::{Cli, Command};
 use crate::{http, serve};
@@ -14,6 +15,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => serve::migrate(args).await,
         Command::Health(args) => health::run(&args).await,
+        Command::HoldOff(args) => hold_off::run(&args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());
             Ok(())

@@ -186,9 +186,10 @@ impl Code {
             Self::LockDelayed => (
                 "lock-delayed",
                 StatusCode::LOCKED,
-                "The last lease ran out, and its lock-delay runs",
-                "Nobody holds the lock. But its last holder did not give it back in time and had asked for a \
-                 lock-delay (`delay_ms`), so that its work may end before anybody else begins. You do not hold the \
+                "Nobody gets the lock for a while",
+                "Nobody holds the lock, as far as is known. Either its last holder did not give it back in time and had asked for \
+                 a lock-delay (`delay_ms`), so that its work may end before anybody else begins; or the database has failed over \
+                 and may have forgotten leases, and nothing new is granted until none of them can be live. You do not hold the \
                  lock.",
                 "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.",
             ),

@@ -11,7 +11,7 @@ use super::call::Failure;
 use super::queue::{Rank, WaitQueue};
 use super::shard::Node;
 use super::verdict::{Verdict, judge};
-use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, StoreError, Stored};
+use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, StoreError, Stored, Term};
 
 /// After so many lost races a key's state is locked instead.
 const LOSSES_MAX: u32 = 2;
@@ -58,6 +58,13 @@ struct Entry {
     losses: u32,
     /// The base was loaded in this batch, so an answer may be given from it.
     is_fresh: bool,
+}
+
+/// What the verdicts of one commit are given under.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub now: Timestamp,
+    pub term: Term,
 }
 
 impl Entry {
@@ -110,7 +117,8 @@ pub(super) async fn run<'a>(
 impl Node {
     /// The change of what was loaded with this version to this state. Without a history nobody hears of it, nor of what
     /// time does to it.
-    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, now: Timestamp) -> Change {
+    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
+        let Moment { now, term } = moment;
         let Stored { version: expected, state } = changed;
         Change {
             address: address.clone(),
@@ -119,6 +127,7 @@ impl Node {
             notice_at: state.next_notice().filter(|_| self.history.is_kept()),
             keep_until: state.idle_from().max(now).plus_ms(self.limits.idle_retention_ms()),
             state,
+            term: term.id,
         }
     }
 }
@@ -137,9 +146,9 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         let mut again = self.commit_locked(contended).await;
         let open = self.load_missing(open).await;
         let mut changed = Vec::new();
-        for (entry, verdict, now) in self.judge_all(open) {
+        for (entry, verdict, moment) in self.judge_all(open) {
             if verdict.changed {
-                changed.push((entry, verdict, now));
+                changed.push((entry, verdict, moment));
             } else if entry.is_fresh {
                 self.done.push(entry.decide_unchanged(verdict));
             } else {
@@ -175,41 +184,41 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         ready
     }
 
-    fn judge_all(&self, entries: Vec<Entry>) -> Vec<(Entry, Verdict, Timestamp)> {
-        let now = self.node.clock.now().unwrap_or_default();
+    fn judge_all(&self, entries: Vec<Entry>) -> Vec<(Entry, Verdict, Moment)> {
+        let moment = Moment { now: self.node.clock.now().unwrap_or_default(), term: self.node.store.term() };
         let judge = |entry: Entry| {
-            let verdict = self.judge(&entry, now);
-            (entry, verdict, now)
+            let verdict = self.judge(&entry, moment);
+            (entry, verdict, moment)
         };
         entries.into_iter().map(judge).collect()
     }
 
-    fn judge(&self, entry: &Entry, now: Timestamp) -> Verdict {
+    fn judge(&self, entry: &Entry, Moment { now, term }: Moment) -> Verdict {
         let nothing = Stored::default();
         let base = entry.work.base.as_ref().unwrap_or(&nothing);
         let work = &entry.work;
         let queue = (self.queue_of)(&work.address);
         let maybe_granted = work.arrived.iter().chain(&work.uncertain);
-        judge(&base.state, &work.commands, queue, maybe_granted, &self.node.id, now)
+        judge(&base.state, &work.commands, queue, maybe_granted, &self.node.id, now, term.hold_off(now))
     }
 
     /// The verdict's state goes into the change, and from there, once committed, into the cache.
-    fn change(&self, entry: &Entry, verdict: &mut Verdict, now: Timestamp) -> Change {
+    fn change(&self, entry: &Entry, verdict: &mut Verdict, moment: Moment) -> Change {
         let Work { address, base, .. } = &entry.work;
         let stored = Stored {
             version: base.as_ref().map(|base| base.version).unwrap_or_default(),
             state: std::mem::take(&mut verdict.state),
         };
-        self.node.change(address, stored, std::mem::take(&mut verdict.events), now)
+        self.node.change(address, stored, std::mem::take(&mut verdict.events), moment)
     }
 
-    async fn commit(&mut self, judged: Vec<(Entry, Verdict, Timestamp)>) -> Vec<Entry> {
-        let Some((_, _, now)) = judged.first() else { return Vec::new() };
-        let now = *now;
+    async fn commit(&mut self, judged: Vec<(Entry, Verdict, Moment)>) -> Vec<Entry> {
+        let Some((_, _, moment)) = judged.first() else { return Vec::new() };
+        let moment = *moment;
         let mut judged = judged;
         let changes: Vec<Change> =
-            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
-        let committed = self.timed(self.node.store.commit(now, &changes), |committed| committed.now).await;
+            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, moment)).collect();
+        let committed = self.timed(self.node.store.commit(moment.now, &changes), |committed| committed.now).await;
         self.conclude(judged, changes, committed)
     }
 
@@ -238,19 +247,19 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         for (entry, verdict, _) in unchanged {
             self.done.push(entry.decide_unchanged(verdict));
         }
-        let Some((_, _, now)) = judged.first() else { return Vec::new() };
-        let now = *now;
+        let Some((_, _, moment)) = judged.first() else { return Vec::new() };
+        let moment = *moment;
         let mut judged = judged;
         let changes: Vec<Change> =
-            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, now)).collect();
-        let committed = self.timed(locked.commit(now, &changes), |committed| committed.now).await;
+            judged.iter_mut().map(|(entry, verdict, _)| self.change(entry, verdict, moment)).collect();
+        let committed = self.timed(locked.commit(moment.now, &changes), |committed| committed.now).await;
         self.conclude(judged, changes, committed)
     }
 
     /// Sorts a commit's keys into those that are done and those that lost.
     fn conclude(
         &mut self,
-        judged: Vec<(Entry, Verdict, Timestamp)>,
+        judged: Vec<(Entry, Verdict, Moment)>,
         changes: Vec<Change>,
         committed: Result<Committed, StoreError>,
     ) -> Vec<Entry> {
@@ -276,6 +285,10 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                     self.node.history.has_news();
                 }
                 lost
+            }
+            Ok(Committed { result: CommitResult::TermOver, .. }) => {
+                // The store knows the new one by now.
+                judged.into_iter().map(|(entry, _, _)| again(entry, 0)).collect()
             }
             Ok(Committed { now, result: CommitResult::ClockOff }) => {
                 // The answer has corrected the estimate; or nothing was wrong with it, but the commit came too late.

@@ -95,6 +95,8 @@ pub enum RefusedBecause {
     Reserved,
     /// The lock-delay ends then.
     Delayed(Timestamp),
+    /// The store may have forgotten leases, and grants nothing new before then.
+    HeldOff(Timestamp),
     WaitTimeout,
 }
 
@@ -104,6 +106,7 @@ impl From<Refusal> for RefusedBecause {
             Refusal::Held => Self::Held,
             Refusal::Reserved => Self::Reserved,
             Refusal::Delayed(until) => Self::Delayed(until),
+            Refusal::HeldOff(until) => Self::HeldOff(until),
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use super::Locks;
+use super::batch::Moment;
 use super::call::{Acquired, Answer, Ask, Call, Delivery, Failure, Refused, RefusedBecause, WaiterId};
 use super::shard::Node;
 use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
@@ -133,7 +134,7 @@ impl Locks {
         lease_id: LeaseId,
         ttl_ms: Option<u64>,
     ) -> Answer<RenewedMany> {
-        let decide = move |states: Vec<LockState>, now: Timestamp| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
             let (mut leases, mut lost) = (Vec::new(), Vec::new());
             let (mut renewals, mut ends) = (Vec::new(), Vec::new());
             for (index, mut state) in states.into_iter().enumerate() {
@@ -180,7 +181,7 @@ impl Locks {
     /// # Errors
     /// See [`Locks::acquire_many`].
     pub async fn release_many(&self, addresses: Vec<Address>, lease_id: LeaseId) -> Answer<ReleasedMany> {
-        let decide = move |states: Vec<LockState>, now: Timestamp| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
             let (mut held, mut lost, mut writes) = (Vec::new(), Vec::new(), Vec::new());
             let mut all_already = true;
             for (index, mut state) in states.into_iter().enumerate() {
@@ -207,12 +208,12 @@ impl Locks {
         self.together(addresses, decide).await
     }
 
-    /// Locks the states of all keys, decides, and writes what the decision changes, in one commit. Runs to its end even
-    /// if the caller goes away.
+    /// Locks the states of all keys, decides (with the end of a hold-off, if there is one), and writes what the decision
+    /// changes, in one commit. Runs to its end even if the caller goes away.
     async fn together<T: Send + 'static>(
         &self,
         addresses: Vec<Address>,
-        decide: impl Fn(Vec<LockState>, Timestamp) -> Decision<T> + Send + Sync + 'static,
+        decide: impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync + 'static,
     ) -> Answer<T> {
         if !self.node.health.is_up() {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
@@ -243,7 +244,7 @@ impl Locks {
 async fn round<T>(
     node: &Node,
     addresses: &[Address],
-    decide: &(impl Fn(Vec<LockState>, Timestamp) -> Decision<T> + Send + Sync),
+    decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
     deadline: tokio::time::Instant,
 ) -> Answer<Option<T>> {
     let asked = Instant::now();
@@ -253,20 +254,22 @@ async fn round<T>(
     let (loaded, locked) = locked.map_err(|error| node.failure(&error.of_reading()))?;
     node.clock.learn(loaded.now, asked, Instant::now());
     let now = node.clock.now().unwrap_or(loaded.now);
+    let term = node.store.term();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
-    let Decision { result, writes } = decide(states, now);
+    let Decision { result, writes } = decide(states, now, term.hold_off(now));
     if writes.is_empty() {
         return Ok(Some(result));
     }
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
-        node.change(&addresses[index], Stored { version: versions[index], state }, events, now)
+        node.change(&addresses[index], Stored { version: versions[index], state }, events, Moment { now, term })
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let asked = Instant::now();
     let committed = timeout_at(deadline, locked.commit_all(now, &changes)).await.unwrap_or_else(|_| Err(too_late()));
     let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
     node.clock.learn(shown, asked, Instant::now());
+    // Else the clock was off, or the term is over: again.
     let CommitResult::Checked(versions) = checked else { return Ok(None) };
     if versions.iter().any(Option::is_none) {
         return Ok(None);
@@ -363,10 +366,11 @@ async fn attempt(locks: &Locks, ask: &Arc<ManyAsk>, place: Place) -> Answer<Atte
     // Not this node's name: its own waiters' turn counts like any other. That of the scout has the same place.
     let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
     let ask = Arc::clone(ask);
-    let decide = move |states: Vec<LockState>, now: Timestamp| {
+    let decide = move |states: Vec<LockState>, now: Timestamp, hold_off: Option<Timestamp>| {
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (wanted, mut state)) in ask.locks.iter().zip(states).enumerate() {
-            let done = step(&mut state, &Command::Acquire(acquire(&ask, wanted, &node, place)), now);
+            let done =
+                step(&mut state, &Command::Acquire(Acquire { hold_off, ..acquire(&ask, wanted, &node, place) }), now);
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
                     is_new |= !grant.repeated;
@@ -386,6 +390,10 @@ async fn attempt(locks: &Locks, ask: &Arc<ManyAsk>, place: Place) -> Answer<Atte
         }
         Decision { result: Attempt::Granted { leases, is_new }, writes }
     };
+    let places = Arc::clone(&locks.acquire_many);
+    let Ok(Ok(_place)) = timeout(locks.node.limits.store_timeout, places.acquire_owned()).await else {
+        return Err(Failure::Overloaded("too many multilocks at once"));
+    };
     locks.together(addresses, decide).await
 }
 
@@ -403,6 +411,7 @@ fn acquire(ask: &ManyAsk, wanted: &Wanted, node: &NodeId, place: Place) -> Acqui
         node: node.clone(),
         place,
         behind: false,
+        hold_off: None,
         metadata: ask.metadata.clone(),
     }
 }
@@ -430,7 +439,7 @@ async fn conclude(
     }
     let addresses: Vec<Address> = ask.locks.iter().map(|wanted| wanted.address.clone()).collect();
     let lease_id = ask.lease_id.clone();
-    let decide = move |states: Vec<LockState>, now: Timestamp| {
+    let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
         let mut writes = Vec::new();
         for (index, (mut state, token)) in states.into_iter().zip(&tokens).enumerate() {
             let give_back = Command::GiveBack(GiveBack { lease_id: lease_id.clone(), token: *token });

@@ -34,12 +34,12 @@ pub use self::history::{Watch, Watched};
 pub use self::many::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
 use self::shard::{CACHE_MAX_AGE, Node, Shard};
 use self::waker::Waker;
-use crate::store::{LockStore, Page, StoreError, WakeUp};
+use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError, WakeUp};
 
 /// Listings that run at once at a node.
 const LISTS_MAX: usize = 4;
-/// Multilocks that are at the store at once: each takes a connection of its own.
-const MANY_AT_ONCE: usize = 8;
+/// Acquires of many keys that are at the store at once: places are left for those who renew and release.
+const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
 /// How often a store that is up is asked whether it is.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,6 +53,8 @@ pub struct Limits {
     pub cached_keys_per_shard: usize,
     /// How long the place of a client that has come back with a ticket is kept after its wait, for it to come again.
     pub ticket_hold: Duration,
+    /// The longest lease that callers may ask for, in ms.
+    pub ttl_ms_max: u64,
     /// Longest time for one batch's dealings with the store.
     pub store_timeout: Duration,
     /// How long a key's state is kept after its last lease and turn have ended.
@@ -95,6 +97,7 @@ impl Default for Limits {
             waiters_per_shard: 50_000,
             cached_keys_per_shard: 20_000,
             ticket_hold: Duration::from_millis(250),
+            ttl_ms_max: 3_600_000,
             store_timeout: Duration::from_millis(800),
             idle_retention: Duration::from_secs(3_600),
             collect_interval: Duration::from_secs(1),
@@ -116,6 +119,8 @@ pub struct Locks {
     lists: Arc<Semaphore>,
     /// Places for multilocks at the store.
     many: Arc<Semaphore>,
+    /// Of these, places for acquires.
+    acquire_many: Arc<Semaphore>,
     /// Ends the node's own tasks with the last handle.
     _running: Arc<DropGuard>,
 }
@@ -126,6 +131,7 @@ impl Locks {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn start(store: Arc<dyn LockStore>, limits: Limits) -> anyhow::Result<Self> {
+        store.expect_leases_of(limits.ttl_ms_max).await?;
         let clock = StoreClock::default();
         let asked = Instant::now();
         clock.learn(store.ping().await?, asked, Instant::now());
@@ -163,7 +169,8 @@ impl Locks {
             node,
             next_waiter: Arc::default(),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
-            many: Arc::new(Semaphore::new(MANY_AT_ONCE)),
+            many: Arc::new(Semaphore::new(LOCKED_AT_ONCE)),
+            acquire_many: Arc::new(Semaphore::new(ACQUIRE_MANY_AT_ONCE)),
             _running: Arc::new(running.drop_guard()),
         })
     }

@@ -292,6 +292,7 @@ impl Shard {
             node: self.node.id.clone(),
             place: ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: 0 }),
             behind: false,
+            hold_off: None,
             metadata: ask.metadata,
         };
         let deadline = is_waiting.then(|| asked + ask.wait);
@@ -580,7 +581,8 @@ fn next_news(node: &Node, state: &LockState, place: Place, now: Instant) -> Inst
     let own = state.turns().iter().find(|turn| turn.node == node.id);
     let refresh = own.map(|turn| Timestamp::from_ms(turn.until.as_ms().saturating_sub(REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, place, node.clock.now().unwrap_or_default());
-    let next = refresh.into_iter().chain(change).min();
+    let hold_off = node.clock.now().and_then(|now| node.store.term().hold_off(now));
+    let next = refresh.into_iter().chain(change).chain(hold_off).min();
     let wait = next.map_or(DOWN_PAUSE, |next| node.clock.until(next.plus_ms(1), now));
     now + wait.max(Duration::from_millis(1))
 }

@@ -28,12 +28,13 @@ pub(super) struct Verdict {
     pub called: Vec<Rank>,
     /// Why those who have just come do not get the lock.
     pub refusals: HashMap<Rank, Refusal>,
+    hold_off: Option<Timestamp>,
 }
 
 /// Carries out `commands`, then admits waiters from the front of `queue`, then states this node's turn.
 ///
 /// `maybe_granted` are the waiters that came with this batch, each of which may turn out to repeat an earlier acquire, and
-/// those of an earlier commit of unknown outcome.
+/// those of an earlier commit of unknown outcome. Until `hold_off` nothing new is granted.
 pub(super) fn judge<'a>(
     base: &LockState,
     commands: &[Command],
@@ -41,6 +42,7 @@ pub(super) fn judge<'a>(
     maybe_granted: impl Iterator<Item = &'a Rank>,
     node: &NodeId,
     now: Timestamp,
+    hold_off: Option<Timestamp>,
 ) -> Verdict {
     let mut verdict = Verdict {
         state: base.clone(),
@@ -50,6 +52,7 @@ pub(super) fn judge<'a>(
         settled: Vec::new(),
         called: Vec::new(),
         refusals: HashMap::new(),
+        hold_off,
     };
     for command in commands {
         let outcome = verdict.step(command, now);
@@ -73,6 +76,7 @@ impl Verdict {
     fn admit(&mut self, queue: &WaitQueue, now: Timestamp) {
         for (rank, waiter) in queue.iter().filter(|(_, waiter)| !waiter.is_gone()) {
             let mut ask = waiter.ask.clone();
+            ask.hold_off = self.hold_off;
             ask.behind |= self.is_behind_a_kept_place(queue, rank, waiter);
             if waiter.is_scout {
                 self.call(rank, ask, now);
@@ -123,6 +127,7 @@ impl Verdict {
             let Some(waiter) = queue.get(rank) else { continue };
             let mut ask = waiter.ask.clone();
             ask.behind = true;
+            ask.hold_off = self.hold_off;
             if waiter.is_scout {
                 self.call(rank, ask, now);
                 continue;

@@ -36,11 +36,12 @@ where
     pub(super) async fn lend(&self) -> Result<Loan<C>, sqlx::Error> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let idle = stack(&self.idle).pop();
+        let is_new = idle.is_none();
         let connection = match idle {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        Ok(Loan { connection: Some(connection), home: Arc::clone(&self.idle), _permit: permit })
+        Ok(Loan { connection: Some(connection), is_new, home: Arc::clone(&self.idle), _permit: permit })
     }
 
     /// Closes the idle connections: when one of them turns out to be dead, all may be.
@@ -56,11 +57,17 @@ fn stack<C>(idle: &Idle<C>) -> MutexGuard<'_, Vec<C>> {
 /// A connection for one use. Dropped without [`Loan::done`], it is closed.
 pub(super) struct Loan<C> {
     connection: Option<C>,
+    is_new: bool,
     home: Idle<C>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl<C> Loan<C> {
+    /// Whether it has been opened for this loan: nobody has used it before.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Gives the connection back: nothing is under way on it any more.
     pub(super) fn done(mut self) {
         if let Some(connection) = self.connection.take() {

@@ -9,6 +9,7 @@ pub mod memory;
 pub mod postgres;
 pub mod redis;
 pub mod sqlite;
+mod term;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, LockState, NodeId};
@@ -16,6 +17,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
+pub use self::term::{Term, TermId};
 
 /// A state as a store holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,12 @@ const VERSIONS_PER_MS: u64 = 1_024;
 impl Version {
     /// There is no row.
     pub const ABSENT: Self = Self(0);
+
+    /// Of a commit to a store that may lose commits in a fail-over and make others in their place: a node that has a state
+    /// of a lost one in memory must not take theirs for it.
+    pub(crate) fn fresh() -> Self {
+        Self(random_number())
+    }
 
     pub(crate) const fn from_number(number: u64) -> Self {
         Self(number)
@@ -62,6 +70,8 @@ pub struct Change {
     pub notice_at: Option<Timestamp>,
     /// After this the row may be collected.
     pub keep_until: Timestamp,
+    /// The term that it was judged in: the same for all changes of a commit.
+    pub term: TermId,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +96,8 @@ pub enum CommitResult {
     Checked(Vec<Option<Version>>),
     /// The committer's estimate of the store's clock was off by more than the clock bound: nothing was written.
     ClockOff,
+    /// The store is in another term than the changes were judged in: nothing was written. [`LockStore::term`] tells which.
+    TermOver,
 }
 
 impl CommitResult {
@@ -94,6 +106,7 @@ impl CommitResult {
         match self {
             Self::Checked(versions) => Self::Checked(vec![None; versions.len()]),
             Self::ClockOff => Self::ClockOff,
+            Self::TermOver => Self::TermOver,
         }
     }
 
@@ -239,6 +252,16 @@ pub trait LockStore: Send + Sync + 'static {
     /// The secret that all nodes of this store share: `fresh` if there is none yet.
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError>;
 
+    /// The term that this node believes the store to be in, and that commits are judged in. Each ping makes sure of it.
+    fn term(&self) -> Term {
+        Term::default()
+    }
+
+    /// Says how long this node's leases may be: called once, before anything is granted. A hold-off lasts no shorter.
+    async fn expect_leases_of(&self, _ttl_ms_max: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Whether the store answers; gives its clock.
     async fn ping(&self) -> Result<Timestamp, StoreError>;
 }
@@ -252,6 +275,14 @@ pub trait LockedStates: Send {
     /// Writes all changes, or none if the version of one of them does not hold: then every version in the answer is
     /// `None`, those of the changes that could have been made too.
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+}
+
+/// How many callers besides the shards may have states locked at once.
+pub(crate) const LOCKED_AT_ONCE: usize = 8;
+
+/// Not zero, and exact in a JSON number.
+fn random_number() -> u64 {
+    rand::random_range(1..1 << 53)
 }
 
 /// How many wake-ups may be under way to one node; when there are more, the rest count as lost.

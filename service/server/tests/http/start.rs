@@ -31,6 +31,22 @@ async fn a_postgres_that_may_forget_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
+async fn a_postgres_that_does_not_tell_its_timeline_must_be_trusted() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let (_, name) = database.rsplit_once('/').unwrap();
+    // As Aurora answers.
+    let mute = "create function pg_current_wal_lsn() returns pg_lsn language plpgsql as $$ begin
+        raise exception 'not supported' using errcode = '0A000'; end $$";
+    postgres.query(name, mute).await;
+    postgres.query(name, &format!("alter database {name} set search_path = public, pg_catalog")).await;
+    let log = refusal(&["--locks", &database]).await;
+    assert!(log.contains("does not tell its timeline") && log.contains("--trust-promotion"), "{log}");
+    let node = Node::start(BIN, &["--locks", &database, "--trust-promotion"]).await;
+    granted(&node, "k", json!({})).await;
+}
+
+#[tokio::test]
 async fn an_sqlite_file_has_one_process() {
     let node = embedded().await;
     let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());

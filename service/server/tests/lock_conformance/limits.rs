@@ -50,7 +50,8 @@ async fn outdate(store: &dyn LockStore) -> bool {
     let stored = loaded.states[0].clone();
     let keep_until = Timestamp::from_ms(1);
     let Stored { version, state } = stored;
-    let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until };
+    let term = store.term().id;
+    let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until, term };
     let result = store.commit(loaded.now, &[change]).await.unwrap().result;
     matches!(result, CommitResult::Checked(versions) if versions[0].is_some())
 }

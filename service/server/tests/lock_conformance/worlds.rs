@@ -49,6 +49,7 @@ impl World {
             shards: 2,
             statement_timeout: PATIENCE,
             allow_volatile: false,
+            trust_promotion: false,
         };
         PostgresStore::migrate(&config).await.unwrap();
         Self { backing: Backing::Postgres(config), _dir: None }

@@ -9,6 +9,7 @@ mod loading;
 mod locking;
 mod only_postgres;
 mod only_postgres_events;
+mod only_postgres_terms;
 mod only_redis;
 mod only_sqlite;
 mod remembering;
@@ -42,6 +43,7 @@ macro_rules! every_store {
         suite! { sqlite; $($promises)+ }
         suite! { postgres; $($promises)+ }
         suite! { redis; $($promises)+ }
+        suite! { pgbouncer; $($promises)+ }
     };
 }
 
@@ -53,7 +55,7 @@ every_store! {
         a_load_tells_the_stores_clock,
     ];
     committing: [
-        a_version_rises_with_every_commit,
+        every_commit_gives_the_key_another_version,
         a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
         a_committer_whose_clock_is_off_writes_nothing,
         of_racing_commits_from_one_version_exactly_one_wins,
@@ -122,7 +124,7 @@ suite! { redis_cluster;
         a_load_tells_the_stores_clock,
     ];
     committing: [
-        a_version_rises_with_every_commit,
+        every_commit_gives_the_key_another_version,
         a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
         a_committer_whose_clock_is_off_writes_nothing,
         of_racing_commits_from_one_version_exactly_one_wins,

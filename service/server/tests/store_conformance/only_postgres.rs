@@ -109,7 +109,7 @@ async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other()
         if both_wait {
             let made = made.map(|result| match result {
                 CommitResult::Checked(versions) => versions.iter().map(Option::is_some).collect(),
-                CommitResult::ClockOff => vec![],
+                CommitResult::ClockOff | CommitResult::TermOver => vec![],
             });
             assert_eq!(made, [vec![true, true, false], vec![false, true]]);
             return;

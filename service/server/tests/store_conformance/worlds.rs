@@ -8,13 +8,15 @@ use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, TermId, Version};
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Place, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 /// Long enough for a machine that does much else.
@@ -47,6 +49,19 @@ pub fn sqlite_file() -> (TempDir, PathBuf) {
 
 pub async fn postgres() -> World {
     let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    World::of(PostgresStore::open(&config).await.unwrap())
+}
+
+/// Postgres through PgBouncer in transaction mode: one for all tests, which ends with their process.
+pub async fn pgbouncer() -> World {
+    static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
+    let PostgresConfig { url: direct_url, .. } = postgres_config().await;
+    let address = direct_url.rsplit_once('/').and_then(|(server, _)| server.rsplit_once(':'));
+    let port = address.unwrap().1.parse().unwrap();
+    let pgbouncer = PGBOUNCER.get_or_init(|| PgBouncer::start(port)).await;
+    let url = pgbouncer.in_front_of(&direct_url);
+    let config = PostgresConfig { url, direct_url: Some(direct_url), ..postgres_config().await };
     PostgresStore::migrate(&config).await.unwrap();
     World::of(PostgresStore::open(&config).await.unwrap())
 }
@@ -88,6 +103,7 @@ pub async fn postgres_config() -> PostgresConfig {
         shards: 4,
         statement_timeout: PATIENCE,
         allow_volatile: false,
+        trust_promotion: false,
     }
 }
 
@@ -223,7 +239,15 @@ pub fn at(key: &str) -> Address {
 
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
     let address = address.clone();
-    Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until: FOREVER }
+    Change {
+        address,
+        expected,
+        state,
+        events: Vec::new(),
+        notice_at: None,
+        keep_until: FOREVER,
+        term: TermId::default(),
+    }
 }
 
 pub fn new(address: &Address, state: LockState) -> Change {
@@ -264,6 +288,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         node: NodeId::new("node"),
         place: Place { priority: 1, arrival: now, serial: 0 },
         behind: false,
+        hold_off: None,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();

@@ -1,6 +1,7 @@
 //! The examples that people ask about. Histories at random are in `tests/lock_histories`.
 
 mod fence;
+mod hold_off;
 mod interventions;
 mod reentrancy;
 mod semaphore;
@@ -56,6 +57,7 @@ impl World {
             node: NodeId::new(owner),
             place: Place { priority: 1, arrival: self.now, serial: self.asked },
             behind: false,
+            hold_off: None,
             metadata: None,
         }
     }

@@ -104,6 +104,11 @@ pub fn refusal(refused: &Refused) -> Problem {
             let left_ms = until.ms_since(refused.now);
             (Code::LockDelayed, format!("The last lease ran out, and nobody gets the lock for {left_ms} ms more."))
         }
+        RefusedBecause::HeldOff(until) => {
+            let left_ms = until.ms_since(refused.now);
+            let detail = format!("The store may have forgotten leases, and grants nothing new for {left_ms} ms more.");
+            (Code::LockDelayed, detail)
+        }
         RefusedBecause::WaitTimeout => {
             (Code::WaitTimeout, format!("You waited {} ms without getting the lock.", ms(refused.waited)))
         }
@@ -115,8 +120,7 @@ pub fn refusal(refused: &Refused) -> Problem {
         .with("waiters", refused.waiters)
         .with("position", refused.position);
     match refused.why {
-        // Nothing can shorten it.
-        RefusedBecause::Delayed(until) => {
+        RefusedBecause::Delayed(until) | RefusedBecause::HeldOff(until) => {
             let left_ms = until.ms_since(refused.now);
             let problem = problem.with("delayed_until", rfc3339(until)).with("delay_left_ms", left_ms);
             return problem.retry_after_ms(left_ms.max(1));

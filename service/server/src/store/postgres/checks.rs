@@ -42,3 +42,30 @@ pub(in crate::store) async fn refuse_old_schema(
     }
     Ok(())
 }
+
+/// Connections that this role may have in this database at once, and how many clients there are of anybody.
+const CONNECTIONS: &str = "
+select least(
+        current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
+            - coalesce(current_setting('reserved_connections', true)::bigint, 0),
+        (select nullif(rolconnlimit, -1) from pg_roles where rolname = current_user),
+        (select nullif(datconnlimit, -1) from pg_database where datname = current_database())),
+    (select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid())";
+
+/// A node that finds the server full cannot renew leases either.
+pub(in crate::store) async fn warn_of_few_connections(
+    connection: &mut PgConnection,
+    connections_max: usize,
+) -> anyhow::Result<()> {
+    let (allowed, others): (i64, i64) = sqlx::query_as(CONNECTIONS).fetch_one(connection).await?;
+    let needed = i64::try_from(connections_max).unwrap_or(i64::MAX);
+    if needed.saturating_add(others) > allowed {
+        tracing::warn!(
+            allowed,
+            needed,
+            others,
+            "this Postgres may run out of connections: raise max_connections, or the limit of the role or the database"
+        );
+    }
+    Ok(())
+}

@@ -13,10 +13,11 @@ use std::sync::{Mutex, PoisonError};
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
-use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use super::rows::{read_app, read_key, read_timestamp};
+use super::sessions::Session;
 use crate::store::events::{body_of, end_of_older, event_from};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
@@ -95,27 +96,28 @@ pub(super) fn bind<'q>(
         .bind(bodies.map_err(|error| sqlx::Error::Encode(error.into()))?))
 }
 
-pub(super) async fn log(connection: &mut PgConnection, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {
+pub(super) async fn log(connection: &mut Session, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {
     let events: Vec<(&Address, &Event)> = events.iter().map(|(address, event)| (address, event)).collect();
-    bind(sqlx::query(LOG), &events)?.execute(connection).await?;
+    bind(connection.query(LOG), &events)?.execute(&mut **connection).await?;
     Ok(())
 }
 
 pub(super) async fn page(
-    connection: &mut PgConnection,
+    connection: &mut Session,
     app: &App,
     scope: Scope<'_>,
     after: EventCursor,
     limit: usize,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), sqlx::Error> {
-    let rows = sqlx::query(EVENTS)
+    let rows = connection
+        .query(EVENTS)
         .bind(after.commit.cast_signed())
         .bind(after.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .bind(app.as_str())
         .bind(scope.is_key())
         .bind(scope.text())
-        .fetch_all(connection)
+        .fetch_all(&mut **connection)
         .await?;
     let Some(first) = rows.first() else { return Ok((Vec::new(), after)) };
     let last = read_cursor(first, 7)?;
@@ -126,25 +128,26 @@ pub(super) async fn page(
 }
 
 /// Before everything that is not decided yet.
-pub(super) async fn last(connection: &mut PgConnection) -> Result<EventCursor, sqlx::Error> {
-    let next: i64 = sqlx::query_scalar(NEXT).fetch_one(connection).await?;
+pub(super) async fn last(connection: &mut Session) -> Result<EventCursor, sqlx::Error> {
+    let next: i64 = connection.query(NEXT).fetch_one(&mut **connection).await?.try_get(0)?;
     Ok(EventCursor { commit: next.cast_unsigned(), number: 0 })
 }
 
 pub(super) async fn history(
-    connection: &mut PgConnection,
+    connection: &mut Session,
     app: &App,
     key: &Key,
     before: EventCursor,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, sqlx::Error> {
-    let rows = sqlx::query(HISTORY)
+    let rows = connection
+        .query(HISTORY)
         .bind(app.as_str())
         .bind(key.as_str())
         .bind(before.commit.cast_signed())
         .bind(before.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(connection)
+        .fetch_all(&mut **connection)
         .await?;
     rows.iter().map(read_logged).collect()
 }
@@ -160,7 +163,7 @@ pub(super) struct Trimmed {
 impl Trimmed {
     pub(super) async fn trim(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Session,
         older_than: Timestamp,
         renewed_before: Timestamp,
         limit: usize,
@@ -176,26 +179,28 @@ async fn delete_oldest(
     trimmed: &Mutex<EventCursor>,
     oldest: &'static str,
     delete: &'static str,
-    connection: &mut PgConnection,
+    connection: &mut Session,
     bound: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
     let from = *trimmed.lock().unwrap_or_else(PoisonError::into_inner);
-    let rows = sqlx::query(oldest)
+    let rows = connection
+        .query(oldest)
         .bind(from.commit.cast_signed())
         .bind(from.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(&mut *connection)
+        .fetch_all(&mut **connection)
         .await?;
     let oldest = rows.iter().map(|row| Ok((read_cursor(row, 0)?, read_timestamp(row, 2)?)));
     let oldest = oldest.collect::<Result<Vec<_>, sqlx::Error>>()?;
     let Some(end) = end_of_older(&oldest, bound) else { return Ok(0) };
-    let deleted = sqlx::query(delete)
+    let deleted = connection
+        .query(delete)
         .bind(from.commit.cast_signed())
         .bind(from.number.cast_signed())
         .bind(end.commit.cast_signed())
         .bind(end.number.cast_signed())
-        .execute(connection)
+        .execute(&mut **connection)
         .await?;
     *trimmed.lock().unwrap_or_else(PoisonError::into_inner) = end;
     Ok(deleted.rows_affected())

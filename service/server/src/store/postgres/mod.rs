@@ -2,58 +2,96 @@
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
 pub(super) mod checks;
+mod cluster;
 mod commit;
 mod events;
 mod rows;
+pub(super) mod sessions;
 mod statements;
 mod wake_ups;
 
-use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::postgres::PgRow;
+use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::mpsc;
 
+use self::cluster::Cluster;
 use self::commit::{Locked, is_known_not_committed};
 use self::events::Trimmed;
-use self::rows::{read_collected, read_listed, read_loaded, read_timestamp};
-use super::connections::{Connections, Loan};
+use self::rows::{read_collected, read_listed, read_loaded};
+use self::sessions::{Route, Session, Sessions, parse_url};
+use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use super::{
-    Change, Collected, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope, StoreError,
-    WakeUp,
+    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
+    StoreError, Term, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// Connections besides those of the shards: wake-ups and probes.
-const SPARE_CONNECTIONS: usize = 2;
-/// Connections for what may wait: listings and the collection. They take none of the shards' away.
+/// Connections besides one for each shard: for probes, wake-ups, and events that go with no change.
+const SPARE_CONNECTIONS: usize = 3;
+/// Connections for what clients read. They take none of the shards' away, whose renewals must not wait for them.
 const READ_CONNECTIONS: usize = 4;
+/// For the collection, which must go on however much is read.
+const UPKEEP_CONNECTIONS: usize = 1;
+
+/// Connections for multilocks, besides one for each shard: for keys that have lost twice.
+const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
 /// What a Postgres store needs to know.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     pub url: String,
-    /// For LISTEN and migrations, which a transaction-pooling proxy would break; the same as `url` if `None`.
+    /// For LISTEN and migrations, which a transaction-pooling proxy would break. If `None`, there is no proxy, and it is the
+    /// same as `url`.
     pub direct_url: Option<String>,
     pub shards: usize,
     /// Longest time that a statement may run, in ms.
     pub statement_timeout: Duration,
     /// Start on a server whose acknowledged commits can be lost in a crash.
     pub allow_volatile: bool,
+    /// A standby that is promoted is a synchronous one: it has everything that was acknowledged.
+    pub trust_promotion: bool,
 }
 
 pub struct PostgresStore {
-    connections: Connections<PgConnection>,
-    reads: Connections<PgConnection>,
-    direct: PgConnectOptions,
+    connections: Sessions,
+    reads: Sessions,
+    upkeep: Sessions,
+    locking: Sessions,
+    /// For LISTEN.
+    direct: Route,
+    cluster: Arc<Cluster>,
     shards: usize,
     trimmed: Trimmed,
+}
+
+impl PostgresConfig {
+    /// The way of all statements.
+    pub(super) fn route(&self) -> anyhow::Result<Route> {
+        match self.direct_url {
+            None => Route::direct(&self.url, self.statement_timeout),
+            Some(_) => Route::through_proxy(&self.url, self.statement_timeout),
+        }
+    }
+
+    /// The way of what a transaction-pooling proxy would break.
+    pub(super) fn direct_route(&self) -> anyhow::Result<Route> {
+        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), self.statement_timeout)
+    }
+
+    /// Connections that the locks of one node open at most: for the shards, what clients read, upkeep, locked states, and
+    /// one to listen on.
+    const fn connections_max(&self) -> usize {
+        let shards = 2 * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
+        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1
+    }
 }
 
 impl PostgresStore {
@@ -62,18 +100,31 @@ impl PostgresStore {
     /// # Errors
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
-        let options = connect_options(&config.url, config.statement_timeout)?;
-        let direct = connect_options(config.direct_url.as_deref().unwrap_or(&config.url), config.statement_timeout)?;
-        let reads = Connections::new(options.clone(), READ_CONNECTIONS);
-        let connections = Connections::new(options, config.shards + SPARE_CONNECTIONS);
-        let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        let (route, direct) = (config.route()?, config.direct_route()?);
+        let mut connection = direct.options().connect().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::refuse_standby(&mut connection).await?;
         if !config.allow_volatile {
             checks::refuse_volatile(&mut connection).await?;
         }
         checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
-        connection.done();
-        Ok(Self { connections, reads, direct, shards: config.shards, trimmed: Trimmed::default() })
+        checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
+        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        let mut session = Sessions::new(&direct, 1).lend().await?;
+        let cluster = Arc::new(Cluster::open(&mut session, config.trust_promotion).await?);
+        let store = Self {
+            connections: Sessions::new(&route, config.shards + SPARE_CONNECTIONS),
+            reads: Sessions::new(&route, READ_CONNECTIONS),
+            upkeep: Sessions::new(&route, UPKEEP_CONNECTIONS),
+            locking: Sessions::new(&route, config.shards + LOCKING_CONNECTIONS),
+            direct,
+            cluster,
+            shards: config.shards,
+            trimmed: Trimmed::default(),
+        };
+        let mut session = store.connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        store.cluster.confirm(&mut session).await?;
+        session.done().await?;
+        Ok(store)
     }
 
     /// Brings the schema up to date. Nodes that start together wait for one another.
@@ -89,18 +140,49 @@ impl PostgresStore {
         Ok(())
     }
 
-    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
-        self.connections.lend().await.map_err(|error| self.unavailable(&error))
+    /// Begins a hold-off of `for_ms`, by default as long as the longest lease of any node, or ends one with 0. Nodes take it
+    /// into account with their next commit. Returns how long it lasts, in ms.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, is a standby or has no schema.
+    pub async fn hold_off(config: &PostgresConfig, for_ms: Option<u64>) -> anyhow::Result<u64> {
+        let sessions = Sessions::new(&config.direct_route()?, 1);
+        let mut connection = sessions.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::refuse_standby(&mut connection).await?;
+        checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
+        let lasts_ms = cluster::hold_off(&mut connection, for_ms).await?;
+        connection.done().await?;
+        Ok(lasts_ms)
     }
 
-    async fn lend_read(&self) -> Result<Loan<PgConnection>, StoreError> {
-        self.reads.lend().await.map_err(|error| self.unavailable(&error))
+    /// Ends a use by which nothing was written that the caller relies on.
+    async fn done(&self, session: Session) -> Result<(), StoreError> {
+        session.done().await.map_err(|error| self.unavailable(&error))
+    }
+
+    async fn lend(&self) -> Result<Session, StoreError> {
+        self.lend_of(&self.connections).await
+    }
+
+    async fn lend_read(&self) -> Result<Session, StoreError> {
+        self.lend_of(&self.reads).await
+    }
+
+    /// A new connection may lead to another server than those before it, or to a standby, which fails here.
+    async fn lend_of(&self, sessions: &Sessions) -> Result<Session, StoreError> {
+        let mut connection = sessions.lend().await.map_err(|error| self.unavailable(&error))?;
+        if connection.is_new() {
+            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        }
+        Ok(connection)
     }
 
     fn unavailable(&self, error: &sqlx::Error) -> StoreError {
-        if !matches!(error, sqlx::Error::Database(_)) {
+        if !matches!(error, sqlx::Error::Database(_)) || is_of_standby(error) {
             self.connections.forget_idle();
             self.reads.forget_idle();
+            self.upkeep.forget_idle();
+            self.locking.forget_idle();
         }
         StoreError::Unavailable(error.to_string())
     }
@@ -108,6 +190,8 @@ impl PostgresStore {
     fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
         if is_known_not_committed(error) {
             StoreError::Contended("the database would not wait for a lock any longer")
+        } else if is_of_standby(error) {
+            self.unavailable(error)
         } else {
             self.outcome_unknown(error)
         }
@@ -137,34 +221,37 @@ impl LockStore for PostgresStore {
         let mut connection = self.lend().await?;
         let rows = fetch(&mut connection, statements::LOAD, addresses).await;
         let loaded = rows.and_then(|rows| read_loaded(&rows)).map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(loaded)
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.lend().await?;
-        let committed =
-            commit::write(&mut connection, now, changes).await.map_err(|error| self.commit_failed(&error))?;
-        connection.done();
+        let committed = commit::write(&mut connection, now, &self.cluster, changes)
+            .await
+            .map_err(|error| self.commit_failed(&error))?;
+        if committed.result == CommitResult::TermOver {
+            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        }
+        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
         Ok(committed)
     }
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        // Not a lent connection: it lives as long as the caller's answer, and a dropped one must take its row locks
-        // along. The path is rare enough to open one.
         let unavailable = |error: sqlx::Error| self.unavailable(&error);
-        let mut connection = self.direct.connect().await.map_err(unavailable)?;
-        sqlx::query("begin").execute(&mut connection).await.map_err(unavailable)?;
+        let mut connection = self.lend_of(&self.locking).await?;
+        connection.begin().await.map_err(unavailable)?;
         fetch(&mut connection, statements::LOCK, addresses).await.map_err(unavailable)?;
         // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
         let rows = fetch(&mut connection, statements::LOAD, addresses).await.map_err(unavailable)?;
         let loaded = read_loaded(&rows).map_err(unavailable)?;
-        Ok((loaded, Box::new(Locked { connection })))
+        Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let mut connection = self.lend_read().await?;
-        let rows = sqlx::query(statements::LIST)
+        let rows = connection
+            .query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
             .bind(after.map_or("", Key::as_str))
@@ -175,13 +262,14 @@ impl LockStore for PostgresStore {
             .map_err(|error| self.unavailable(&error))?;
         let page = rows.iter().map(read_listed).collect::<Result<Page, _>>();
         let page = page.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(page)
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.lend_read().await?;
-        let row = sqlx::query(statements::COLLECT)
+        let mut connection = self.lend_of(&self.upkeep).await?;
+        let row = connection
+            .query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
             .bind(after.map_or("", |address| address.key.as_str()))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
@@ -189,14 +277,14 @@ impl LockStore for PostgresStore {
             .await
             .map_err(|error| self.unavailable(&error))?;
         let collected = read_collected(&row, limit).map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(collected)
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut connection = self.lend().await?;
         events::log(&mut connection, events).await.map_err(|error| self.commit_failed(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(())
     }
 
@@ -210,14 +298,14 @@ impl LockStore for PostgresStore {
         let mut connection = self.lend_read().await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
         let page = page.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(page)
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         let mut connection = self.lend_read().await?;
         let last = events::last(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(last)
     }
 
@@ -232,77 +320,71 @@ impl LockStore for PostgresStore {
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
         let history = history.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(history)
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.lend_of(&self.upkeep).await?;
         let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
         let trimmed = trimmed.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(trimmed)
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
         let mut connection = self.lend().await?;
         wake_ups::notify(&mut connection, wake_ups).await.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        self.done(connection).await?;
         Ok(())
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        wake_ups::listen(self.direct.clone(), node).await.map_err(|error| self.unavailable(&error))
+        wake_ups::listen(self.direct.options().clone(), node).await.map_err(|error| self.unavailable(&error))
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         let mut connection = self.lend().await?;
-        let kept = sqlx::query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
+        let kept = connection.query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
         kept.map_err(|error| self.unavailable(&error))?;
-        let secret = sqlx::query_scalar(statements::SECRET).fetch_one(&mut *connection).await;
-        let secret = secret.map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        let secret = connection.query(statements::SECRET).fetch_one(&mut *connection).await;
+        let secret = secret.and_then(|row| row.try_get(0)).map_err(|error| self.unavailable(&error))?;
+        self.done(connection).await?;
         Ok(secret)
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend().await?;
-        let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;
-        let now = row.and_then(|row| read_timestamp(&row, 0)).map_err(|error| self.unavailable(&error))?;
-        connection.done();
+        let now = self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        self.done(connection).await?;
         Ok(now)
+    }
+
+    fn term(&self) -> Term {
+        self.cluster.term()
+    }
+
+    async fn expect_leases_of(&self, ttl_ms_max: u64) -> Result<(), StoreError> {
+        let mut connection = self.lend().await?;
+        let noted = cluster::expect_leases_of(&mut connection, ttl_ms_max).await;
+        noted.map_err(|error| self.unavailable(&error))?;
+        self.done(connection).await?;
+        Ok(())
     }
 }
 
-fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
-    Ok(options.application_name("latchgate").disable_statement_logging())
-}
-
-pub(super) fn connect_options(url: &str, statement_timeout: Duration) -> anyhow::Result<PgConnectOptions> {
-    let limit_ms = format!("{}ms", statement_timeout.as_millis());
-    Ok(parse_url(url)?.options([
-        ("statement_timeout", limit_ms.as_str()),
-        ("lock_timeout", limit_ms.as_str()),
-        ("idle_in_transaction_session_timeout", "2s"),
-        ("default_transaction_isolation", "read committed"),
-        // A statement is planned once and for all, as probes of the primary key. What the planner guesses of the table's
-        // size, which changes by the second, must not turn a commit into a scan.
-        ("plan_cache_mode", "force_generic_plan"),
-        ("enable_seqscan", "off"),
-        ("enable_bitmapscan", "off"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-        ("jit", "off"),
-    ]))
+/// A standby reads only, and has no timeline of its own.
+fn is_of_standby(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == "25006" || code == "55000")
 }
 
 async fn fetch(
-    connection: &mut PgConnection,
+    connection: &mut Session,
     statement: &'static str,
     addresses: &[Address],
 ) -> Result<Vec<PgRow>, sqlx::Error> {
     let apps: Vec<&str> = addresses.iter().map(|address| address.app.as_str()).collect();
     let keys: Vec<&str> = addresses.iter().map(|address| address.key.as_str()).collect();
-    sqlx::query(statement).bind(apps).bind(keys).fetch_all(connection).await
+    connection.query(statement).bind(apps).bind(keys).fetch_all(&mut **connection).await
 }

@@ -1,6 +1,7 @@
 //! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
 //! waits for locks included.
 
+use super::cluster::timeline;
 use super::events::position;
 
 /// One row for each address, in the order asked. The lateral subquery with its limit keeps the planner to one probe of
@@ -22,27 +23,46 @@ where (app, key) in (select app collate "C", key collate "C" from unnest($1::tex
 order by app, key
 for update"#;
 
-/// The whole batch in one statement: changes the rows whose version is still the expected one, provided that the
-/// caller's clock is right. Answers with the clock, how many rows were written, and which if that is not all.
+/// The conditions on which anything is written at all: the caller's clock is right, and the term in which it has judged is
+/// that of this server.
+macro_rules! clock {
+    () => {
+        concat!(
+            r#"
+with clock as materialized (
+    select now, is_term, is_term and abs(now - $8) <= $9 as is_right
+    from (
+        select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now,
+            exists (select from cluster where one and term = $10 and timeline = "#,
+            timeline!("$11"),
+            r#") as is_term
+    ) here
+)"#
+        )
+    };
+}
+
+/// The whole batch in one statement: changes the rows whose version is still the expected one, provided that
+/// [`clock!`] is right. Answers with the clock, how many rows were written, and which if that is not all.
 ///
 /// A plain update takes half the log records of `on conflict do update`, which locks each row in a step of its own. It
 /// needs the nested loop that `connect_options` leaves the planner no choice but to take. Rows are taken in the order of
 /// the arrays, so that no two batches wait for each other.
 macro_rules! changed {
     () => {
-        r#"
-with clock as materialized (
-    select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
-), written as (
+        concat!(
+            clock!(),
+            r#", written as (
     update locks l
     set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
         state = c.state
     from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
         as c (app, key, version, replaces, keep_until, notice_at, state)
-    where abs(clock.now - $8) <= $9
+    where clock.is_right
         and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
     returning l.app, l.key
 )"#
+        )
     };
 }
 
@@ -51,14 +71,13 @@ with clock as materialized (
 /// who changes rows waits only for others that change rows, in the order of the keys.
 macro_rules! changed_with_new {
     () => {
-        r#"
-with clock as materialized (
-    select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
-), change as materialized (
+        concat!(
+            clock!(),
+            r#", change as materialized (
     select c.*
     from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
         as c (app, key, version, replaces, keep_until, notice_at, state)
-    where abs(clock.now - $8) <= $9
+    where clock.is_right
 ), inserted as (
     insert into locks (app, key, version, replaces, keep_until, notice_at, state)
     select app, key, version, replaces, keep_until, notice_at, state from change where replaces = 0
@@ -75,6 +94,7 @@ with clock as materialized (
 ), written as (
     select app, key from inserted union all select app, key from updated
 )"#
+        )
     };
 }
 
@@ -88,7 +108,7 @@ macro_rules! logged {
     select "#,
             position!(),
             r#", e.at, e.app, e.key, e.kind, e.body
-    from unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[]) as e (app, key, kind, at, body)
+    from unnest($12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[]) as e (app, key, kind, at, body)
     where case
         when (select count(*) from written) = cardinality($1) then true
         else (e.app collate "C", e.key collate "C") in (select app, key from written)
@@ -101,7 +121,7 @@ macro_rules! logged {
 macro_rules! answered {
     () => {
         r#"
-select (select now from clock), count(*),
+select (select now from clock), (select is_term from clock), count(*),
     case when count(*) < cardinality($1) then array_agg(app) end,
     case when count(*) < cardinality($1) then array_agg(key) end
 from written"#
@@ -143,8 +163,6 @@ with clock as materialized (
 )
 select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last),
     (select apps from due), (select keys from due)"#;
-
-pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
 
 /// The first node's secret is everybody's.
 pub(super) const KEEP_SECRET: &str =

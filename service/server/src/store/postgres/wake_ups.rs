@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key};
-use sqlx::PgConnection;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::mpsc;
 
+use super::sessions::Session;
 use crate::store::{WAKE_UPS_MAX, WakeUp};
 
 /// A payload must be shorter than 8 000 bytes.
@@ -19,12 +19,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Sends in one statement of its own, after the commit it tells of: a notification holds a database-wide lock until its
 /// transaction's end, and this one has nothing to flush.
-pub(super) async fn notify(connection: &mut PgConnection, wake_ups: &[(NodeId, Address)]) -> Result<(), sqlx::Error> {
+pub(super) async fn notify(connection: &mut Session, wake_ups: &[(NodeId, Address)]) -> Result<(), sqlx::Error> {
     let (channels, payloads) = pack(wake_ups);
-    sqlx::query("select pg_notify(n.channel, n.payload) from unnest($1::text[], $2::text[]) as n (channel, payload)")
+    connection
+        .query("select pg_notify(n.channel, n.payload) from unnest($1::text[], $2::text[]) as n (channel, payload)")
         .bind(channels)
         .bind(payloads)
-        .execute(connection)
+        .execute(&mut **connection)
         .await?;
     Ok(())
 }

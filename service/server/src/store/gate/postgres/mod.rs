@@ -6,27 +6,30 @@ mod wake_ups;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Json;
-use sqlx::{Postgres, Row};
+use sqlx::{ConnectOptions, Postgres, Row};
 use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
     is_off,
 };
-use crate::store::connections::{Connections, Loan};
+use crate::store::postgres::sessions::{Route, Session, Sessions};
 use crate::store::postgres::{self, PostgresConfig, checks};
 use crate::store::{StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
-/// Connections to the server, for all calls together.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections for all calls together.
+const CALL_CONNECTIONS: usize = 16;
+/// And one to listen on.
+pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
 
 pub struct PostgresGateStore {
-    connections: Connections<PgConnection>,
-    direct: PgConnectOptions,
+    sessions: Sessions,
+    /// For LISTEN.
+    direct: Route,
 }
 
 impl PostgresGateStore {
@@ -35,22 +38,20 @@ impl PostgresGateStore {
     /// # Errors
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
-        let options = postgres::connect_options(&config.url, config.statement_timeout)?;
-        let direct_url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let direct = postgres::connect_options(direct_url, config.statement_timeout)?;
-        let connections = Connections::new(options, CONNECTIONS_MAX);
-        let mut connection = connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
+        let (route, direct) = (config.route()?, config.direct_route()?);
+        let mut connection = direct.options().connect().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::refuse_standby(&mut connection).await?;
         if !config.allow_volatile {
             checks::refuse_volatile(&mut connection).await?;
         }
         checks::refuse_old_schema(&mut connection, &postgres::MIGRATIONS).await?;
-        connection.done();
-        Ok(Self { connections, direct })
+        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        sessions.lend().await.map_err(|error| checks::cannot_connect(&error))?.done().await?;
+        Ok(Self { sessions, direct })
     }
 
-    async fn lend(&self) -> Result<Loan<PgConnection>, StoreError> {
-        self.connections.lend().await.map_err(|error| self.read_failed(&error))
+    async fn lend(&self) -> Result<Session, StoreError> {
+        self.sessions.lend().await.map_err(|error| self.read_failed(&error))
     }
 
     fn read_failed(&self, error: &sqlx::Error) -> StoreError {
@@ -70,7 +71,7 @@ impl PostgresGateStore {
     /// When one connection turns out to be dead, all idle ones may be.
     fn forget_dead(&self, error: &sqlx::Error) {
         if !matches!(error, sqlx::Error::Database(_)) {
-            self.connections.forget_idle();
+            self.sessions.forget_idle();
         }
     }
 }
@@ -88,10 +89,10 @@ impl GateStore for PostgresGateStore {
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
         let mut connection = self.lend().await?;
-        let query = bind_record(sqlx::query(statements::CLAIM), now, address, record);
+        let query = bind_record(connection.query(statements::CLAIM), now, address, record);
         let row = query.fetch_one(&mut *connection).await.map_err(|error| self.write_failed(&error))?;
         let read = read_claimed(&row).map_err(|error| self.write_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.write_failed(&error))?;
         let At { now: store_now, answer } = read;
         let claimed = match answer {
             (true, _) => Claimed::Claimed,
@@ -108,11 +109,11 @@ impl GateStore for PostgresGateStore {
 
     async fn load(&self, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let mut connection = self.lend().await?;
-        let query = sqlx::query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
+        let query = connection.query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
         let row = query.fetch_one(&mut *connection).await;
         let loaded = row.and_then(|row| Ok(At::new(read_timestamp(&row)?, read_stored(&row, 1)?)));
         let loaded = loaded.map_err(|error| self.read_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(loaded)
     }
 
@@ -126,14 +127,14 @@ impl GateStore for PostgresGateStore {
         let expected = change.expected.number().cast_signed();
         let wake_up = change.wakes.then(|| wake_ups::payload(address));
         let query = match change.record {
-            Some(record) => bind_record(sqlx::query(statements::REPLACE), now, address, record),
-            None => bind_address(sqlx::query(statements::REMOVE), now, address),
+            Some(record) => bind_record(connection.query(statements::REPLACE), now, address, record),
+            None => bind_address(connection.query(statements::REMOVE), now, address),
         };
         let query = query.bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| Ok((read_timestamp(&row)?, row.try_get::<bool, _>(1)?)));
         let (store_now, replaced) = read.map_err(|error| self.write_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.write_failed(&error))?;
         let answer = match replaced {
             true => Replaced::Replaced,
             false if is_off(store_now, now) => Replaced::ClockOff,
@@ -147,7 +148,8 @@ impl GateStore for PostgresGateStore {
         let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
         let mut connection = self.lend().await?;
         let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST };
-        let rows = sqlx::query(statement)
+        let rows = connection
+            .query(statement)
             .bind(app.as_str())
             .bind(&after)
             .bind(filter.operation.as_ref().map(OperationName::as_str))
@@ -164,49 +166,51 @@ impl GateStore for PostgresGateStore {
         } else if filter.suspect {
             None
         } else {
-            let last = sqlx::query_scalar::<_, Vec<u8>>(statements::LAST_EXAMINED)
+            let last = connection
+                .query(statements::LAST_EXAMINED)
                 .bind(app.as_str())
                 .bind(&after)
                 .bind(EXAMINED)
                 .fetch_optional(&mut *connection)
                 .await
-                .and_then(|id| id.as_deref().map(id_of).transpose())
+                .and_then(|row| row.map(|row| id_of(row.try_get(0)?)).transpose())
                 .map_err(|error| self.read_failed(&error))?;
             last.map(|id| id.to_string())
         };
-        connection.done();
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(Page { records, next })
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
         let mut connection = self.lend().await?;
-        let query = sqlx::query(statements::EXPIRE)
+        let query = connection
+            .query(statements::EXPIRE)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(CLOCK_BOUND_MS.cast_signed());
         let removed = query.execute(&mut *connection).await.map_err(|error| self.read_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(removed.rows_affected())
     }
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
         let mut connection = self.lend().await?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = sqlx::query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
+        let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
         let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
         let found = found.map_err(|error| self.read_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(found)
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        wake_ups::listen(self.direct.clone()).await.map_err(|error| self.read_failed(&error))
+        wake_ups::listen(self.direct.options().clone()).await.map_err(|error| self.read_failed(&error))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend().await?;
-        let row = sqlx::query(statements::PING).fetch_one(&mut *connection).await;
+        let row = connection.query(statements::PING).fetch_one(&mut *connection).await;
         let now = row.and_then(|row| read_timestamp(&row)).map_err(|error| self.read_failed(&error))?;
-        connection.done();
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(now)
     }
 }

@@ -1,0 +1,211 @@
+//! A standby of Postgres takes over, under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::proxy::Proxy;
+use reqwest::Client;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::client::{BIN, acquire, granted, post, release, renew, try_send};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Longer than a fail-over takes on a busy machine: leases must live through it.
+const TTL_MS_MAX: u64 = 15_000;
+
+/// A primary with a standby, and what nodes reach the primary through.
+struct World {
+    primary: Postgres,
+    standby: Postgres,
+    /// Between the nodes and the primary.
+    front: Proxy,
+    /// Between the primary and the standby.
+    stream: Proxy,
+    database: String,
+    /// Between the nodes and `front`, if there is one; its connections outlive the primary.
+    pgbouncer: Option<PgBouncer>,
+}
+
+/// The database's name in both servers.
+fn name_of(url: &str) -> &str {
+    url.rsplit_once('/').map_or("", |(_, name)| name)
+}
+
+impl World {
+    async fn start() -> Self {
+        let primary = Postgres::start().await;
+        let url = primary.create_database().await;
+        let front = Proxy::start(primary.port()).await;
+        let stream = Proxy::start(primary.port()).await;
+        let standby = primary.standby(stream.port()).await;
+        let database = format!("postgres://postgres@127.0.0.1:{}/{}", front.port(), name_of(&url));
+        Self { primary, standby, front, stream, database, pgbouncer: None }
+    }
+
+    async fn node(&self, args: &[&str]) -> Node {
+        let Some(pgbouncer) = &self.pgbouncer else {
+            return Node::start(BIN, &[&["--locks", &self.database], args].concat()).await;
+        };
+        let proxied = pgbouncer.in_front_of(&self.database);
+        Node::start(BIN, &[&["--locks", &proxied, "--locks-direct", &self.database], args].concat()).await
+    }
+
+    /// Returns when the standby was told to take over.
+    async fn fail_over(&mut self) -> Instant {
+        self.primary.kill9();
+        let promoted = Instant::now();
+        self.standby.promote().await;
+        self.front.point_at(self.standby.port());
+        promoted
+    }
+}
+
+/// A grant that reached its client.
+struct Seen {
+    worker: usize,
+    asked: Instant,
+    answered: Instant,
+    lease_id: String,
+    token: u64,
+}
+
+/// Clients that acquire, each a key of its own, until they are stopped; with `keeps` each time another key.
+struct Load {
+    workers: JoinSet<Vec<Seen>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn start(nodes: &[&Node], keeps: bool) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut workers = JoinSet::new();
+        for worker in 0..8 {
+            let url = nodes[worker % nodes.len()].base_url();
+            workers.spawn(work(worker, url, keeps, Arc::clone(&stop)));
+        }
+        Self { workers, stop }
+    }
+
+    async fn stop(self) -> Vec<Seen> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.workers.join_all().await.into_iter().flatten().collect()
+    }
+}
+
+fn key(worker: usize, number: usize, keeps: bool) -> String {
+    if keeps { format!("load-{worker}-{number}") } else { format!("load-{worker}") }
+}
+
+async fn work(worker: usize, url: String, keeps: bool, stop: Arc<AtomicBool>) -> Vec<Seen> {
+    let client = Client::new();
+    let mut seen = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let lock = format!("{url}/v1/locks/{}", key(worker, seen.len(), keeps));
+        let asked = Instant::now();
+        let ask = json!({ "wait_ms": 200 }).to_string();
+        let Ok(answer) = try_send(client.post(format!("{lock}/acquire")).body(ask)).await else { continue };
+        if answer.status != 200 {
+            // A store that is down is answered at once.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        }
+        let lease_id = answer.text("lease_id");
+        if !keeps {
+            let body = json!({ "lease_id": lease_id }).to_string();
+            let _ = try_send(client.post(format!("{lock}/release")).body(body)).await;
+        }
+        seen.push(Seen { worker, asked, answered: Instant::now(), lease_id, token: answer.token() });
+    }
+    seen
+}
+
+#[tokio::test]
+async fn after_an_asynchronous_standby_took_over_nothing_new_is_granted_while_a_lost_lease_may_live() {
+    nothing_new_is_granted_while_a_lost_lease_may_live(World::start().await).await;
+}
+
+#[tokio::test]
+async fn the_same_behind_a_pgbouncer_whose_connections_outlive_the_primary() {
+    let mut world = World::start().await;
+    world.pgbouncer = Some(PgBouncer::start(world.front.port()).await);
+    nothing_new_is_granted_while_a_lost_lease_may_live(world).await;
+}
+
+async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
+    let ttl_ms_max = TTL_MS_MAX.to_string();
+    let short = ["--ttl-ms-max", &ttl_ms_max, "--ttl-ms-default", &ttl_ms_max];
+    let (one, other) = (world.node(&short).await, world.node(&short).await);
+    let kept = granted(&one, "kept", json!({ "owner": "a" })).await;
+    let load = Load::start(&[&one, &other], false);
+    world.primary.caught_up(&world.standby).await;
+    world.stream.cut();
+    let lost = granted(&one, "lost", json!({ "owner": "a" })).await;
+    assert_eq!(renew(&other, "kept", &kept.text("lease_id")).await.status, 200);
+    let promoted = world.fail_over().await;
+
+    // What the standby has goes on, and what it has not is told lost, by either node.
+    let goes_on = || async { renew(&one, "kept", &kept.text("lease_id")).await.status == 200 };
+    assert!(eventually(LONG, goes_on).await, "{}", one.log());
+    let is_told = || async { renew(&other, "lost", &lost.text("lease_id")).await.code() == "lease-lost" };
+    assert!(eventually(LONG, is_told).await, "{}", other.log());
+    for node in [&one, &other] {
+        for ask in [json!({}), json!({ "barge": true }), json!({ "owner": "a" })] {
+            acquire(node, "lost", ask).await.assert_problem(423, "lock-delayed");
+        }
+        assert!(node.log().contains("HOLD-OFF"), "{}", node.log());
+    }
+    let wait = json!({ "wait_ms": 50_000 }).to_string();
+    let next = post(format!("{}/v1/locks/lost/acquire", other.base_url()), wait).await;
+    assert_eq!(next.status, 200, "{}", next.body);
+    let longest = Duration::from_millis(TTL_MS_MAX);
+    assert!(promoted.elapsed() >= longest, "granted after {:?}", promoted.elapsed());
+    assert!(next.token() > lost.token());
+    assert_eq!(release(&one, "lost", &next.text("lease_id")).await.status, 200);
+
+    let seen = load.stop().await;
+    let (before, after): (Vec<_>, Vec<_>) = seen.iter().partition(|grant| grant.asked < promoted);
+    assert!(before.len() > 8 && after.len() > 8, "{} grants before, {} after", before.len(), after.len());
+    for grant in &after {
+        assert!(grant.answered >= promoted + longest, "granted {:?} after", grant.answered - promoted);
+    }
+    for worker in 0..8 {
+        let tokens: Vec<u64> = seen.iter().filter(|grant| grant.worker == worker).map(|grant| grant.token).collect();
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_synchronous_standby_that_took_over_has_every_acknowledged_lease_and_grants_go_on() {
+    let mut world = World::start().await;
+    let trusting = ["--trust-promotion", "--ttl-ms-default", "600000"];
+    let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
+    world.primary.query("postgres", "alter system set synchronous_standby_names = '*'").await;
+    world.primary.query("postgres", "select pg_reload_conf()").await;
+    let asks = "select count(*) from pg_stat_replication where sync_state = 'sync'";
+    assert!(eventually(LONG, || async { world.primary.query("postgres", asks).await == "1" }).await);
+
+    let load = Load::start(&[&one, &other], true);
+    let asks = "select count(*) > 80 from locks";
+    assert!(eventually(LONG, || async { world.primary.query(name_of(&world.database), asks).await == "t" }).await);
+    let promoted = world.fail_over().await;
+    let is_granted = || async { acquire(&other, "new", json!({ "lease_id": "mine" })).await.status == 200 };
+    assert!(eventually(LONG, is_granted).await, "{}", other.log());
+    let seen = load.stop().await;
+    assert!(!one.log().contains("HOLD-OFF"), "{}", one.log());
+
+    let acknowledged: Vec<_> = seen.iter().filter(|grant| grant.answered < promoted).collect();
+    assert!(acknowledged.len() > 8, "{} grants", acknowledged.len());
+    let mut numbers = [0; 8];
+    for grant in acknowledged {
+        let key = key(grant.worker, numbers[grant.worker], true);
+        numbers[grant.worker] += 1;
+        let renewed = renew(&one, &key, &grant.lease_id).await;
+        assert_eq!((renewed.status.as_u16(), renewed.token()), (200, grant.token), "{key}: {}", renewed.body);
+    }
+}

@@ -1,0 +1,78 @@
+//! Nodes behind PgBouncer in transaction mode, with a direct way to Postgres besides.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::Postgres;
+use serde_json::json;
+
+use crate::client::{BIN, acquire, begun, get, granted, look, post, pre, release, renew, report};
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn two_nodes_behind_it_are_one_service() {
+    let postgres = Postgres::start().await;
+    let direct = postgres.create_database().await;
+    let pgbouncer = PgBouncer::start(postgres.port()).await;
+    let proxied = pgbouncer.in_front_of(&direct);
+    let args = ["--locks", proxied.as_str(), "--locks-direct", direct.as_str()];
+    let (one, other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
+
+    let grant = granted(&one, "k", json!({ "owner": "a" })).await;
+    acquire(&other, "k", json!({})).await.assert_problem(423, "lock-held");
+    let ask = json!({ "owner": "b", "wait_ms": 30_000 }).to_string();
+    let waiting = tokio::spawn(post(format!("{}/v1/locks/k/acquire", one.base_url()), ask));
+    assert!(eventually(LONG, || async { look(&other, "k").await["waiters"] == 1 }).await);
+    assert_eq!(renew(&other, "k", &grant.text("lease_id")).await.token(), grant.token());
+    assert_eq!(release(&other, "k", &grant.text("lease_id")).await.status, 200);
+    assert!(waiting.await.unwrap().token() > grant.token());
+    assert_eq!(get(&other, "/v1/locks?prefix=k&held=true").await.body["locks"][0]["key"], "k");
+    assert_eq!(get(&other, "/v1/locks/k/history").await.status, 200);
+
+    let pair = json!({ "locks": [{ "key": "x" }, { "key": "y" }], "lease_id": "pair" }).to_string();
+    assert_eq!(post(format!("{}/v1/multilocks/acquire", one.base_url()), pair).await.status, 200);
+    acquire(&other, "y", json!({})).await.assert_problem(423, "lock-held");
+    let keys = json!({ "keys": ["x", "y"], "lease_id": "pair" }).to_string();
+    assert_eq!(post(format!("{}/v1/multilocks/release", other.base_url()), keys).await.status, 200);
+
+    let operation = json!({ "operation": "charge", "contents": { "order": 42 } });
+    let go = begun(&one, operation.clone()).await;
+    assert_eq!(pre(&other, operation.clone()).await.code(), "operation-in-progress");
+    assert_eq!(report(&other, &go, json!({ "outcome": "success" })).await.status, 200);
+    assert_eq!(pre(&one, operation).await.code(), "operation-duplicate");
+}
+
+#[tokio::test]
+async fn many_clients_on_few_keys_never_find_two_holders() {
+    let postgres = Postgres::start().await;
+    let direct = postgres.create_database().await;
+    let pgbouncer = PgBouncer::start(postgres.port()).await;
+    let proxied = pgbouncer.in_front_of(&direct);
+    let args = ["--locks", proxied.as_str(), "--locks-direct", direct.as_str()];
+    let (one, other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..24 {
+        let node = if number % 2 == 0 { one.base_url() } else { other.base_url() };
+        let lock = format!("{node}/v1/locks/shared-{}", number % 3);
+        clients.spawn(async move {
+            let mut tokens = Vec::new();
+            while tokens.len() < 5 {
+                let ask = json!({ "wait_ms": 30_000, "ttl_ms": 60_000 }).to_string();
+                let grant = post(format!("{lock}/acquire"), ask).await;
+                assert_eq!(grant.status, 200, "{}", grant.body);
+                let body = json!({ "lease_id": grant.text("lease_id") }).to_string();
+                assert_eq!(post(format!("{lock}/release"), body).await.status, 200);
+                tokens.push((number % 3, grant.token()));
+            }
+            tokens
+        });
+    }
+    // A lease that another overlapped could not be released; and no token was granted twice.
+    let mut tokens: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 24 * 5);
+}

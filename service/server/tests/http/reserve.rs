@@ -1,0 +1,74 @@
+//! Whoever holds something is served, however much others ask.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::{Postgres, shared_database};
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, BIN, get, granted, on_postgres, post, release, renew};
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn many(node: &Node, verb: &str, body: Value) -> Answer {
+    post(format!("{}/v1/multilocks/{verb}", node.base_url()), body.to_string()).await
+}
+
+#[tokio::test]
+async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
+    let database = shared_database().await;
+    let node = Node::start(BIN, &["--locks", &database, "--store-timeout-ms", "20000"]).await;
+    let pair = json!({ "locks": [{ "key": "mine-1" }, { "key": "mine-2" }], "lease_id": "pair" });
+    assert_eq!(many(&node, "acquire", pair).await.status, 200);
+    let single = granted(&node, "mine-3", json!({})).await;
+    granted(&node, "stuck", json!({})).await;
+
+    // Somebody has the row for as long as the test takes.
+    let mut row = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("begin").execute(&mut row).await.unwrap();
+    sqlx::query("select 1 from locks where key = 'stuck' for update").execute(&mut row).await.unwrap();
+    let mut flood = JoinSet::new();
+    for number in 0..30 {
+        let url = format!("{}/v1/multilocks/acquire", node.base_url());
+        let ask = json!({ "locks": [{ "key": "stuck" }, { "key": format!("free-{number}") }] });
+        flood.spawn(post(url, ask.to_string()));
+    }
+    let mut watch = PgConnection::connect(&database).await.unwrap();
+    let mut stuck = async || -> i64 {
+        let asks =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        sqlx::query_scalar(asks).fetch_one(&mut watch).await.unwrap()
+    };
+    let mut tries = 0;
+    while stuck().await < 6 {
+        tries += 1;
+        assert!(tries < 2_000, "the flood does not come");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    let keys = json!({ "keys": ["mine-1", "mine-2"], "lease_id": "pair" });
+    let renewed = many(&node, "renew", keys.clone()).await;
+    assert_eq!(renewed.status, 200, "{}", renewed.body);
+    assert_eq!(renew(&node, "mine-3", &single.text("lease_id")).await.status, 200);
+    assert_eq!(many(&node, "release", keys).await.status, 200);
+    assert_eq!(release(&node, "mine-3", &single.text("lease_id")).await.status, 200);
+    assert!(flood.try_join_next().is_none(), "the flood was over too soon");
+    sqlx::query("rollback").execute(&mut row).await.unwrap();
+    while let Some(ended) = flood.join_next().await {
+        assert!([200, 423, 503].contains(&ended.unwrap().status.as_u16()));
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_room_for_a_nodes_connections_is_warned_of() {
+    let postgres = Postgres::start_with(&[("max_connections", "30")]).await;
+    let node = on_postgres(&postgres.create_database().await).await;
+    assert!(node.log().contains("may run out of connections"), "{}", node.log());
+    assert!(eventually(LONG, || async { get(&node, "/readyz").await.status == 200 }).await);
+
+    let node = on_postgres(&Postgres::start().await.create_database().await).await;
+    assert!(!node.log().contains("may run out of connections"), "{}", node.log());
+}
