@@ -46,7 +46,7 @@ with clock as materialized (
 /// [`clock!`] is right. Answers with the clock, how many rows were written, and which if that is not all.
 ///
 /// A plain update takes half the log records of `on conflict do update`, which locks each row in a step of its own. It
-/// needs the nested loop that `connect_options` leaves the planner no choice but to take. Rows are taken in the order of
+/// needs the nested loop that `sessions::settings` leaves the planner no choice but to take. Rows are taken in the order of
 /// the arrays, so that no two batches wait for each other.
 macro_rules! changed {
     () => {
