@@ -66,6 +66,14 @@ impl World {
     }
 }
 
+/// Returns when the primary waits for its standby at every commit.
+async fn make_synchronous(primary: &Postgres, names: &str) {
+    primary.query("postgres", &format!("alter system set synchronous_standby_names = '{names}'")).await;
+    primary.query("postgres", "select pg_reload_conf()").await;
+    let asks = "select current_setting('synchronous_standby_names')";
+    assert!(eventually(LONG, || async { primary.query("postgres", asks).await == names }).await);
+}
+
 /// A grant that reached its client.
 struct Seen {
     worker: usize,
@@ -185,8 +193,7 @@ async fn a_synchronous_standby_that_took_over_has_every_acknowledged_lease_and_g
     let mut world = World::start().await;
     let trusting = ["--trust-promotion", "--ttl-ms-default", "600000"];
     let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
-    world.primary.query("postgres", "alter system set synchronous_standby_names = '*'").await;
-    world.primary.query("postgres", "select pg_reload_conf()").await;
+    make_synchronous(&world.primary, "*").await;
     let asks = "select count(*) from pg_stat_replication where sync_state = 'sync'";
     assert!(eventually(LONG, || async { world.primary.query("postgres", asks).await == "1" }).await);
 
@@ -208,4 +215,20 @@ async fn a_synchronous_standby_that_took_over_has_every_acknowledged_lease_and_g
         let renewed = renew(&one, &key, &grant.lease_id).await;
         assert_eq!((renewed.status.as_u16(), renewed.token()), (200, grant.token), "{key}: {}", renewed.body);
     }
+}
+
+#[tokio::test]
+async fn while_the_synchronous_standby_is_away_nothing_is_acknowledged_and_then_all_goes_on() {
+    let primary = Postgres::start().await;
+    let database = primary.create_database().await;
+    let node = Node::start(BIN, &["--locks", &database]).await;
+    granted(&node, "before", json!({})).await;
+    make_synchronous(&primary, "nobody").await;
+    let refused = acquire(&node, "k", json!({ "lease_id": "mine" })).await;
+    refused.assert_problem(503, "outcome-unknown");
+    let waiting = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep'";
+    assert_eq!(primary.query("postgres", waiting).await, "t", "it was the standby that was waited for");
+    make_synchronous(&primary, "").await;
+    let is_granted = || async { acquire(&node, "k", json!({ "lease_id": "mine" })).await.status == 200 };
+    assert!(eventually(LONG, is_granted).await, "{}", node.log());
 }
