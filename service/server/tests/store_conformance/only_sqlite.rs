@@ -1,5 +1,7 @@
 //! What a store of one file promises besides.
 
+use std::sync::Mutex;
+
 use latchgate::store::LockStore;
 use latchgate::store::sqlite::SqliteStore;
 use latchgate_testkit::eventually;
@@ -13,9 +15,15 @@ async fn a_file_opened_again_has_its_states_and_versions() {
     let store = SqliteStore::open(&path, true).await.unwrap();
     let version = World::of(store).write(&key, state(7), FOREVER).await;
     // A process that another test has just forked holds what this one had open until it begins its program.
-    let is_free = || async { SqliteStore::open(&path, true).await.is_ok() };
+    let opened = Mutex::new(None);
+    let is_free = || async {
+        let store = SqliteStore::open(&path, true).await.ok();
+        let is_open = store.is_some();
+        *opened.lock().unwrap() = store;
+        is_open
+    };
     assert!(eventually(PATIENCE, is_free).await);
-    let store = SqliteStore::open(&path, true).await.unwrap();
+    let store = opened.into_inner().unwrap().unwrap();
     let stored = store.load(std::slice::from_ref(&key)).await.unwrap().states.remove(0);
     assert_eq!((stored.version, stored.state), (version, state(7)));
     drop(dir);
