@@ -1,9 +1,10 @@
 //! A node's estimate of its store's clock.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use latchgate_core::Timestamp;
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 /// How fast two clocks may drift apart, in parts per million: well above what crystals do.
 const DRIFT_PPM: f64 = 200.0;
@@ -17,6 +18,8 @@ const DRIFT_PPM: f64 = 200.0;
 pub struct StoreClock {
     origin: Instant,
     bounds: Mutex<Option<Bounds>>,
+    /// In ms.
+    latest_arrival: AtomicU64,
 }
 
 /// Of the offset, in ms.
@@ -29,7 +32,7 @@ struct Bounds {
 
 impl Default for StoreClock {
     fn default() -> Self {
-        Self { origin: Instant::now(), bounds: Mutex::new(None) }
+        Self { origin: Instant::now(), bounds: Mutex::new(None), latest_arrival: AtomicU64::new(0) }
     }
 }
 
@@ -66,6 +69,18 @@ impl StoreClock {
     pub fn at(&self, instant: Instant) -> Option<Timestamp> {
         let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(to_timestamp(self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high)))
+    }
+
+    /// The same for somebody who arrives: never before who arrived earlier, though a better estimate may lie behind an
+    /// earlier one. Only a clock that was set back starts the order anew.
+    pub fn arrival(&self, instant: Instant) -> Option<Timestamp> {
+        let estimate = self.at(instant)?;
+        let latest = Timestamp::from_ms(self.latest_arrival.fetch_max(estimate.as_ms(), Ordering::Relaxed));
+        if latest.ms_since(estimate) <= CLOCK_BOUND_MS {
+            return Some(latest.max(estimate));
+        }
+        self.latest_arrival.store(estimate.as_ms(), Ordering::Relaxed);
+        Some(estimate)
     }
 
     /// How long from `instant` until the store's clock shows `time`; zero if it does already.
@@ -122,6 +137,29 @@ mod tests {
         clock.learn(Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
         let estimate = clock.at(start + 2 * MS).unwrap();
         assert!(estimate.ms_apart(Timestamp::from_ms(3_610_002)) <= 1, "{estimate:?}");
+    }
+
+    #[test]
+    fn nobody_arrives_before_who_came_earlier_when_the_estimate_goes_back() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + 80 * MS);
+        let earlier = clock.arrival(start + 80 * MS).unwrap();
+        clock.learn(Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
+        assert!(clock.at(start + 82 * MS).unwrap() < earlier);
+        assert!(clock.arrival(start + 82 * MS).unwrap() >= earlier);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_starts_the_order_of_arrivals_anew() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(3_600_000), start, start + MS);
+        clock.arrival(start + MS).unwrap();
+        clock.learn(Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
+        for after in 2..5 {
+            assert!(clock.arrival(start + after * MS).unwrap() < Timestamp::from_ms(20_000));
+        }
     }
 
     #[test]

@@ -300,8 +300,8 @@ fn tell(reply: Reply, answer: Answer<AcquiredMany>) -> oneshot::Receiver<()> {
 async fn seek(locks: Locks, ask: ManyAsk, mut reply: Reply) {
     let asked = Instant::now();
     let ask = Arc::new(ask);
-    let arrival = locks.node.clock.at(asked).unwrap_or_default();
-    let place = ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: 0 });
+    let arrival = locks.node.clock.arrival(asked).unwrap_or_default();
+    let place = ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: locks.next_waiter() });
     let deadline = asked + ask.wait;
     // Where it stands; leaving when dropped.
     let mut standing: Option<Standing> = None;

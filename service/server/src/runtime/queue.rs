@@ -86,7 +86,6 @@ impl WaitQueue {
         if !waiter.is_returning {
             self.latest = self.latest.max(place.arrival);
             place.arrival = self.latest;
-            place.serial = self.arrivals;
         }
         let (priority, arrival, serial) = place.rank();
         let rank = (priority, arrival, serial, self.arrivals);

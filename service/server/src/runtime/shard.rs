@@ -278,7 +278,7 @@ impl Shard {
             return;
         }
         // Without a clock the load below fails as well, and nobody is served by this arrival.
-        let arrival = self.node.clock.at(asked).unwrap_or_default();
+        let arrival = self.node.clock.arrival(asked).unwrap_or_default();
         let acquire = Acquire {
             lease_id: ask.lease_id,
             owner: ask.owner,
@@ -290,7 +290,7 @@ impl Shard {
             delay_ms: ask.delay_ms,
             max_hold_ms: ask.max_hold_ms,
             node: self.node.id.clone(),
-            place: ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: 0 }),
+            place: ask.place.unwrap_or(Place { priority: ask.priority, arrival, serial: id }),
             behind: false,
             hold_off: None,
             metadata: ask.metadata,
