@@ -8,8 +8,8 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::timeout_at;
 
 use super::call::Failure;
+use super::node::Node;
 use super::queue::{Rank, WaitQueue};
-use super::shard::Node;
 use super::verdict::{Verdict, judge};
 use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, StoreError, Stored, Term};
 

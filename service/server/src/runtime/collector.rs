@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::call::{Call, Envelope};
-use super::shard::Node;
+use super::node::Node;
 use super::shard_of;
 
 pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Locks;
 use super::call::{Answer, Failure};
-use super::shard::Node;
+use super::node::Node;
 use crate::store::{EventCursor, LockStore, LoggedEvent, Scope, StoreError};
 
 /// How long a watcher may be behind what happens at other nodes: nobody tells it, it looks.

@@ -7,23 +7,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{
-    Acquire, Command, Event, GiveBack, Lease, LeaseId, LockState, Lost, Metadata, Mode, NodeId, Outcome, Owner, Place,
+    Acquire, Command, GiveBack, Lease, LeaseId, LockState, Lost, Metadata, Mode, NodeId, Outcome, Owner, Place,
     Refusal, Release, Renew, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::Locks;
-use super::batch::Moment;
+use super::answers::{acquired, run_out};
 use super::call::{Acquired, Answer, Ask, Call, Delivery, Failure, Refused, RefusedBecause, WaiterId};
-use super::shard::Node;
-use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
+use super::node::Node;
+use super::together::Decision;
 
 /// Keys that one multilock has at most.
 pub const MANY_MAX: usize = 64;
-/// Rounds of one attempt: lost races and wrong clocks.
-const ROUNDS_MAX: u32 = 8;
 
 /// Before the next try, when something is in the way that passes.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -101,12 +99,6 @@ pub enum ReleasedMany {
     Lost(Vec<(usize, Lost)>),
 }
 
-/// What is to be written, and what it comes to once it is.
-struct Decision<T> {
-    result: T,
-    writes: Vec<(usize, LockState, Vec<Event>)>,
-}
-
 enum Attempt {
     Granted { leases: Vec<(Lease, Option<u32>)>, is_new: bool },
     Refused { index: usize, refusal: Refusal, state: Box<LockState>, now: Timestamp },
@@ -168,9 +160,8 @@ impl Locks {
         Ok(match renewed {
             RenewedMany::Renewed { leases, .. } => {
                 // As with one key: whoever is told of it too late must not go on.
-                let has_run_out = |(index, lease): (usize, &Lease)| {
-                    (lease.expires_at <= now).then(|| (index, super::shard::run_out(lease)))
-                };
+                let has_run_out =
+                    |(index, lease): (usize, &Lease)| (lease.expires_at <= now).then(|| (index, run_out(lease)));
                 let lost: Vec<(usize, Lost)> = leases.iter().enumerate().filter_map(has_run_out).collect();
                 if lost.is_empty() { RenewedMany::Renewed { leases, now } } else { RenewedMany::Lost(lost) }
             }
@@ -207,83 +198,6 @@ impl Locks {
         };
         self.together(addresses, decide).await
     }
-
-    /// Locks the states of all keys, decides (with the end of a hold-off, if there is one), and writes what the decision
-    /// changes, in one commit. Runs to its end even if the caller goes away.
-    async fn together<T: Send + 'static>(
-        &self,
-        addresses: Vec<Address>,
-        decide: impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync + 'static,
-    ) -> Answer<T> {
-        if !self.node.health.is_up() {
-            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
-        }
-        if let Some(index) = self.node.store.first_apart(&addresses) {
-            return Err(Failure::KeysApart { index });
-        }
-        let places = Arc::clone(&self.many);
-        let node = Arc::clone(&self.node);
-        let running = tokio::spawn(async move {
-            let Ok(Ok(_place)) = timeout(node.limits.store_timeout, places.acquire_owned()).await else {
-                return Err(Failure::Overloaded("too many multilocks at once"));
-            };
-            // Counted from here: who has stood in line does not find the store slow for that.
-            let deadline = tokio::time::Instant::now() + node.limits.store_timeout;
-            for _ in 0..ROUNDS_MAX {
-                if let Some(result) = round(&node, &addresses, &decide, deadline).await? {
-                    return Ok(result);
-                }
-            }
-            Err(Failure::Overloaded("others keep changing these keys, or the store is too slow"))
-        });
-        running.await.unwrap_or_else(|error| Err(Failure::OutcomeUnknown(error.to_string())))
-    }
-}
-
-/// One try; `None` if it must be tried again.
-async fn round<T>(
-    node: &Node,
-    addresses: &[Address],
-    decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
-    deadline: tokio::time::Instant,
-) -> Answer<Option<T>> {
-    let asked = Instant::now();
-    // States that somebody else keeps locked say nothing of the store.
-    let locked = timeout_at(deadline, node.store.lock(addresses)).await;
-    let locked = locked.unwrap_or(Err(StoreError::Contended("others keep these keys locked")));
-    let (loaded, locked) = locked.map_err(|error| node.failure(&error.of_reading()))?;
-    node.clock.learn(loaded.now, asked, Instant::now());
-    let now = node.clock.now().unwrap_or(loaded.now);
-    let term = node.store.term();
-    let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
-    let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
-    let Decision { result, writes } = decide(states, now, term.hold_off(now));
-    if writes.is_empty() {
-        return Ok(Some(result));
-    }
-    let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
-        node.change(&addresses[index], Stored { version: versions[index], state }, events, Moment { now, term })
-    };
-    let changes: Vec<Change> = writes.into_iter().map(change).collect();
-    let asked = Instant::now();
-    let committed = timeout_at(deadline, locked.commit_all(now, &changes)).await.unwrap_or_else(|_| Err(too_late()));
-    let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
-    node.clock.learn(shown, asked, Instant::now());
-    // Else the clock was off, or the term is over: again.
-    let CommitResult::Checked(versions) = checked else { return Ok(None) };
-    if versions.iter().any(Option::is_none) {
-        return Ok(None);
-    }
-    for change in &changes {
-        node.tell_next(&change.address, &change.state, now);
-        node.look_again(&change.address);
-    }
-    node.history.has_news();
-    Ok(Some(result))
-}
-
-fn too_late() -> StoreError {
-    StoreError::OutcomeUnknown("it took too long to answer".to_owned())
 }
 
 /// An answer on its way to its handler, who confirms it: one that never gets there, because the client has gone, is
@@ -316,7 +230,7 @@ async fn seek(locks: Locks, ask: ManyAsk, mut reply: Reply) {
             }
             Err(failure) => return drop(tell(reply, Err(failure))),
             Ok(Attempt::Ended { index, outcome }) => {
-                let (acquired, _) = super::shard::acquired(outcome, asked.elapsed(), arrival);
+                let (acquired, _) = acquired(outcome, asked.elapsed(), arrival);
                 return drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
             }
             Ok(Attempt::Granted { leases, is_new }) => {
@@ -429,7 +343,7 @@ async fn conclude(
     let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
     if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
         // One of them has run out meanwhile: all or none.
-        let acquired = Acquired::LeaseLost(super::shard::run_out(&leases[index].0));
+        let acquired = Acquired::LeaseLost(run_out(&leases[index].0));
         drop(tell(reply, Ok(AcquiredMany::Ended { index, acquired })));
     } else {
         let told = tell(reply, Ok(AcquiredMany::Granted { leases, waited: asked.elapsed(), now }));

@@ -1,5 +1,6 @@
 //! Where the rules meet the stores: shards, batches, queues, timers, wake-ups.
 
+mod answers;
 mod batch;
 mod call;
 mod clock;
@@ -8,10 +9,12 @@ pub mod gate;
 mod health;
 mod history;
 mod many;
+mod node;
 pub mod operations;
 mod queue;
 pub mod seal;
 mod shard;
+mod together;
 mod verdict;
 mod waker;
 
@@ -32,7 +35,8 @@ use self::health::Health;
 use self::history::History;
 pub use self::history::{Watch, Watched};
 pub use self::many::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
-use self::shard::{CACHE_MAX_AGE, Node, Shard};
+use self::node::Node;
+use self::shard::{CACHE_MAX_AGE, Shard};
 use self::waker::Waker;
 use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError, WakeUp};
 

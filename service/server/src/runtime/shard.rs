@@ -3,30 +3,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use latchgate_core::lock::{
-    Acquire, Command, EndReason, Event, Grant, Lease, LockState, Lost, NodeId, Outcome, Owner, Place, Refusal, Release,
-    Renew, Turn,
-};
+use latchgate_core::lock::{Acquire, Command, Event, LockState, Outcome, Owner, Place, Refusal, Release, Renew};
 use latchgate_core::{Address, Timestamp};
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
+use super::answers::{acquired, refused, released, renewed};
 use super::batch::{self, Judged, Work};
 use super::call::{
-    Acquired, Answer, Ask, Call, Delivery, Envelope, Failure, Granted, Inspected, Refused, RefusedBecause, Released,
-    Renewed, WaiterId,
+    Acquired, Answer, Ask, Call, Delivery, Envelope, Failure, Inspected, RefusedBecause, Released, Renewed, WaiterId,
 };
-use super::clock::StoreClock;
-use super::health::Health;
-use super::history::History;
+use super::node::Node;
 use super::queue::{Rank, WaitQueue, Waiter};
 use super::verdict::{REFRESH_BEFORE_MS, stands};
-use super::waker::Waker;
-use crate::store::{LockStore, StoreError, Stored};
+use crate::store::Stored;
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
@@ -38,53 +31,6 @@ const JOIN_MAX_AGE: Duration = Duration::from_millis(20);
 const SCOUT_HOLD: Duration = Duration::from_secs(2);
 /// How often waiters are looked after while the store is down.
 const DOWN_PAUSE: Duration = Duration::from_millis(250);
-
-/// Shared by the shards of a node.
-pub(super) struct Node {
-    pub id: NodeId,
-    pub store: Arc<dyn LockStore>,
-    pub clock: StoreClock,
-    pub health: Health,
-    pub waker: Waker,
-    pub history: History,
-    pub limits: super::Limits,
-    /// Ends all waits.
-    pub closing: CancellationToken,
-    /// Where shards are told to look at a key: one for each.
-    pub looks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
-}
-
-impl Node {
-    /// If the lock can be taken now and another node is first, that node must hear of it.
-    pub(super) fn tell_next(&self, address: &Address, state: &LockState, now: Timestamp) {
-        let Some(first) = state.admissible_turn(now) else { return };
-        // Of the nodes where a waiter with a ticket has been, nobody knows at which it is now.
-        let is_first = |turn: &&Turn| turn.place == first.place && turn.node != self.id;
-        for turn in state.turns().iter().filter(is_first) {
-            self.waker.wake(turn.node.clone(), address.clone());
-        }
-    }
-
-    /// Has whoever waits for the key at this node look at it.
-    pub(super) fn look_again(&self, address: &Address) {
-        let Some(looks) = self.looks.get() else { return };
-        let _ = looks[super::shard_of(address, looks.len())].try_send(Some(address.clone()));
-    }
-
-    /// What a failure of the store is to a caller.
-    pub(super) fn failure(&self, error: &StoreError) -> Failure {
-        tracing::warn!(%error, store = self.store.name(), "the store failed");
-        // A store that refuses one batch still answers others.
-        if !matches!(error, StoreError::Contended(_)) {
-            self.health.set(false);
-        }
-        match error {
-            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
-            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
-            StoreError::Contended(what) => Failure::Overloaded(what),
-        }
-    }
-}
 
 pub(super) struct Shard {
     node: Arc<Node>,
@@ -589,68 +535,4 @@ fn next_news(node: &Node, state: &LockState, place: Place, now: Instant) -> Inst
 
 fn far() -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_secs(3_600)
-}
-
-fn renewed(outcome: Outcome, now: Timestamp) -> Answer<Renewed> {
-    match outcome {
-        // As with a grant: whoever is told of it now must not go on.
-        Outcome::Renewed(lease) if lease.expires_at <= now => Ok(Renewed::LeaseLost(run_out(&lease))),
-        Outcome::Renewed(lease) => Ok(Renewed::Renewed { lease, now }),
-        Outcome::LeaseLost(lost) => Ok(Renewed::LeaseLost(lost)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn released(outcome: Outcome) -> Answer<Released> {
-    match outcome {
-        Outcome::Released { still_held, already } => Ok(Released::Released { still_held, already }),
-        Outcome::LeaseLost(lost) => Ok(Released::LeaseLost(lost)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// The answer, and whether it is a new grant.
-pub(super) fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (Acquired, bool) {
-    match outcome {
-        // The commit took longer than the lease is long: whoever is told of it now must not go on.
-        Outcome::Granted(Grant { lease, .. }) if lease.expires_at <= now => {
-            (Acquired::LeaseLost(run_out(&lease)), false)
-        }
-        Outcome::Granted(Grant { lease, limit, repeated }) => {
-            (Acquired::Granted(Granted { lease, limit, waited, now }), !repeated)
-        }
-        Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
-        Outcome::LimitMismatch(mismatch) => (Acquired::LimitMismatch(mismatch), false),
-        Outcome::UpgradeBlocked => (Acquired::UpgradeBlocked, false),
-        _ => (Acquired::LeaseIdReused, false),
-    }
-}
-
-pub(super) fn run_out(lease: &Lease) -> Lost {
-    Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token }
-}
-
-fn unexpected(outcome: &Outcome) -> Failure {
-    tracing::error!(?outcome, "a command came to an outcome that it cannot come to");
-    Failure::OutcomeUnknown("internal error".to_owned())
-}
-
-fn refused(
-    state: &LockState,
-    why: RefusedBecause,
-    waiter: &Waiter,
-    before: usize,
-    waiters: u64,
-    node: &NodeId,
-    now: Timestamp,
-) -> Refused {
-    Refused {
-        why,
-        holders: state.holders().to_vec(),
-        waiters,
-        position: state.waiting_before(node, waiter.ask.place) + before as u64 + 1,
-        waited: waiter.waited(Instant::now()),
-        place: waiter.ask.place,
-        now,
-    }
 }

@@ -1,0 +1,62 @@
+//! What the shards of a node share: its name, its store, the store's clock, and where to send word.
+
+use std::sync::{Arc, OnceLock};
+
+use latchgate_core::lock::{LockState, NodeId, Turn};
+use latchgate_core::{Address, Timestamp};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::call::Failure;
+use super::clock::StoreClock;
+use super::health::Health;
+use super::history::History;
+use super::waker::Waker;
+use crate::store::{LockStore, StoreError};
+
+/// Shared by the shards of a node.
+pub(super) struct Node {
+    pub id: NodeId,
+    pub store: Arc<dyn LockStore>,
+    pub clock: StoreClock,
+    pub health: Health,
+    pub waker: Waker,
+    pub history: History,
+    pub limits: super::Limits,
+    /// Ends all waits.
+    pub closing: CancellationToken,
+    /// Where shards are told to look at a key: one for each.
+    pub looks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
+}
+
+impl Node {
+    /// If the lock can be taken now and another node is first, that node must hear of it.
+    pub(super) fn tell_next(&self, address: &Address, state: &LockState, now: Timestamp) {
+        let Some(first) = state.admissible_turn(now) else { return };
+        // Of the nodes where a waiter with a ticket has been, nobody knows at which it is now.
+        let is_first = |turn: &&Turn| turn.place == first.place && turn.node != self.id;
+        for turn in state.turns().iter().filter(is_first) {
+            self.waker.wake(turn.node.clone(), address.clone());
+        }
+    }
+
+    /// Has whoever waits for the key at this node look at it.
+    pub(super) fn look_again(&self, address: &Address) {
+        let Some(looks) = self.looks.get() else { return };
+        let _ = looks[super::shard_of(address, looks.len())].try_send(Some(address.clone()));
+    }
+
+    /// What a failure of the store is to a caller.
+    pub(super) fn failure(&self, error: &StoreError) -> Failure {
+        tracing::warn!(%error, store = self.store.name(), "the store failed");
+        // A store that refuses one batch still answers others.
+        if !matches!(error, StoreError::Contended(_)) {
+            self.health.set(false);
+        }
+        match error {
+            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
+            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+            StoreError::Contended(what) => Failure::Overloaded(what),
+        }
+    }
+}
