@@ -247,7 +247,10 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         for (entry, verdict, _) in unchanged {
             self.done.push(entry.decide_unchanged(verdict));
         }
-        let Some((_, _, moment)) = judged.first() else { return Vec::new() };
+        let Some((_, _, moment)) = judged.first() else {
+            self.node.give_up(locked, self.deadline).await;
+            return Vec::new();
+        };
         let moment = *moment;
         let mut judged = judged;
         let changes: Vec<Change> =

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::call::Failure;
@@ -12,7 +13,7 @@ use super::clock::StoreClock;
 use super::health::Health;
 use super::history::History;
 use super::waker::Waker;
-use crate::store::{LockStore, StoreError};
+use crate::store::{LockStore, LockedStates, StoreError};
 
 /// Shared by the shards of a node.
 pub(super) struct Node {
@@ -44,6 +45,16 @@ impl Node {
     pub(super) fn look_again(&self, address: &Address) {
         let Some(looks) = self.looks.get() else { return };
         let _ = looks[super::shard_of(address, looks.len())].try_send(Some(address.clone()));
+    }
+
+    /// Lets go of locked states of which nothing came. If that fails, they are let go of when they are dropped, and whoever
+    /// has asked has its answer all the same.
+    pub(super) async fn give_up(&self, locked: Box<dyn LockedStates>, deadline: Instant) {
+        match timeout_at(deadline, locked.give_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "locked states were not given up"),
+            Err(_) => tracing::debug!("locked states were not given up in time"),
+        }
     }
 
     /// What a failure of the store is to a caller.

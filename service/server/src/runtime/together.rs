@@ -74,6 +74,7 @@ async fn round<T>(
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
     let Decision { result, writes } = decide(states, now, term.hold_off(now));
     if writes.is_empty() {
+        node.give_up(locked, deadline).await;
         return Ok(Some(result));
     }
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {

@@ -268,4 +268,8 @@ impl LockedStates for Locked {
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         Ok(self.shared.commit(now, changes, Rule::AllOrNone))
     }
+
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
 }

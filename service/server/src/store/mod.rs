@@ -204,7 +204,7 @@ pub trait LockStore: Send + Sync + 'static {
     /// changes have the same address.
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
 
-    /// Loads states and keeps everybody else from changing them until the answer is committed or dropped.
+    /// Loads states and keeps everybody else from changing them until the answer is committed, given up or dropped.
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError>;
 
     /// States of `app` whose keys begin with `prefix` and come after `after`, in key order, at most `limit`.
@@ -275,6 +275,10 @@ pub trait LockedStates: Send {
     /// Writes all changes, or none if the version of one of them does not hold: then every version in the answer is
     /// `None`, those of the changes that could have been made too.
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+
+    /// Lets others change them again, with nothing written. To drop them comes to the same, but may cost the store a
+    /// connection.
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError>;
 }
 
 /// How many callers besides the shards may have states locked at once.

@@ -20,6 +20,7 @@ use crate::asking::{
     acquire_lost, ask, granted, hold, holder, id, join, joined, key, release, renew_lost, take, until_free,
     until_waiting, wait,
 };
+use crate::many::{all, one_refused};
 use crate::worlds::{PATIENCE, patient, start, start_with};
 
 #[derive(Default)]
@@ -32,6 +33,32 @@ struct Faulty {
     /// The next commits of which the answer, or the commit itself, is lost.
     lost_answers: AtomicU64,
     lost_commits: AtomicU64,
+    /// The next commits that are made, and said to have lost their race.
+    lost_races: AtomicU64,
+    /// How often locked states were given up.
+    given_up: Arc<AtomicU64>,
+}
+
+/// Tells when it is given up.
+struct Locked {
+    states: Box<dyn LockedStates>,
+    given_up: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.states.commit(now, changes).await
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.states.commit_all(now, changes).await
+    }
+
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        self.given_up.fetch_add(1, Ordering::SeqCst);
+        self.states.give_up().await
+    }
 }
 
 impl Faulty {
@@ -86,12 +113,16 @@ impl LockStore for Faulty {
         {
             return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
         }
+        if take_one(&self.lost_races) {
+            return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
+        }
         self.until_it_answers().await;
         Ok(Committed { now: self.ping().await?, ..committed })
     }
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        self.memory.lock(addresses).await
+        let (loaded, states) = self.memory.lock(addresses).await?;
+        Ok((loaded, Box::new(Locked { states, given_up: Arc::clone(&self.given_up) })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
@@ -258,4 +289,25 @@ async fn a_store_that_does_not_answer_is_not_waited_for() {
     let is_back = || async { node.release(&key(), id("me")).await.is_ok() };
     assert!(eventually(PATIENCE, is_back).await);
     until_free(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_multilock_of_which_nothing_comes_gives_its_locked_states_up() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    hold(&node, "holder").await;
+    let ask = all("me", &["another key", "key"]);
+    one_refused(node.acquire_many(ask).await);
+    assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_try_that_changes_nothing_gives_its_states_up() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    // Granted by the first commit and claimed by the second, the lease is only found by the third try.
+    store.lost_races.store(2, Ordering::SeqCst);
+    hold(&node, "me").await;
+    assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
+    release(&node, "me").await;
 }

@@ -13,6 +13,7 @@ mod limits;
 mod many;
 mod modes;
 mod multilocks;
+mod only_postgres;
 mod only_sqlite;
 mod queueing;
 mod reentrancy;

@@ -43,16 +43,7 @@ impl World {
     }
 
     pub async fn postgres() -> Self {
-        let config = PostgresConfig {
-            url: shared_database().await,
-            direct_url: None,
-            shards: 2,
-            statement_timeout: PATIENCE,
-            allow_volatile: false,
-            trust_promotion: false,
-        };
-        PostgresStore::migrate(&config).await.unwrap();
-        Self { backing: Backing::Postgres(config), _dir: None }
+        Self { backing: Backing::Postgres(postgres_config().await), _dir: None }
     }
 
     pub async fn redis() -> Self {
@@ -95,6 +86,20 @@ impl World {
     pub async fn node(&self) -> Locks {
         start(self.store().await).await
     }
+}
+
+/// Of a database with a schema.
+pub async fn postgres_config() -> PostgresConfig {
+    let config = PostgresConfig {
+        url: shared_database().await,
+        direct_url: None,
+        shards: 2,
+        statement_timeout: PATIENCE,
+        allow_volatile: false,
+        trust_promotion: false,
+    };
+    PostgresStore::migrate(&config).await.unwrap();
+    config
 }
 
 pub async fn start(store: Arc<dyn LockStore>) -> Locks {

@@ -62,6 +62,17 @@ pub async fn a_dropped_lock_lets_others_go_on(world: &World) {
     drop(locked);
 }
 
+pub async fn states_that_are_given_up_are_as_before_and_others_go_on(world: &World) {
+    let (there, absent) = (at("there"), at("absent"));
+    let mut version = world.write(&there, state(1), FOREVER).await;
+    for number in 2..6 {
+        let (loaded, locked) = world.store.lock(&[there.clone(), absent.clone()]).await.unwrap();
+        locked.give_up().await.unwrap();
+        assert_eq!(world.store.load(&[there.clone(), absent.clone()]).await.unwrap().states, loaded.states);
+        version = world.commit(&[change(&there, version, state(number))]).await[0].unwrap();
+    }
+}
+
 pub async fn a_locked_commit_is_held_to_the_clock_as_it_is_then(world: &World) {
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;

@@ -68,6 +68,7 @@ every_store! {
         locked_states_are_loaded_in_the_order_asked,
         who_has_locked_a_state_never_loses_its_commit,
         a_dropped_lock_lets_others_go_on,
+        states_that_are_given_up_are_as_before_and_others_go_on,
         a_locked_commit_is_held_to_the_clock_as_it_is_then,
         overlapping_batches_in_opposite_orders_never_fail_each_other,
         batches_that_make_the_same_rows_never_fail_each_other,
@@ -136,6 +137,7 @@ suite! { redis_cluster;
         locked_states_are_loaded_in_the_order_asked,
         who_has_locked_a_state_never_loses_its_commit,
         a_dropped_lock_lets_others_go_on,
+        states_that_are_given_up_are_as_before_and_others_go_on,
         a_locked_commit_is_held_to_the_clock_as_it_is_then,
         batches_that_make_the_same_rows_never_fail_each_other,
     ];

@@ -30,6 +30,10 @@ impl LockedStates for Locked {
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         self.write(now, changes, Rule::AllOrNone).await
     }
+
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        self.connection.roll_back().await.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
 }
 
 impl Locked {

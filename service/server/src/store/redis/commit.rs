@@ -153,6 +153,11 @@ pub(super) async fn lock(shared: &Arc<Shared>, addresses: &[Address]) -> Result<
     Ok((Loaded { states, now }, locked))
 }
 
+async fn unlock(shared: &Shared, locker: Locker<'_>) -> Result<(), StoreError> {
+    put(shared, None, &[], Rule::Each, locker).await?;
+    Ok(())
+}
+
 /// States that are locked, or about to be. Dropped, it unlocks them.
 pub(super) struct Locked {
     shared: Arc<Shared>,
@@ -180,6 +185,12 @@ impl LockedStates for Locked {
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         self.write(now, changes, Rule::AllOrNone).await
     }
+
+    async fn give_up(mut self: Box<Self>) -> Result<(), StoreError> {
+        unlock(&self.shared, Locker { name: &self.name, addresses: &self.addresses }).await?;
+        self.addresses.clear();
+        Ok(())
+    }
 }
 
 impl Drop for Locked {
@@ -191,9 +202,8 @@ impl Drop for Locked {
         let (shared, name) = (Arc::clone(&self.shared), std::mem::take(&mut self.name));
         let addresses = std::mem::take(&mut self.addresses);
         let mut unlocking = Box::pin(async move {
-            let locker = Locker { name: &name, addresses: &addresses };
             // If it fails, the lock lapses.
-            let _ = put(&shared, None, &[], Rule::Each, locker).await;
+            let _ = unlock(&shared, Locker { name: &name, addresses: &addresses }).await;
         });
         // Begun here, so that it is on its way before whatever the caller sends next.
         if unlocking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

@@ -27,8 +27,7 @@ impl Locked {
             result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
         }
         if rule == Rule::AllOrNone && !result.is_complete() {
-            let undone = sqlx::query("rollback").execute(&mut *self.connection).await;
-            undone.map_err(|error| unavailable(&error))?;
+            roll_back(&mut self.connection).await.map_err(|error| unavailable(&error))?;
             result = result.undone();
         } else {
             commit(&mut self.connection).await?;
@@ -47,6 +46,12 @@ impl LockedStates for Locked {
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         self.write(now, changes, Rule::AllOrNone).await
     }
+
+    async fn give_up(mut self: Box<Self>) -> Result<(), StoreError> {
+        roll_back(&mut self.connection).await.map_err(|error| unavailable(&error))?;
+        self.connection.done();
+        Ok(())
+    }
 }
 
 pub(super) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -57,6 +62,11 @@ pub(super) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx:
 pub(super) async fn commit(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let done = sqlx::query("commit").execute(connection).await;
     done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+    Ok(())
+}
+
+async fn roll_back(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("rollback").execute(connection).await?;
     Ok(())
 }
 
