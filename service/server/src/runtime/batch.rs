@@ -11,7 +11,7 @@ use super::call::Failure;
 use super::node::Node;
 use super::queue::{Rank, WaitQueue};
 use super::verdict::{Verdict, judge};
-use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, StoreError, Stored, Term};
+use crate::store::{Change, CommitResult, Committed, Loaded, StoreError, Stored, Term};
 
 /// After so many lost races a key's state is locked instead.
 const LOSSES_MAX: u32 = 2;
@@ -228,15 +228,13 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             return Vec::new();
         }
         let addresses: Vec<Address> = contended.iter().map(|entry| entry.work.address.clone()).collect();
-        let (states, locked): (Vec<Stored>, Box<dyn LockedStates>) =
-            match self.timed(self.node.store.lock(&addresses), |(loaded, _)| loaded.now).await {
-                Ok((loaded, locked)) => (loaded.states, locked),
-                Err(error) => {
-                    let failure = self.node.failure(&error.of_reading());
-                    self.done.extend(contended.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
-                    return Vec::new();
-                }
-            };
+        let (Loaded { states, .. }, locked) = match self.node.lock(&addresses, self.deadline).await {
+            Ok(locked) => locked,
+            Err(failure) => {
+                self.done.extend(contended.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+                return Vec::new();
+            }
+        };
         let with_state = |(entry, stored): (Entry, Stored)| Entry {
             work: Work { base: Some(stored), ..entry.work },
             is_fresh: true,

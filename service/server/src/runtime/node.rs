@@ -1,19 +1,20 @@
 //! What the shards of a node share: its name, its store, the store's clock, and where to send word.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::call::Failure;
+use super::call::{Answer, Failure};
 use super::clock::StoreClock;
 use super::health::Health;
 use super::history::History;
 use super::waker::Waker;
-use crate::store::{LockStore, LockedStates, StoreError};
+use crate::store::{Loaded, LockStore, LockedStates, StoreError};
 
 /// Shared by the shards of a node.
 pub(super) struct Node {
@@ -47,9 +48,23 @@ impl Node {
         let _ = looks[super::shard_of(address, looks.len())].try_send(Some(address.clone()));
     }
 
+    /// Locks states. That somebody else keeps them locked until `deadline` says nothing of the store.
+    pub(super) async fn lock(
+        &self,
+        addresses: &[Address],
+        deadline: tokio::time::Instant,
+    ) -> Answer<(Loaded, Box<dyn LockedStates>)> {
+        let asked = Instant::now();
+        let locked = timeout_at(deadline, self.store.lock(addresses)).await;
+        let locked = locked.unwrap_or(Err(StoreError::Contended("others keep these keys locked")));
+        let (loaded, locked) = locked.map_err(|error| self.failure(&error.of_reading()))?;
+        self.clock.learn(loaded.now, asked, Instant::now());
+        Ok((loaded, locked))
+    }
+
     /// Lets go of locked states of which nothing came. If that fails, they are let go of when they are dropped, and whoever
     /// has asked has its answer all the same.
-    pub(super) async fn give_up(&self, locked: Box<dyn LockedStates>, deadline: Instant) {
+    pub(super) async fn give_up(&self, locked: Box<dyn LockedStates>, deadline: tokio::time::Instant) {
         match timeout_at(deadline, locked.give_up()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "locked states were not given up"),

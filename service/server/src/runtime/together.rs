@@ -62,12 +62,7 @@ async fn round<T>(
     decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
     deadline: tokio::time::Instant,
 ) -> Answer<Option<T>> {
-    let asked = Instant::now();
-    // States that somebody else keeps locked say nothing of the store.
-    let locked = timeout_at(deadline, node.store.lock(addresses)).await;
-    let locked = locked.unwrap_or(Err(StoreError::Contended("others keep these keys locked")));
-    let (loaded, locked) = locked.map_err(|error| node.failure(&error.of_reading()))?;
-    node.clock.learn(loaded.now, asked, Instant::now());
+    let (loaded, locked) = node.lock(addresses, deadline).await?;
     let now = node.clock.now().unwrap_or(loaded.now);
     let term = node.store.term();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();

@@ -1,7 +1,7 @@
 //! A store that is slow, lies or breaks, in front of a node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,6 +35,8 @@ struct Faulty {
     lost_commits: AtomicU64,
     /// The next commits that are made, and said to have lost their race.
     lost_races: AtomicU64,
+    /// Somebody else has all states locked, and keeps them.
+    is_locked: AtomicBool,
     /// How often locked states were given up.
     given_up: Arc<AtomicU64>,
 }
@@ -121,6 +123,9 @@ impl LockStore for Faulty {
     }
 
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        if self.is_locked.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         let (loaded, states) = self.memory.lock(addresses).await?;
         Ok((loaded, Box::new(Locked { states, given_up: Arc::clone(&self.given_up) })))
     }
@@ -310,4 +315,17 @@ async fn a_locked_try_that_changes_nothing_gives_its_states_up() {
     hold(&node, "me").await;
     assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
     release(&node, "me").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_that_others_keep_locked_do_not_make_the_store_count_as_down() {
+    let store = Arc::new(Faulty::default());
+    let limits = Limits { store_timeout: Duration::from_secs(1), ..patient() };
+    let node = start_with(store.clone(), limits).await;
+    store.is_locked.store(true, Ordering::SeqCst);
+    store.lost_races.store(2, Ordering::SeqCst);
+    let answer = node.acquire(&key(), ask("me")).await;
+    assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
+    let answer = node.acquire_many(all("other", &["another key"])).await;
+    assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
 }

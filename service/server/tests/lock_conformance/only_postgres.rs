@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::runtime::Limits;
-use latchgate::store::postgres::PostgresStore;
+use latchgate::runtime::{Failure, Limits};
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use sqlx::{Connection, PgConnection};
 
 use crate::asking::{ask, at, take};
 use crate::many::{all, one_refused};
-use crate::worlds::{patient, postgres_config, start_with};
+use crate::worlds::{patient, postgres_config, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_that_is_refused_opens_no_connection() {
@@ -28,6 +28,22 @@ async fn a_multilock_that_is_refused_opens_no_connection() {
     }
     let opened: Vec<i32> = backends(&mut observer).await.difference(&before).copied().collect();
     assert!(opened.is_empty(), "{opened:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_somebody_keeps_locked_does_not_make_the_store_count_as_down() {
+    let config = PostgresConfig { statement_timeout: Duration::from_secs(1), ..postgres_config().await };
+    let node = start(Arc::new(PostgresStore::open(&config).await.unwrap())).await;
+    take(&node, &at("b"), ask("holder")).await;
+    let mut other = PgConnection::connect(&config.url).await.unwrap();
+    sqlx::query("begin").execute(&mut other).await.unwrap();
+    let locked = sqlx::query("select from locks where key = 'b' for update").execute(&mut other).await.unwrap();
+    assert_eq!(locked.rows_affected(), 1);
+    let answer = node.acquire_many(all("me", &["a", "b"])).await;
+    assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
+    assert!(node.is_ready());
+    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    one_refused(node.acquire_many(all("me", &["a", "b"])).await);
 }
 
 /// The server's processes that serve connections to the database.

@@ -44,6 +44,9 @@ const UPKEEP_CONNECTIONS: usize = 1;
 /// Connections for multilocks, besides one for each shard: for keys that have lost twice.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
+/// The server answers; it is others that keep the rows.
+const CONTENDED: StoreError = StoreError::Contended("the database would not wait for a lock any longer");
+
 /// What a Postgres store needs to know.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
@@ -189,7 +192,7 @@ impl PostgresStore {
 
     fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
         if is_known_not_committed(error) {
-            StoreError::Contended("the database would not wait for a lock any longer")
+            CONTENDED
         } else if is_of_standby(error) {
             self.unavailable(error)
         } else {
@@ -241,11 +244,14 @@ impl LockStore for PostgresStore {
         let unavailable = |error: sqlx::Error| self.unavailable(&error);
         let mut connection = self.lend_of(&self.locking).await?;
         connection.begin().await.map_err(unavailable)?;
-        fetch(&mut connection, statements::LOCK, addresses).await.map_err(unavailable)?;
-        // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
-        let rows = fetch(&mut connection, statements::LOAD, addresses).await.map_err(unavailable)?;
-        let loaded = read_loaded(&rows).map_err(unavailable)?;
-        Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) })))
+        match lock_and_load(&mut connection, addresses).await {
+            Ok(loaded) => Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) }))),
+            Err(error) if is_known_not_committed(&error) => {
+                connection.roll_back().await.map_err(unavailable)?;
+                Err(CONTENDED)
+            }
+            Err(error) => Err(unavailable(error)),
+        }
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
@@ -377,6 +383,12 @@ impl LockStore for PostgresStore {
 fn is_of_standby(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| code == "25006" || code == "55000")
+}
+
+async fn lock_and_load(connection: &mut Session, addresses: &[Address]) -> Result<Loaded, sqlx::Error> {
+    fetch(connection, statements::LOCK, addresses).await?;
+    // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
+    read_loaded(&fetch(connection, statements::LOAD, addresses).await?)
 }
 
 async fn fetch(
