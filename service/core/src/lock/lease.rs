@@ -198,7 +198,7 @@ impl Lease {
     }
 
     /// Why it has ended, if time has ended it.
-    pub(super) fn runs_out_as(&self) -> EndReason {
+    pub fn runs_out_as(&self) -> EndReason {
         let is_revoked = self.revocation.as_ref().is_some_and(|revocation| revocation.deadline <= self.expires_at);
         if is_revoked { EndReason::Revoked } else { EndReason::Expired }
     }

@@ -1,7 +1,7 @@
 //! Locks: one small state per key and one pure function, [`step`], that changes it.
 //!
 //! A free lock may only be taken by the first [`Turn`]. Waiters stand in their node's own queue; the state knows one
-//! turn per node, its best waiter's place. See DESIGN §4 and ARCHITECTURE.md.
+//! turn per node, its best waiter's place. See ARCHITECTURE.md.
 
 mod acquire;
 mod command;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{EndReason, Grant, Lease, LockState, Lost, NodeId, Outcome};
+use latchgate_core::lock::{Grant, Lease, LockState, Lost, NodeId, Outcome};
 
 use super::call::{Acquired, Answer, Failure, Granted, Refused, RefusedBecause, Released, Renewed};
 use super::queue::Waiter;
@@ -44,7 +44,7 @@ pub(super) fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (A
 }
 
 pub(super) fn run_out(lease: &Lease) -> Lost {
-    Lost { why: Some(EndReason::Expired), at: Some(lease.expires_at), token: lease.token }
+    Lost { why: Some(lease.runs_out_as()), at: Some(lease.expires_at), token: lease.token }
 }
 
 fn unexpected(outcome: &Outcome) -> Failure {
@@ -69,5 +69,48 @@ pub(super) fn refused(
         waited: waiter.waited(Instant::now()),
         place: waiter.ask.place,
         now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_core::lock::{EndReason, LeaseId, Mode, Note, Owner, Revocation};
+
+    use super::*;
+
+    const DEADLINE: Timestamp = Timestamp::from_ms(5_000);
+
+    fn lease_until(expires_at: Timestamp, revocation: Option<Box<Revocation>>) -> Lease {
+        Lease {
+            lease_id: LeaseId::parse("lease").unwrap(),
+            owner: Owner::parse("me").unwrap(),
+            mode: Mode::Exclusive,
+            token: 7,
+            ttl_ms: 1_000,
+            granted_at: Timestamp::default(),
+            expires_at,
+            waited_ms: 0,
+            delay_ms: 0,
+            hold_until: None,
+            warned: false,
+            revocation,
+            claimed: false,
+            metadata: None,
+        }
+    }
+
+    #[test]
+    fn a_lease_that_has_run_out_before_its_answer_is_told_as_in_its_history() {
+        let revocation = Some(Box::new(Revocation { note: Note::default(), deadline: DEADLINE }));
+        let ends = [
+            (lease_until(DEADLINE, None), EndReason::Expired),
+            (lease_until(DEADLINE, revocation.clone()), EndReason::Revoked),
+            (lease_until(Timestamp::from_ms(4_000), revocation), EndReason::Expired),
+        ];
+        for (lease, why) in ends {
+            let renewed = renewed(Outcome::Renewed(lease.clone()), DEADLINE);
+            let Ok(Renewed::LeaseLost(lost)) = renewed else { panic!("not lost: {renewed:?}") };
+            assert_eq!(lost, Lost { why: Some(why), at: Some(lease.expires_at), token: lease.token });
+        }
     }
 }
