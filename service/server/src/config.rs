@@ -1,22 +1,18 @@
 //! Settings: flags, each also from the environment.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use latchgate_core::gate::RETENTION_MS_DEFAULT;
 
+use crate::engines::LocksEngine;
 use crate::http::{OperationRequestLimits, RequestLimits, ServerLimits};
 use crate::runtime::Limits;
 use crate::runtime::operations::GateLimits;
-use crate::store::gate::redis::RedisGateConfig;
-use crate::store::postgres::PostgresConfig;
-use crate::store::redis::{RedisConfig, is_redis};
-use crate::store::sqlite;
+use crate::store::engines::EngineSetConfig;
 
-const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 /// Distributed locks over HTTP/JSON.
@@ -40,6 +36,8 @@ pub enum Command {
     Health(HealthArgs),
     /// Grant no new leases for a while, on all nodes: before or after a fail-over of Postgres that may lose commits.
     HoldOff(HoldOffArgs),
+    /// Dissolve an engine set: a store that was one of its engines can then be used alone. Stop all nodes first.
+    LeaveSet(MigrateArgs),
     /// Print the API's description (OpenAPI, JSON).
     Openapi,
 }
@@ -48,17 +46,30 @@ pub enum Command {
 pub struct StoreArgs {
     /// Where locks live: `sqlite:PATH` for one node; `postgres://USER:PASSWORD@HOST/DATABASE` for any number; or
     /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, `redis+cluster://HOST,HOST`, which may forget held locks
-    /// when they crash or fail over. If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS", hide_env_values = true)]
-    pub locks: Option<String>,
+    /// when they crash or fail over. If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`. Given
+    /// more than once, or several with spaces in between, an engine set: the first is active until all nodes are switched to
+    /// another. `NAME=URL` names one; without a name it is called by its kind.
+    #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS", hide_env_values = true, value_delimiter = ' ')]
+    pub locks: Vec<String>,
 
     /// A Postgres URL that leads to the server itself, where `--locks` leads through a transaction-pooling proxy (PgBouncer):
     /// for LISTEN and migrations. Do not give it without a proxy: each use of `--locks` is then four round trips.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true)]
-    pub locks_direct: Option<String>,
+    #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true, value_delimiter = ' ')]
+    pub locks_direct: Vec<String>,
+
+    /// How long a node of an engine set uses the active engine after it has seen that this is the one, in ms. A switch
+    /// takes as long, and then as long as the locks take to be carried over. At least three times --store-timeout-ms; the
+    /// same for all nodes.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_ENGINE_RIGHT_MS", default_value_t = 3_000)]
+    pub engine_right_ms: u64,
+
+    /// Switch by itself to the next engine of the set when the active one has not answered for so long, in ms; 0: never.
+    /// Needs three engines: of two, nobody can tell a dead one from one that is cut off.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_SWITCH_AFTER_MS", default_value_t = 0)]
+    pub switch_after_ms: u64,
 
     #[arg(long, env = "DATABASE_URL", hide = true, hide_env_values = true)]
-    database_url: Option<String>,
+    pub database_url: Option<String>,
 
     /// Where the gate's records live: `redis://HOST`, `redis+sentinel://…`, `postgres://…` or `sqlite:PATH`. If absent: beside
     /// the locks. With Redis, durable operations and those of the outage mode `fallback` are kept beside the locks, if those
@@ -312,96 +323,11 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
-/// The engine that `--gate` names.
-#[derive(Clone, Debug)]
-pub enum GateEngine {
-    BesideTheLocks,
-    Redis(RedisGateConfig),
-    Postgres(PostgresConfig),
-    Sqlite(PathBuf),
-}
-
-/// The engine that `--locks` names.
-#[derive(Clone, Debug)]
-pub enum LocksEngine {
-    Sqlite(PathBuf),
-    Postgres(PostgresConfig),
-    Redis(RedisConfig),
-}
-
-impl StoreArgs {
-    /// `history_retention` is how long the store keeps histories by itself, if it does.
-    ///
-    /// # Errors
-    /// When the URL is of no engine.
-    pub fn engine(&self, history_retention: Duration) -> anyhow::Result<LocksEngine> {
-        let from_environment = self.database_url.as_deref().filter(|url| is_postgres(url));
-        let url = self.locks.as_deref().or(from_environment).unwrap_or(DEFAULT_LOCKS);
-        if is_postgres(url) {
-            return Ok(LocksEngine::Postgres(self.postgres(url, self.locks_direct.clone())));
-        }
-        if is_redis(url) {
-            return Ok(LocksEngine::Redis(RedisConfig {
-                url: url.to_owned(),
-                prefix: self.locks_prefix.clone(),
-                shards: usize::from(self.shards),
-                timeout: Duration::from_millis(self.store_timeout_ms),
-                history_retention,
-                allow_eviction: self.allow_eviction,
-            }));
-        }
-        match sqlite::path_of(url) {
-            Some(path) => Ok(LocksEngine::Sqlite(path)),
-            // Not echoed: it may hold a password.
-            None => bail!("--locks must be sqlite:PATH, postgres://USER:PASSWORD@HOST/DATABASE or redis://HOST"),
-        }
-    }
-}
-
-impl StoreArgs {
-    /// # Errors
-    /// When the URL is of no engine.
-    pub fn gate_engine(&self) -> anyhow::Result<GateEngine> {
-        let Some(url) = self.gate.as_deref() else { return Ok(GateEngine::BesideTheLocks) };
-        if is_redis(url) {
-            return Ok(GateEngine::Redis(self.redis_gate(url)));
-        }
-        if is_postgres(url) {
-            return Ok(GateEngine::Postgres(self.postgres(url, None)));
-        }
-        match sqlite::path_of(url) {
-            Some(path) => Ok(GateEngine::Sqlite(path)),
-            None => bail!("--gate must be redis://HOST, postgres://USER:PASSWORD@HOST/DATABASE or sqlite:PATH"),
-        }
-    }
-
-    /// The gate in this Redis.
-    pub fn redis_gate(&self, url: &str) -> RedisGateConfig {
-        RedisGateConfig {
-            url: url.to_owned(),
-            prefix: self.gate_prefix.clone(),
-            timeout: Duration::from_millis(self.gate_timeout_ms),
-            allow_eviction: self.allow_eviction,
-        }
-    }
-
-    fn postgres(&self, url: &str, direct_url: Option<String>) -> PostgresConfig {
-        PostgresConfig {
-            url: url.to_owned(),
-            direct_url,
-            shards: usize::from(self.shards),
-            statement_timeout: Duration::from_millis(self.store_timeout_ms),
-            allow_volatile: self.allow_volatile,
-            trust_promotion: self.trust_promotion,
-        }
-    }
-}
-
 impl ServeArgs {
     /// # Errors
-    /// When the URL is of no engine.
-    pub fn engine(&self) -> anyhow::Result<LocksEngine> {
-        self.store.engine(self.runtime_limits().history_retention)
+    /// When a URL is of no engine, or names do not tell the engines apart.
+    pub fn engines(&self) -> anyhow::Result<Vec<LocksEngine>> {
+        self.store.engines(self.runtime_limits().history_retention)
     }
 
     /// # Errors
@@ -439,6 +365,14 @@ impl ServeArgs {
         );
         ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
         ensure!(self.store.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
+        ensure!(
+            self.store.engine_right_ms >= 3 * self.store.store_timeout_ms,
+            "--engine-right-ms must be at least three times --store-timeout-ms"
+        );
+        ensure!(
+            self.store.switch_after_ms == 0 || self.store.locks.len() >= 3,
+            "--switch-after-ms needs three engines in --locks: of two, nobody can tell a dead one from one that is cut off"
+        );
         ensure!(self.wait_ms_max <= 24 * 3_600_000, "--wait-ms-max must be at most a day");
         Ok(())
     }
@@ -482,6 +416,15 @@ impl ServeArgs {
         }
     }
 
+    pub fn engine_set(&self) -> EngineSetConfig {
+        EngineSetConfig {
+            right: Duration::from_millis(self.store.engine_right_ms),
+            switch_after: Some(self.store.switch_after_ms).filter(|ms| *ms > 0).map(Duration::from_millis),
+            timeout: Duration::from_millis(self.store.store_timeout_ms),
+            idle_retention: Duration::from_millis(self.idle_retention_ms),
+        }
+    }
+
     pub fn runtime_limits(&self) -> Limits {
         Limits {
             calls_per_shard: self.calls_per_shard,
@@ -499,10 +442,6 @@ impl ServeArgs {
             history_retention: Duration::from_millis(self.history_retention_ms),
         }
     }
-}
-
-fn is_postgres(url: &str) -> bool {
-    url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
 fn positive(text: &str) -> Result<usize, String> {

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod engines;
 pub mod http;
 pub mod runtime;
 pub mod serve;

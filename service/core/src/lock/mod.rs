@@ -21,6 +21,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod token;
+mod transfer;
 mod turn;
 
 pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};

@@ -29,6 +29,10 @@ impl Recent {
         self.0.is_empty()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Ended> {
+        self.0.iter_mut()
+    }
+
     pub(super) fn find(&self, lease_id: &LeaseId) -> Option<Ended> {
         let fingerprint = fingerprint(lease_id);
         self.0.iter().rev().find(|ended| ended.fingerprint == fingerprint).copied()

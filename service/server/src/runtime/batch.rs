@@ -11,7 +11,7 @@ use super::call::Failure;
 use super::node::Node;
 use super::queue::{Rank, WaitQueue};
 use super::verdict::{Verdict, judge};
-use crate::store::{Change, CommitResult, Committed, Loaded, StoreError, Stored, Term};
+use crate::store::{Change, CommitResult, Committed, Loaded, StoreError, Stored, Term, TermId};
 
 /// After so many lost races a key's state is locked instead.
 const LOSSES_MAX: u32 = 2;
@@ -29,6 +29,8 @@ pub(super) struct Work {
     /// A state that was current not long ago. Good enough for a change, whose commit checks it, but not for an answer
     /// without one.
     pub base: Option<Stored>,
+    /// The term that the base is of.
+    pub term: TermId,
 }
 
 pub(super) struct Judged {
@@ -38,6 +40,8 @@ pub(super) struct Judged {
 
 /// A verdict that holds.
 pub(super) struct Decided {
+    /// Of the state.
+    pub term: TermId,
     pub outcomes: Vec<latchgate_core::lock::Outcome>,
     pub settled: Vec<(Rank, latchgate_core::lock::Outcome)>,
     pub called: Vec<Rank>,
@@ -81,9 +85,9 @@ impl Entry {
     }
 
     fn decide(self, stored: Stored, verdict: Verdict) -> Judged {
-        let Work { address, arrived, .. } = self.work;
+        let Work { address, arrived, term, .. } = self.work;
         let Verdict { outcomes, settled, called, refusals, .. } = verdict;
-        Judged { address, result: Ok((stored, Decided { outcomes, settled, called, arrived, refusals })) }
+        Judged { address, result: Ok((stored, Decided { term, outcomes, settled, called, arrived, refusals })) }
     }
 }
 
@@ -142,11 +146,13 @@ struct Run<'n, F> {
 impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     /// Returns the keys that need another round.
     async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+        // Before anything is loaded: what is loaded in a later term is then refused, and not the other way round.
+        let term = self.node.store.term();
         let (contended, open): (Vec<_>, Vec<_>) = open.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
-        let mut again = self.commit_locked(contended).await;
-        let open = self.load_missing(open).await;
+        let mut again = self.commit_locked(contended, term).await;
+        let open = self.load_missing(open, term).await;
         let mut changed = Vec::new();
-        for (entry, verdict, moment) in self.judge_all(open) {
+        for (entry, verdict, moment) in self.judge_all(open, term) {
             if verdict.changed {
                 changed.push((entry, verdict, moment));
             } else if entry.is_fresh {
@@ -159,10 +165,10 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         again
     }
 
-    async fn load_missing(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+    async fn load_missing(&mut self, open: Vec<Entry>, term: Term) -> Vec<Entry> {
         // Loading also tells the time.
         let has_time = self.node.clock.now().is_some();
-        let is_missing = |entry: &Entry| entry.work.base.is_none() || !has_time;
+        let is_missing = |entry: &Entry| entry.work.base.is_none() || entry.work.term != term.id || !has_time;
         let (mut missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
         if missing.is_empty() {
             return ready;
@@ -172,6 +178,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             Ok(Loaded { states, .. }) => {
                 for (entry, stored) in missing.iter_mut().zip(states) {
                     entry.work.base = Some(stored);
+                    entry.work.term = term.id;
                     entry.is_fresh = true;
                 }
                 ready.append(&mut missing);
@@ -184,8 +191,8 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         ready
     }
 
-    fn judge_all(&self, entries: Vec<Entry>) -> Vec<(Entry, Verdict, Moment)> {
-        let moment = Moment { now: self.node.clock.now().unwrap_or_default(), term: self.node.store.term() };
+    fn judge_all(&self, entries: Vec<Entry>, term: Term) -> Vec<(Entry, Verdict, Moment)> {
+        let moment = Moment { now: self.node.clock.now().unwrap_or_default(), term };
         let judge = |entry: Entry| {
             let verdict = self.judge(&entry, moment);
             (entry, verdict, moment)
@@ -223,7 +230,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     }
 
     /// Keys that have lost twice: nobody else can change them meanwhile.
-    async fn commit_locked(&mut self, contended: Vec<Entry>) -> Vec<Entry> {
+    async fn commit_locked(&mut self, contended: Vec<Entry>, term: Term) -> Vec<Entry> {
         if contended.is_empty() {
             return Vec::new();
         }
@@ -236,11 +243,11 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             }
         };
         let with_state = |(entry, stored): (Entry, Stored)| Entry {
-            work: Work { base: Some(stored), ..entry.work },
+            work: Work { base: Some(stored), term: term.id, ..entry.work },
             is_fresh: true,
             ..entry
         };
-        let judged = self.judge_all(contended.into_iter().zip(states).map(with_state).collect());
+        let judged = self.judge_all(contended.into_iter().zip(states).map(with_state).collect(), term);
         let (judged, unchanged): (Vec<_>, Vec<_>) = judged.into_iter().partition(|(_, verdict, _)| verdict.changed);
         for (entry, verdict, _) in unchanged {
             self.done.push(entry.decide_unchanged(verdict));

@@ -19,7 +19,7 @@ use super::call::{
 use super::node::Node;
 use super::queue::{Rank, WaitQueue, Waiter};
 use super::verdict::{REFRESH_BEFORE_MS, stands};
-use crate::store::Stored;
+use crate::store::{Stored, TermId};
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
@@ -66,6 +66,8 @@ impl Room {
 
 struct Cached {
     stored: Stored,
+    /// It was loaded or committed in.
+    term: TermId,
     at: Instant,
 }
 
@@ -319,13 +321,15 @@ impl Shard {
                 continue;
             }
             let cached = if brought.must_load { None } else { self.cached(address) };
+            let (base, term) = cached.map_or_else(Default::default, |(stored, term)| (Some(stored), term));
             let uncertain = self.rooms.get(address).map(|room| room.uncertain.clone()).unwrap_or_default();
             works.push(Work {
                 address: address.clone(),
                 commands: std::mem::take(&mut brought.commands),
                 arrived: std::mem::take(&mut brought.arrived),
                 uncertain,
-                base: cached,
+                base,
+                term,
             });
         }
         if !works.is_empty() {
@@ -365,6 +369,9 @@ impl Shard {
         if cached.at.elapsed() > JOIN_MAX_AGE && !brought.arrived.is_empty() {
             return false;
         }
+        if cached.term != self.node.store.term().id {
+            return false;
+        }
         // Its owner may hold the lock already, it may go ahead of the queue, its limit may be wrong.
         let is_special = |ask: &Acquire| {
             let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
@@ -378,19 +385,19 @@ impl Shard {
             && stands(state, &self.node.id, place, now)
     }
 
-    fn cached(&mut self, address: &Address) -> Option<Stored> {
+    fn cached(&mut self, address: &Address) -> Option<(Stored, TermId)> {
         let cached = self.cache.get(address)?;
         // Where other nodes wait too, they have most likely written since.
         let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != self.node.id);
-        let is_good = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared;
-        is_good.then(|| cached.stored.clone())
+        let is_good = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared && cached.term == self.node.store.term().id;
+        is_good.then(|| (cached.stored.clone(), cached.term))
     }
 
     fn answer(&mut self, judged: Judged, brought: &mut Brought) {
         let Judged { address, result } = judged;
         let decided = match result {
             Ok((stored, decided)) => {
-                self.cache.put(address.clone(), Cached { stored, at: Instant::now() });
+                self.cache.put(address.clone(), Cached { stored, term: decided.term, at: Instant::now() });
                 decided
             }
             Err(failed) => {

@@ -64,7 +64,6 @@ async fn round<T>(
 ) -> Answer<Option<T>> {
     let (loaded, locked) = node.lock(addresses, deadline).await?;
     let now = node.clock.now().unwrap_or(loaded.now);
-    let term = node.store.term();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
     let Decision { result, writes } = decide(states, now, term.hold_off(now));

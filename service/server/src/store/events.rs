@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 /// A place in a store's events, in the order of their commits. Its text is opaque to clients, and good for one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventCursor {
+    /// Where a store is one of several engines at a time: which of them, in time. 0 for the first, and where there is one.
+    era: u64,
     /// Orders commits, where several write at once; else 0.
     pub(super) commit: u64,
     /// Orders the events of a commit, or all.
@@ -19,12 +21,24 @@ pub struct EventCursor {
 
 impl EventCursor {
     /// Before every event.
-    pub const START: Self = Self { commit: 0, number: 0 };
+    pub const START: Self = Self { era: 0, commit: 0, number: 0 };
     /// After every event.
-    pub(super) const END: Self = Self { commit: NUMBER_MAX, number: NUMBER_MAX };
+    pub(super) const END: Self = Self { era: 0, commit: NUMBER_MAX, number: NUMBER_MAX };
 
     pub(super) const fn from_number(number: u64) -> Self {
-        Self { commit: 0, number }
+        Self::new(0, number)
+    }
+
+    pub(super) const fn new(commit: u64, number: u64) -> Self {
+        Self { era: 0, commit, number }
+    }
+
+    pub(super) const fn era(self) -> u64 {
+        self.era
+    }
+
+    pub(super) const fn of_era(self, era: u64) -> Self {
+        Self { era, ..self }
     }
 }
 
@@ -33,6 +47,9 @@ const NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
 
 impl fmt::Display for EventCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.era > 0 {
+            write!(f, "{}.", self.era)?;
+        }
         write!(f, "{}-{}", self.commit, self.number)
     }
 }
@@ -50,9 +67,10 @@ impl FromStr for EventCursor {
             let number = digits.parse().ok().filter(|number| *number <= NUMBER_MAX);
             number.filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
         };
-        let (commit, number) =
-            text.split_once('-').and_then(|(first, last)| number(first).zip(number(last))).ok_or(InvalidEventCursor)?;
-        Ok(Self { commit, number })
+        let (era, place) = text.split_once('.').map_or(("0", text), |(era, place)| (era, place));
+        let parts = place.split_once('-').and_then(|(first, last)| Some((number(era)?, number(first)?, number(last)?)));
+        let (era, commit, number) = parts.ok_or(InvalidEventCursor)?;
+        Ok(Self { era, commit, number })
     }
 }
 
@@ -182,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_back_from_its_text_and_other_texts_are_none() {
-        for cursor in [EventCursor::START, EventCursor { commit: 7_512, number: 90 }, EventCursor::END] {
+        for cursor in [EventCursor::START, EventCursor::new(7_512, 90), EventCursor::new(7, 9).of_era(3), EventCursor::END] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         let too_large = format!("{}-1", NUMBER_MAX + 1);

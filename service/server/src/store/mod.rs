@@ -3,6 +3,7 @@
 
 mod clock;
 mod connections;
+pub mod engines;
 mod events;
 pub mod gate;
 pub mod memory;
@@ -255,6 +256,17 @@ pub trait LockStore: Send + Sync + 'static {
     /// The term that this node believes the store to be in, and that commits are judged in. Each ping makes sure of it.
     fn term(&self) -> Term {
         Term::default()
+    }
+
+    /// Begins another term, in which nothing counts that was judged before: this store is active again, or for the first
+    /// time, among the engines of a set. Nothing to do for one that tells no terms.
+    async fn begin_term(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Until then, by the store's clock, leases of an engine that was left by force may be live besides those here.
+    fn forced_until(&self) -> Option<Timestamp> {
+        None
     }
 
     /// Says how long this node's leases may be: called once, before anything is granted. A hold-off lasts no shorter.

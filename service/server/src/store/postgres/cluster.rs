@@ -94,6 +94,9 @@ const HOLD_OFF: &str = concat!(
     ", hold_off_until"
 );
 
+/// Another term under the same rule.
+const RENUMBER: &str = "update cluster set term = $1";
+
 /// Besides the longest lease: a node's clock may be ahead by the bound, and a lease ends by it late.
 const MARGIN_MS: i64 = 2 * CLOCK_BOUND_MS.cast_signed();
 
@@ -168,6 +171,14 @@ impl Cluster {
                 tracing::warn!(timeline, "this is another Postgres than before: leases may be lost, a hold-off begins");
             }
         }
+        Ok(())
+    }
+
+    /// Begins another term, with no other hold-off.
+    pub(super) async fn renumber(&self, connection: &mut Session) -> Result<(), sqlx::Error> {
+        self.confirm(connection).await?;
+        connection.query(RENUMBER).bind(TermId::fresh().number().cast_signed()).execute(&mut **connection).await?;
+        self.confirm(connection).await?;
         Ok(())
     }
 

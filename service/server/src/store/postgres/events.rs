@@ -130,7 +130,7 @@ pub(super) async fn page(
 /// Before everything that is not decided yet.
 pub(super) async fn last(connection: &mut Session) -> Result<EventCursor, sqlx::Error> {
     let next: i64 = connection.query(NEXT).fetch_one(&mut **connection).await?.try_get(0)?;
-    Ok(EventCursor { commit: next.cast_unsigned(), number: 0 })
+    Ok(EventCursor::new(next.cast_unsigned(), 0))
 }
 
 pub(super) async fn history(
@@ -214,5 +214,5 @@ fn read_logged(row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
 
 fn read_cursor(row: &PgRow, index: usize) -> Result<EventCursor, sqlx::Error> {
     let (commit, number): (i64, i64) = (row.try_get(index)?, row.try_get(index + 1)?);
-    Ok(EventCursor { commit: commit.cast_unsigned(), number: number.cast_unsigned() })
+    Ok(EventCursor::new(commit.cast_unsigned(), number.cast_unsigned()))
 }

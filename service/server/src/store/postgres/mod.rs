@@ -370,6 +370,13 @@ impl LockStore for PostgresStore {
         self.cluster.term()
     }
 
+    async fn begin_term(&self) -> Result<(), StoreError> {
+        let mut connection = self.lend().await?;
+        self.cluster.renumber(&mut connection).await.map_err(|error| self.commit_failed(&error))?;
+        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
+        Ok(())
+    }
+
     async fn expect_leases_of(&self, ttl_ms_max: u64) -> Result<(), StoreError> {
         let mut connection = self.lend().await?;
         let noted = cluster::expect_leases_of(&mut connection, ttl_ms_max).await;

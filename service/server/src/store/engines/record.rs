@@ -1,0 +1,112 @@
+//! What the nodes of an engine set agree on, and how it is written down in each engine.
+
+use latchgate_core::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What all nodes go by. Each has exactly one successor: see [`super::register`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Counts the decisions. The highest is in force.
+    pub epoch: u64,
+    /// Names of the set's engines, in the order of preference.
+    pub engines: Vec<String>,
+    /// The engine that locks live in, or move to.
+    pub active: String,
+    pub phase: Phase,
+    /// The epoch in which the active engine became that. 0: it has been from the first.
+    pub since: u64,
+    /// The longest lease of any node, in ms.
+    pub ttl_ms_max: u64,
+    /// By the active engine's clock: until then nothing new is granted, for leases of the engine before may be live.
+    pub hold_off_until: Timestamp,
+    /// By the active engine's clock: until then leases of the engine before may be live, and grants go on all the same.
+    pub forced_until: Timestamp,
+    /// Where the events begin in the active engine that came after those of the engine before.
+    pub events_from: String,
+    /// What the nodes seal tickets and stamps with, if that is not configured: hexadecimal.
+    pub secret: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    Serving,
+    /// Nothing is granted, renewed or released before the active engine has what is true.
+    Moving(Move),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Move {
+    /// The engine whose leases are carried over. `None`: it does not answer, they are waited for.
+    pub from: Option<String>,
+    /// The node that does it, unless it dies.
+    pub mover: String,
+    /// Leases that cannot be carried over are not waited for.
+    pub force: bool,
+}
+
+impl Record {
+    /// Before anything was decided: the first engine serves.
+    pub(super) fn first(engines: &[String]) -> Self {
+        Self {
+            epoch: 0,
+            engines: engines.to_vec(),
+            active: engines.first().cloned().unwrap_or_default(),
+            phase: Phase::Serving,
+            since: 0,
+            ttl_ms_max: 0,
+            hold_off_until: Timestamp::default(),
+            forced_until: Timestamp::default(),
+            events_from: String::new(),
+            secret: String::new(),
+        }
+    }
+
+    /// The same, to be changed into its successor.
+    pub(super) fn next(&self) -> Self {
+        Self { epoch: self.epoch + 1, ..self.clone() }
+    }
+
+    /// The engines that the successor is decided at. Of two, nobody can tell a dead one from one that is cut off: there
+    /// it is the active one alone, without which no node can grant anything anyway.
+    pub(super) fn deciders(&self) -> Vec<&str> {
+        if self.engines.len() >= 3 {
+            self.engines.iter().map(String::as_str).collect()
+        } else {
+            vec![&self.active]
+        }
+    }
+
+    /// So many of the deciders that any two such groups share one.
+    pub(super) fn majority(&self) -> usize {
+        self.deciders().len() / 2 + 1
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+}
+
+/// Orders proposals; of one count, by the proposing node's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Ballot(pub u64, pub String);
+
+/// What one engine keeps of it: the record in force as far as it was told, and its part in deciding the successor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Board {
+    /// This engine's own name, so that engines are not mixed up.
+    pub engine: String,
+    pub record: Record,
+    /// It accepts nothing below this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promised: Option<Ballot>,
+    /// The successor that it has accepted last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<(Ballot, Record)>,
+}
+
+impl Board {
+    pub(super) fn of(engine: &str, record: &Record) -> Self {
+        Self { engine: engine.to_owned(), record: record.clone(), promised: None, accepted: None }
+    }
+}

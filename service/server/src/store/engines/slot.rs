@@ -1,0 +1,145 @@
+//! One engine of the set. It need not answer when a node starts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use latchgate_core::Timestamp;
+use tokio::time::timeout;
+
+use super::record::Board;
+use super::register::{Boards, ReadBoard};
+use crate::store::{LockStore, StoreError};
+
+/// Opens an engine's store.
+pub type Opener = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Arc<dyn LockStore>>> + Send + Sync>;
+
+/// An engine of a set, as it is configured.
+#[derive(Clone)]
+pub struct Engine {
+    /// The same at all nodes.
+    pub name: String,
+    /// Its kind: `sqlite`, `postgres`, `redis`.
+    pub kind: &'static str,
+    pub open: Opener,
+}
+
+/// Longest time that opening an engine takes.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) struct Slot {
+    pub engine: Engine,
+    store: OnceLock<Arc<dyn LockStore>>,
+    is_opening: AtomicBool,
+    /// Why it could not be opened, or not be asked.
+    trouble: Mutex<String>,
+}
+
+impl Slot {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self { engine, store: OnceLock::new(), is_opening: AtomicBool::new(false), trouble: Mutex::default() }
+    }
+
+    /// `None` while it could not be opened yet; then another try is begun.
+    pub(super) fn store(self: &Arc<Self>) -> Option<Arc<dyn LockStore>> {
+        let store = self.store.get();
+        if store.is_none() && !self.is_opening.swap(true, Ordering::AcqRel) {
+            let slot = Arc::clone(self);
+            tokio::spawn(async move {
+                match timeout(OPEN_TIMEOUT, (slot.engine.open)()).await {
+                    Ok(Ok(store)) => drop(slot.store.set(store)),
+                    Ok(Err(error)) => slot.note(&format!("{error:#}")),
+                    Err(_) => slot.note("it does not answer"),
+                }
+                slot.is_opening.store(false, Ordering::Release);
+            });
+        }
+        store.cloned()
+    }
+
+    pub(super) fn trouble(&self) -> String {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, trouble: &str) {
+        let mut noted = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if *noted != trouble {
+            if !trouble.is_empty() {
+                tracing::warn!(engine = self.engine.name, trouble, "an engine cannot be used");
+            }
+            trouble.clone_into(&mut noted);
+        }
+    }
+}
+
+/// The boards of all engines of the set.
+#[derive(Clone)]
+pub(super) struct Slots {
+    pub all: Arc<[Arc<Slot>]>,
+    /// Longest time for one answer.
+    pub timeout: Duration,
+}
+
+impl Slots {
+    pub(super) fn names(&self) -> Vec<String> {
+        self.all.iter().map(|slot| slot.engine.name.clone()).collect()
+    }
+
+    pub(super) fn slot(&self, engine: &str) -> Option<&Arc<Slot>> {
+        self.all.iter().find(|slot| slot.engine.name == engine)
+    }
+
+    pub(super) fn store(&self, engine: &str) -> Option<Arc<dyn LockStore>> {
+        self.slot(engine)?.store()
+    }
+
+    /// # Errors
+    /// When it is not open.
+    pub(super) fn need(&self, engine: &str) -> Result<Arc<dyn LockStore>, StoreError> {
+        self.store(engine).ok_or_else(|| StoreError::Unavailable(format!("engine {engine} does not answer")))
+    }
+}
+
+impl Boards for Slots {
+    async fn read(&self, engine: &str) -> Result<ReadBoard, StoreError> {
+        let store = self.need(engine)?;
+        let slot = self.slot(engine).cloned();
+        let note = |trouble: &str| {
+            if let Some(slot) = &slot {
+                slot.note(trouble);
+            }
+        };
+        let answer = timeout(self.timeout, store.board()).await;
+        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it took too long to answer".to_owned())));
+        let answer = answer.map_err(StoreError::of_reading).inspect_err(|error| note(&error.to_string()))?;
+        let board = parse(engine, &answer.text).inspect_err(|error| note(&error.to_string()))?;
+        note("");
+        Ok(ReadBoard { version: answer.version, board, now: answer.now })
+    }
+
+    async fn write(&self, engine: &str, expected: u64, board: &Board) -> Result<Option<u64>, StoreError> {
+        let text = serde_json::to_string(board).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let written = timeout(self.timeout, self.need(engine)?.write_board(expected, &text)).await;
+        written.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned())))
+    }
+}
+
+fn parse(engine: &str, text: &str) -> Result<Option<Board>, StoreError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let foreign = |error: serde_json::Error| StoreError::Unavailable(format!("its board cannot be read: {error}"));
+    let board: Board = serde_json::from_str(text).map_err(foreign)?;
+    if board.engine != engine {
+        let other = &board.engine;
+        return Err(StoreError::Unavailable(format!("this is engine {other}: all nodes must name engines alike")));
+    }
+    Ok(Some(board))
+}
+
+/// What an engine says of the time, if it answers.
+pub(super) async fn shown(store: &Arc<dyn LockStore>, limit: Duration) -> Result<Timestamp, StoreError> {
+    let answer = timeout(limit, store.ping()).await;
+    answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it took too long to answer".to_owned())))
+}
