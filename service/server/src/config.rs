@@ -54,7 +54,13 @@ pub struct StoreArgs {
 
     /// A Postgres URL that leads to the server itself, where `--locks` leads through a transaction-pooling proxy (PgBouncer):
     /// for LISTEN and migrations. Do not give it without a proxy: each use of `--locks` is then four round trips.
-    #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS_DIRECT", hide_env_values = true, value_delimiter = ' ')]
+    #[arg(
+        long,
+        value_name = "[NAME=]URL",
+        env = "LATCHGATE_LOCKS_DIRECT",
+        hide_env_values = true,
+        value_delimiter = ' '
+    )]
     pub locks_direct: Vec<String>,
 
     /// How long a node of an engine set uses the active engine after it has seen that this is the one, in ms. A switch

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use crate::config::StoreArgs;
 use crate::store::LockStore;
@@ -84,7 +87,10 @@ impl StoreArgs {
                 matches!(engine.kind, LocksKind::Postgres(_)) && name.is_none_or(|name| engine.name == name)
             };
             let meant = engines.iter().filter(is_meant).count();
-            ensure!(meant == 1, "--locks-direct must belong to one Postgres of --locks: name both, as in main=postgres://…");
+            ensure!(
+                meant == 1,
+                "--locks-direct must belong to one Postgres of --locks: name both, as in main=postgres://…"
+            );
         }
         Ok(engines)
     }
@@ -201,7 +207,7 @@ impl LocksEngine {
         let engine = self.clone();
         let open: Opener = Arc::new(move || {
             let engine = engine.clone();
-            Box::pin(async move { Ok(engine.open_locks(migrate).await?) })
+            apart(move || async move { engine.open_locks(migrate).await })
         });
         Engine { name: self.name.clone(), kind: self.kind.as_str(), open }
     }
@@ -218,6 +224,17 @@ impl LocksEngine {
             LocksKind::Redis(config) => Arc::new(RedisStore::open(config).await?),
         })
     }
+}
+
+/// Opens something on a thread of its own: what migrates a schema cannot move from one to another.
+pub fn apart<T, F>(open: impl FnOnce() -> F + Send + 'static) -> BoxFuture<'static, anyhow::Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = anyhow::Result<T>>,
+{
+    let here = Handle::current();
+    let opening = spawn_blocking(move || here.block_on(async { tokio::time::timeout(OPEN_TIMEOUT, open()).await }));
+    Box::pin(async move { opening.await?.context("it does not answer")? })
 }
 
 /// A store that is one of a set must not be used as if it were alone: it may not be the active one.

@@ -8,22 +8,21 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{GateEngine, LocksEngine, MigrateArgs, ServeArgs, StoreArgs};
+use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
+use crate::engines::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT, Opened, apart, refuse_member};
 use crate::http::{self, Context, ServerLimits};
 use crate::runtime::Locks;
 use crate::runtime::operations::Operations;
 use crate::store::LockStore;
+use crate::store::engines::EngineSet;
 use crate::store::gate::GateStore;
+use crate::store::gate::late::{GateOpener, LateGateStore};
 use crate::store::gate::postgres::PostgresGateStore;
 use crate::store::gate::redis::RedisGateStore;
 use crate::store::gate::sqlite::SqliteGateStore;
 use crate::store::postgres::PostgresStore;
-use crate::store::redis::RedisStore;
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry;
-
-/// Longest time that opening the store may take: a server that does not answer must not hang the start.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a node until it is told to stop.
 ///
@@ -33,14 +32,15 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
     args.check()?;
     let connections_max = make_room(args.connections_max);
-    let Opened { locks: store, gate } = open(&args).await?;
+    let (Opened { locks: store, gate }, engines) = open(&args).await?;
     let locks = Locks::start(Arc::clone(&store), args.runtime_limits()).await?;
     let secret = secret(&args.store, &store).await?;
     let operations = open_gate(&args, &secret, gate).await?;
     let listener = http::bind(args.listen).await?;
     let address = listener.local_addr()?;
     greet(address, &args, store.name());
-    let router = http::router(Context::new(locks.clone(), operations.clone(), &secret, args.request_limits()));
+    let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits());
+    let router = http::router(Context { engines, ..context });
     let server_limits = ServerLimits { connections_max, ..args.server_limits() };
     let stop = CancellationToken::new();
     let mut serving = tokio::spawn(http::serve(listener, router, server_limits, stop.clone()));
@@ -78,10 +78,12 @@ fn make_room(connections_max: usize) -> usize {
 /// Says why that failed.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log)?;
-    match args.store.engine(Duration::ZERO)? {
-        LocksEngine::Sqlite(path) => drop(SqliteStore::open(&path, true).await?),
-        LocksEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
-        LocksEngine::Redis(_) => {}
+    for engine in args.store.engines(Duration::ZERO)? {
+        match &engine.kind {
+            LocksKind::Sqlite(path) => drop(SqliteStore::open(path, true).await?),
+            LocksKind::Postgres(config) => PostgresStore::migrate(config).await?,
+            LocksKind::Redis(_) => {}
+        }
     }
     match args.store.gate_engine()? {
         GateEngine::BesideTheLocks | GateEngine::Redis(_) => {}
@@ -92,46 +94,91 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store of the locks, and the gate beside it, if that has a place there.
-struct Opened {
-    locks: Arc<dyn LockStore>,
-    gate: Option<Arc<dyn GateStore>>,
+/// Dissolves an engine set: takes the boards off the stores that it finds.
+///
+/// # Errors
+/// Says why that failed.
+pub async fn leave_set(args: MigrateArgs) -> anyhow::Result<()> {
+    telemetry::start(&args.log)?;
+    for engine in args.store.engines(Duration::ZERO)? {
+        let store = engine.in_a_set(false);
+        let store = tokio::time::timeout(OPEN_TIMEOUT, (store.open)()).await.context("it does not answer")??;
+        let board = store.board().await?;
+        let written = store.write_board(board.version, "").await?;
+        anyhow::ensure!(written.is_some(), "a node still uses {}: stop all nodes first", engine.name);
+        println!("{} is no engine of a set any more.", engine.name);
+    }
+    Ok(())
 }
 
-async fn open(args: &ServeArgs) -> anyhow::Result<Opened> {
-    match args.engine()? {
-        LocksEngine::Sqlite(path) => {
-            let store = SqliteStore::open(&path, args.migrate).await?;
-            let gate = Arc::new(store.gate(&path).await?);
-            Ok(Opened { locks: Arc::new(store), gate: Some(gate) })
-        }
-        LocksEngine::Postgres(config) => {
-            if args.migrate {
-                // As long as it takes, other nodes' turns included.
-                PostgresStore::migrate(&config).await?;
-            }
-            let opening =
-                async { anyhow::Ok((PostgresStore::open(&config).await?, PostgresGateStore::open(&config).await?)) };
-            let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
-            let (locks, gate) = opened.context("Postgres does not answer")??;
-            Ok(Opened { locks: Arc::new(locks), gate: Some(Arc::new(gate)) })
-        }
-        LocksEngine::Redis(config) => {
-            let opened = tokio::time::timeout(OPEN_TIMEOUT, RedisStore::open(&config)).await;
-            let locks: Arc<dyn LockStore> = Arc::new(opened.context("Redis does not answer")??);
-            // It keeps nothing durable: as a second store it would be of no use.
-            let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
-            let gate: Option<Arc<dyn GateStore>> = if is_beside {
-                let opened = RedisGateStore::open(&args.store.redis_gate(&config.url)).await;
-                Some(Arc::new(
-                    opened.context("the gate cannot live beside these locks: name another place with --gate")?,
-                ))
-            } else {
-                None
-            };
-            Ok(Opened { locks, gate })
-        }
+/// One store, or the engine set that it is one of.
+async fn open(args: &ServeArgs) -> anyhow::Result<(Opened, Option<Arc<EngineSet>>)> {
+    let engines = args.engines()?;
+    let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
+    if let [engine] = &engines[..] {
+        let gate = redis_gate(args, engine).filter(|_| is_beside);
+        let opened = engine.open(args.migrate, gate.as_ref()).await?;
+        refuse_member(&opened.locks).await?;
+        return Ok((opened, None));
     }
+    let mut gate = None;
+    let mut set = Vec::with_capacity(engines.len());
+    for (index, engine) in engines.iter().enumerate() {
+        let mut slot = engine.in_a_set(args.migrate);
+        if let LocksKind::Sqlite(path) = &engine.kind {
+            // One process has the file, so it is opened once.
+            let store = SqliteStore::open(path, args.migrate).await?;
+            if index == 0 {
+                gate = Some(Arc::new(store.gate(path).await?) as Arc<dyn GateStore>);
+            }
+            let store: Arc<dyn LockStore> = Arc::new(store);
+            slot.open = Arc::new(move || {
+                let store = Arc::clone(&store);
+                Box::pin(async move { Ok(store) })
+            });
+        }
+        set.push(slot);
+    }
+    let set = Arc::new(EngineSet::open(set, usize::from(args.store.shards), args.engine_set()).await?);
+    // The gate stays beside the first, whichever the locks are switched to.
+    let gate = gate.or_else(|| late_gate(args, &engines[0], is_beside));
+    let locks: Arc<dyn LockStore> = Arc::clone(&set) as Arc<dyn LockStore>;
+    Ok((Opened { locks, gate }, Some(set)))
+}
+
+fn redis_gate(args: &ServeArgs, engine: &LocksEngine) -> Option<crate::store::gate::redis::RedisGateConfig> {
+    match &engine.kind {
+        LocksKind::Redis(config) => Some(args.store.redis_gate(&config.url)),
+        LocksKind::Sqlite(_) | LocksKind::Postgres(_) => None,
+    }
+}
+
+/// The gate beside an engine that may not answer yet.
+fn late_gate(args: &ServeArgs, engine: &LocksEngine, is_beside: bool) -> Option<Arc<dyn GateStore>> {
+    let open: GateOpener = match &engine.kind {
+        LocksKind::Postgres(config) => {
+            let (config, migrate) = (config.clone(), args.migrate);
+            Arc::new(move || {
+                let config = config.clone();
+                apart(move || async move {
+                    if migrate {
+                        PostgresStore::migrate(&config).await?;
+                    }
+                    Ok(Arc::new(PostgresGateStore::open(&config).await?) as Arc<dyn GateStore>)
+                })
+            })
+        }
+        LocksKind::Redis(_) => {
+            let config = redis_gate(args, engine).filter(|_| is_beside)?;
+            Arc::new(move || {
+                let config = config.clone();
+                Box::pin(async move { Ok(Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>) })
+            })
+        }
+        LocksKind::Sqlite(_) => return None,
+    };
+    let is_durable = matches!(engine.kind, LocksKind::Postgres(_));
+    Some(Arc::new(LateGateStore::new(engine.kind.as_str(), is_durable, open)))
 }
 
 /// What all nodes seal tickets and stamps with.
@@ -164,10 +211,17 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateS
 }
 
 fn greet(address: std::net::SocketAddr, args: &ServeArgs, store_name: &str) {
-    let place = match args.engine() {
-        Ok(LocksEngine::Sqlite(path)) => format!("SQLite, in {}", path.display()),
-        Ok(LocksEngine::Redis(_)) => "Redis, which may forget held locks when it crashes or fails over".to_owned(),
-        _ => store_name.replace("postgres", "Postgres"),
+    let engines = args.engines().unwrap_or_default();
+    let place = match &engines[..] {
+        [LocksEngine { kind: LocksKind::Sqlite(path), .. }] => format!("SQLite, in {}", path.display()),
+        [LocksEngine { kind: LocksKind::Redis(_), .. }] => {
+            "Redis, which may forget held locks when it crashes or fails over".to_owned()
+        }
+        [_] => store_name.replace("postgres", "Postgres"),
+        all => {
+            let names: Vec<&str> = all.iter().map(|engine| engine.name.as_str()).collect();
+            format!("the engine set {}, now in {store_name}", names.join(", "))
+        }
     };
     println!("Latchgate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
     println!("Locks live in {place}. Swagger UI: http://{address}/docs/");

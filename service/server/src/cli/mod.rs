@@ -14,6 +14,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => serve::migrate(args).await,
+        Command::LeaveSet(args) => serve::leave_set(args).await,
         Command::Health(args) => health::run(&args).await,
         Command::HoldOff(args) => hold_off::run(&args).await,
         Command::Openapi => {

@@ -1,5 +1,6 @@
 //! The HTTP face: routes, bodies, answers.
 
+mod admin;
 mod body;
 mod format;
 mod locks;
@@ -26,6 +27,7 @@ use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, bind, serve};
 use crate::runtime::Locks;
 use crate::runtime::operations::Operations;
+use crate::store::engines::EngineSet;
 
 /// What every handler needs; shared, so that a request costs one count.
 pub type Shared = Arc<Context>;
@@ -36,6 +38,8 @@ pub struct Context {
     pub app: App,
     pub tickets: Tickets,
     pub limits: RequestLimits,
+    /// If the locks' store is one of several.
+    pub engines: Option<Arc<EngineSet>>,
 }
 
 /// What one request may ask for.
@@ -70,7 +74,7 @@ impl Context {
     /// `secret` is that of all nodes of the cluster.
     pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.ticket_ms);
-        Self { locks, operations, app: locks::default_app(), tickets, limits }
+        Self { locks, operations, app: locks::default_app(), tickets, limits, engines: None }
     }
 }
 
@@ -78,6 +82,11 @@ impl Context {
     /// What is said of the leases' durability, where there is something to say.
     pub fn durability(&self) -> Option<&'static str> {
         self.locks.is_volatile().then_some("volatile")
+    }
+
+    /// For how long leases of an engine that was left by force may be live yet, in ms; `None` if none are.
+    pub fn forced_ms(&self) -> Option<u64> {
+        self.locks.forced_ms()
     }
 }
 
@@ -98,6 +107,8 @@ pub fn router(context: Context) -> Router {
         .route("/v1/operations/{id}", routing::get(operations::inspect).delete(operations::forget))
         .route("/v1/operations/{id}/post", routing::post(operations::post))
         .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
+        .route("/v1/admin/engines", routing::get(admin::engines))
+        .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
         .route("/", routing::get(pages::index))

@@ -78,6 +78,9 @@ pub struct MultilockAnswer<'a> {
     /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
+    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -122,6 +125,9 @@ pub struct MultilockRenewAnswer<'a> {
     /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
+    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -196,6 +202,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
                 expires_at: rfc3339(first.expires_at),
                 waited_ms: ms(waited),
                 durability: context.durability(),
+                forced_ms: context.forced_ms(),
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => {
@@ -240,6 +247,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
                 ttl_ms: first.map_or(0, |lease| left_ms(lease, now)),
                 expires_at: first.map(|lease| rfc3339(lease.expires_at)).unwrap_or_default(),
                 durability: context.durability(),
+                forced_ms: context.forced_ms(),
             }))
         }
         Ok(RenewedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),

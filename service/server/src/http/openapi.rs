@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{locks, multilocks, operations, status};
+use super::{admin, locks, multilocks, operations, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -23,6 +23,7 @@ use super::{locks, multilocks, operations, status};
         (name = "multilocks", description = "Many locks as one: all or none"),
         (name = "operations", description = "The gate: a call before an operation, a call after it, and never a \
                                              silent second run"),
+        (name = "admin", description = "For whoever runs the service"),
         (name = "probes", description = "For whoever runs the process"),
     ),
     paths(
@@ -49,6 +50,8 @@ use super::{locks, multilocks, operations, status};
         operations::inspect,
         operations::forget,
         operations::list,
+        admin::engines,
+        admin::switch_locks,
         status::healthz,
         status::readyz,
     )

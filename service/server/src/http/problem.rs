@@ -42,6 +42,11 @@ pub enum Code {
     OperationNotFound,
     OperationNotClaimed,
     BatchRefused,
+    UnknownEngine,
+    EngineUnreachable,
+    EngineInDoubt,
+    EngineNotStopped,
+    EnginesUndecided,
     Overloaded,
     StoreUnavailable,
     OutcomeUnknown,
@@ -60,7 +65,7 @@ pub struct CodeInfo {
 }
 
 impl Code {
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 41] = [
         Self::InvalidRequest,
         Self::InvalidKey,
         Self::InvalidTicket,
@@ -92,6 +97,11 @@ impl Code {
         Self::OperationNotFound,
         Self::OperationNotClaimed,
         Self::BatchRefused,
+        Self::UnknownEngine,
+        Self::EngineUnreachable,
+        Self::EngineInDoubt,
+        Self::EngineNotStopped,
+        Self::EnginesUndecided,
         Self::Overloaded,
         Self::StoreUnavailable,
         Self::OutcomeUnknown,
@@ -358,6 +368,41 @@ impl Code {
                  a `code`. With `all_or_nothing` (the default) nothing new is claimed. Items whose `status` is 200 or \
                  201 are yours and have their `stamp`: do them, and post each one's outcome.",
                 "Read `items`. Those that are duplicates are done; ask again for the others.",
+            ),
+            Self::UnknownEngine => (
+                "unknown-engine",
+                StatusCode::NOT_FOUND,
+                "There is no such engine",
+                "No engine of the set has this name. Nothing was done.",
+                "GET /v1/admin/engines names them; they are those of `--locks`.",
+            ),
+            Self::EngineUnreachable => (
+                "engine-unreachable",
+                StatusCode::CONFLICT,
+                "The engine does not answer",
+                "The engine that is to be switched to does not answer this node. Nothing was done.",
+                "Start it, or ask a node that reaches it.",
+            ),
+            Self::EngineInDoubt => (
+                "engine-in-doubt",
+                StatusCode::CONFLICT,
+                "The active engine may still be in use",
+                "The active engine does not answer this node. Of two engines, nobody can tell one that is dead from one that                  this node is cut off from, and another node may use it. Nothing was done.",
+                "If it is only this node, ask another. If the engine is dead, make sure that it stays so (stop it, or cut it                  off from all nodes) and repeat the call with `\"stopped\": true`. With three engines the nodes find out by                  themselves.",
+            ),
+            Self::EngineNotStopped => (
+                "engine-not-stopped",
+                StatusCode::CONFLICT,
+                "The active engine answers",
+                "You said that the active engine is stopped for good, but it answers. Nothing was done.",
+                "Switch without `stopped`: its leases are then carried over, and nobody has to wait.",
+            ),
+            Self::EnginesUndecided => (
+                "engines-undecided",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The switch is not decided",
+                "Too few of the engines answer this node, or somebody else has decided on another engine at the same time. The                  switch may be decided yet.",
+                "See GET /v1/admin/engines, and repeat the call.",
             ),
             Self::Overloaded => (
                 "overloaded",

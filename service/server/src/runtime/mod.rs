@@ -286,6 +286,12 @@ impl Locks {
         self.node.store.is_volatile()
     }
 
+    /// For how long leases of an engine that was left by force may be live besides those known, in ms.
+    pub fn forced_ms(&self) -> Option<u64> {
+        let left = self.node.store.forced_until()?.ms_since(self.now());
+        Some(left).filter(|left| *left > 0)
+    }
+
     /// Ends all waits and takes on no new ones; everything else is still served.
     pub fn close(&self) {
         self.node.closing.cancel();

@@ -62,6 +62,8 @@ async fn round<T>(
     decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
     deadline: tokio::time::Instant,
 ) -> Answer<Option<T>> {
+    // Before they are loaded: see batch.rs.
+    let term = node.store.term();
     let (loaded, locked) = node.lock(addresses, deadline).await?;
     let now = node.clock.now().unwrap_or(loaded.now);
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();

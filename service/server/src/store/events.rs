@@ -200,7 +200,9 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_back_from_its_text_and_other_texts_are_none() {
-        for cursor in [EventCursor::START, EventCursor::new(7_512, 90), EventCursor::new(7, 9).of_era(3), EventCursor::END] {
+        for cursor in
+            [EventCursor::START, EventCursor::new(7_512, 90), EventCursor::new(7, 9).of_era(3), EventCursor::END]
+        {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         let too_large = format!("{}-1", NUMBER_MAX + 1);

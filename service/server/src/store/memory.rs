@@ -10,9 +10,10 @@ use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::clock::ProcessClock;
+use super::dump::{page_of, read_place};
 use super::{
-    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Rule,
-    Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
 };
 
 /// Clones share the states, as nodes share a database.
@@ -36,6 +37,7 @@ struct Tables {
     /// By their numbers.
     events: BTreeMap<u64, LoggedEvent>,
     last_event: u64,
+    board: Board,
 }
 
 impl Tables {
@@ -247,6 +249,29 @@ impl LockStore for MemoryStore {
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         Ok(self.shared.secret.get_or_init(|| fresh.to_vec()).clone())
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        let board = self.shared.tables().board.clone();
+        Ok(Board { now: self.shared.clock.now(), ..board })
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let board = &mut self.shared.tables().board;
+        if board.version != expected {
+            return Ok(None);
+        }
+        let version = Version::fresh().number();
+        *board = Board { version, text: text.to_owned(), ..Board::default() };
+        Ok(Some(version))
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let after = read_place(from)?;
+        let rows = &self.shared.tables().rows;
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let page = rows.range((from, Bound::Unbounded)).take(limit);
+        Ok(page_of(page.map(|(address, row)| (address.clone(), row.stored.clone())).collect(), limit))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

@@ -1,8 +1,10 @@
 //! Where states live. A store knows nothing of locks: it loads states with a version and commits changes under
 //! "the version is still the one I saw".
 
+mod board;
 mod clock;
 mod connections;
+mod dump;
 pub mod engines;
 mod events;
 pub mod gate;
@@ -17,6 +19,8 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
+pub use self::board::Board;
+pub use self::dump::DumpPage;
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
 pub use self::term::{Term, TermId};
 
@@ -252,6 +256,22 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// The secret that all nodes of this store share: `fresh` if there is none yet.
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError>;
+
+    /// The document by which the nodes of an engine set agree, as this store keeps it: what was last written before the answer
+    /// or, if a write is under way, perhaps that. Waits for nobody who writes.
+    async fn board(&self) -> Result<Board, StoreError>;
+
+    /// Replaces the board if its version is still `expected`, 0 where there is none, and returns the new version; `None` if
+    /// somebody else was faster: then nothing was written. The text has no NUL in it, which Postgres cannot keep.
+    ///
+    /// Of an unknown outcome: the write may yet be made, for as long as the version stays `expected`, so that to read the old
+    /// board proves nothing. Only another version does, or a text of one's own.
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError>;
+
+    /// One page of all states of all apps, in an order of the store's own: of about `limit` states, which is not 0. A page may
+    /// be short, or empty, and not be the last. A walk from `None` to the end finds each state that is there all the while and
+    /// is not changed at least once; where nothing keeps an order, in a Redis Cluster, perhaps more often.
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
 
     /// The term that this node believes the store to be in, and that commits are judged in. Each ping makes sure of it.
     fn term(&self) -> Term {

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use latchgate::runtime::{Ask, Failure, Limits};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
-    StoreError, WakeUp,
+    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{EndReason, Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -176,6 +176,18 @@ impl LockStore for Faulty {
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         self.memory.wake_ups(node).await
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        self.memory.board().await
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        self.memory.write_board(expected, text).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        self.memory.dump(from, limit).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

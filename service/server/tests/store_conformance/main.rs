@@ -2,15 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod boards;
 mod collecting;
 mod committing;
+mod dumping;
 mod listing;
 mod loading;
 mod locking;
 mod only_postgres;
+mod only_postgres_boards;
 mod only_postgres_events;
 mod only_postgres_terms;
 mod only_redis;
+mod only_redis_dumps;
 mod only_sqlite;
 mod remembering;
 mod telling;
@@ -114,6 +118,23 @@ every_store! {
         a_row_that_is_due_is_kept_until_it_has_been_looked_at,
         a_row_made_anew_never_has_an_old_version,
     ];
+    boards: [
+        a_board_that_was_never_written_is_empty_and_has_no_version,
+        a_board_tells_the_stores_clock,
+        a_board_is_read_byte_for_byte_by_who_comes_later_too,
+        a_stale_write_of_a_board_changes_nothing_and_says_so,
+        of_racing_writes_of_a_board_exactly_one_wins,
+        a_version_of_a_board_never_comes_back,
+        a_write_of_a_board_dropped_half_way_leaves_it_usable,
+        a_board_is_no_state,
+    ];
+    dumping: [
+        a_dump_of_an_empty_store_ends,
+        a_dump_has_every_state_of_every_app_as_it_is_loaded,
+        a_dump_has_no_state_twice_and_no_page_with_more_than_asked,
+        what_comes_and_changes_during_a_dump_hides_nothing_else,
+        a_dump_from_no_place_of_its_own_is_refused,
+    ];
 }
 
 // What goes over many keys is not for a cluster: a batch is written slot by slot, each held to the clock by itself.
@@ -149,6 +170,22 @@ suite! { redis_cluster;
     ];
     remembering: [
         a_history_is_of_one_key_and_begins_with_the_newest,
+    ];
+    boards: [
+        a_board_that_was_never_written_is_empty_and_has_no_version,
+        a_board_tells_the_stores_clock,
+        a_board_is_read_byte_for_byte_by_who_comes_later_too,
+        a_stale_write_of_a_board_changes_nothing_and_says_so,
+        of_racing_writes_of_a_board_exactly_one_wins,
+        a_version_of_a_board_never_comes_back,
+        a_write_of_a_board_dropped_half_way_leaves_it_usable,
+        a_board_is_no_state,
+    ];
+    dumping: [
+        a_dump_of_an_empty_store_ends,
+        a_dump_has_every_state_of_every_app_as_it_is_loaded,
+        what_comes_and_changes_during_a_dump_hides_nothing_else,
+        a_dump_from_no_place_of_its_own_is_refused,
     ];
     waking: [
         a_wake_up_reaches_only_its_node,

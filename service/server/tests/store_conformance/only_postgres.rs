@@ -148,7 +148,7 @@ async fn who_has_locked_a_row_and_makes_another_does_not_wait_for_who_waits_for_
 }
 
 /// Whether so many wait for a lock, before `done` is.
-async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
+pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let waiting =
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";

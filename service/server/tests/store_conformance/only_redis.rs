@@ -242,6 +242,7 @@ async fn after_a_fail_over_the_sentinels_say_where_to_go_on() {
     let mut heard = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
     let key = at("key");
     let version = one.write(&key, state(1), FOREVER).await;
+    let board = one.store.write_board(0, "text").await.unwrap().unwrap();
     // What the replica has received is not lost.
     assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
     redis.master.kill9();
@@ -256,4 +257,36 @@ async fn after_a_fail_over_the_sentinels_say_where_to_go_on() {
     assert!(eventually(PATIENCE, writes).await, "{}", redis.log());
     assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::All));
     assert_eq!(one.load(&key).await.state, state(2));
+    assert_eq!(other.store.board().await.unwrap().version, board);
+    assert!(one.store.write_board(board, "more").await.unwrap().is_some());
+    assert_eq!(one.dump(10).await.concat(), [(key.clone(), one.load(&key).await)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_board_outlives_a_restart_and_one_that_is_lost_is_not_built_upon() {
+    for (appendonly, is_kept) in [("yes", true), ("no", false)] {
+        let mut redis = Redis::start_with(&[("appendonly", appendonly)]).await;
+        let world = on(redis.url()).await;
+        let version = world.store.write_board(0, "text").await.unwrap().unwrap();
+        redis.kill9();
+        redis.start_again().await;
+        assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
+        let board = world.store.board().await.unwrap();
+        assert_eq!((board.version, board.text.as_str()), if is_kept { (version, "text") } else { (0, "") });
+        assert_eq!(world.store.write_board(version, "more").await.unwrap().is_some(), is_kept);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_board_is_neither_read_nor_replaced() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let name = format!("{}:board", config.prefix);
+    for foreign in ["", "text", "7", "-7 text"] {
+        redis.ask(&["set", &name, foreign]);
+        assert!(matches!(world.store.board().await, Err(StoreError::Unavailable(_))), "{foreign:?}");
+        assert_eq!(world.store.write_board(0, "ours").await.unwrap(), None);
+        assert_eq!(redis.ask(&["get", &name]).trim_end_matches('\n'), foreign);
+    }
 }

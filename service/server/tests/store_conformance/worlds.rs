@@ -24,7 +24,28 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct World {
     pub store: Arc<dyn LockStore>,
+    origin: Origin,
     _dir: Option<TempDir>,
+}
+
+/// Where another node finds the same data.
+#[derive(Clone)]
+enum Origin {
+    /// Nowhere else: one process has all of it, or a test sees to it.
+    Here,
+    Postgres(PostgresConfig),
+    Redis(RedisConfig),
+}
+
+impl Origin {
+    async fn open(self) -> World {
+        let store: Arc<dyn LockStore> = match &self {
+            Self::Here => unreachable!("nobody else can open it"),
+            Self::Postgres(config) => Arc::new(PostgresStore::open(config).await.unwrap()),
+            Self::Redis(config) => Arc::new(RedisStore::open(config).await.unwrap()),
+        };
+        World { store, origin: self, _dir: None }
+    }
 }
 
 pub async fn memory() -> World {
@@ -38,7 +59,7 @@ pub async fn memory_wake_ups() -> World {
 pub async fn sqlite() -> World {
     let (dir, path) = sqlite_file();
     let store = SqliteStore::open(&path, true).await.unwrap();
-    World { store: Arc::new(store), _dir: Some(dir) }
+    World { _dir: Some(dir), ..World::of(store) }
 }
 
 pub fn sqlite_file() -> (TempDir, PathBuf) {
@@ -50,7 +71,7 @@ pub fn sqlite_file() -> (TempDir, PathBuf) {
 pub async fn postgres() -> World {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    World::of(PostgresStore::open(&config).await.unwrap())
+    Origin::Postgres(config).open().await
 }
 
 /// Postgres through PgBouncer in transaction mode: one for all tests, which ends with their process.
@@ -63,7 +84,7 @@ pub async fn pgbouncer() -> World {
     let url = pgbouncer.in_front_of(&direct_url);
     let config = PostgresConfig { url, direct_url: Some(direct_url), ..postgres_config().await };
     PostgresStore::migrate(&config).await.unwrap();
-    World::of(PostgresStore::open(&config).await.unwrap())
+    Origin::Postgres(config).open().await
 }
 
 pub async fn postgres_wake_ups() -> World {
@@ -71,7 +92,7 @@ pub async fn postgres_wake_ups() -> World {
 }
 
 pub async fn redis() -> World {
-    World::of(RedisStore::open(&redis_config(latchgate_testkit::redis::shared_url())).await.unwrap())
+    Origin::Redis(redis_config(latchgate_testkit::redis::shared_url())).open().await
 }
 
 pub async fn redis_wake_ups() -> World {
@@ -80,7 +101,7 @@ pub async fn redis_wake_ups() -> World {
 
 pub async fn redis_cluster() -> World {
     let url = latchgate_testkit::redis_group::shared_cluster().await;
-    World::of(RedisStore::open(&redis_config(url)).await.unwrap())
+    Origin::Redis(redis_config(url)).open().await
 }
 
 /// Of keys that no other test has.
@@ -109,12 +130,20 @@ pub async fn postgres_config() -> PostgresConfig {
 
 impl World {
     pub fn of(store: impl LockStore) -> Self {
-        Self { store: Arc::new(store), _dir: None }
+        Self { store: Arc::new(store), origin: Origin::Here, _dir: None }
     }
 
     /// The same store, for another task.
     pub fn again(&self) -> Self {
-        Self { store: Arc::clone(&self.store), _dir: None }
+        Self { store: Arc::clone(&self.store), origin: self.origin.clone(), _dir: None }
+    }
+
+    /// The same data through a store of its own, as another node has it; where one process has all of it, through this one.
+    pub async fn beside(&self) -> Self {
+        match &self.origin {
+            Origin::Here => self.again(),
+            origin => origin.clone().open().await,
+        }
     }
 
     pub async fn now(&self) -> Timestamp {

@@ -85,6 +85,9 @@ pub struct AcquireAnswer<'a> {
     /// `volatile` where the store may forget the lease when it crashes or fails over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
+    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
 }
 
 /// Take a lock.
@@ -200,5 +203,6 @@ fn answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> 
         expires_at: rfc3339(lease.expires_at),
         waited_ms: lease.waited_ms,
         durability: context.durability(),
+        forced_ms: context.forced_ms(),
     }
 }

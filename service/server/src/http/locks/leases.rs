@@ -37,6 +37,9 @@ pub struct RenewAnswer<'a> {
     /// `volatile` where the store may forget the lease when it crashes or fails over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
+    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -83,6 +86,7 @@ pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<
             expires_at: rfc3339(lease.expires_at),
             revocation: RevocationAnswer::of(&lease, now),
             durability: context.durability(),
+            forced_ms: context.forced_ms(),
         })),
         Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

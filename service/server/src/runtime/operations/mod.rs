@@ -351,6 +351,12 @@ impl Operations {
         Ok(Told::Outcome { outcome, now: self.inner.primary.gate.clock_now() })
     }
 
+    /// The kinds of the store that operations live in, and of the second.
+    pub fn store_names(&self) -> (&'static str, Option<&'static str>) {
+        let second = self.inner.second.as_ref().map(|side| side.gate.store().name());
+        (self.store_name(), second)
+    }
+
     pub fn store_name(&self) -> &'static str {
         self.inner.primary.gate.store().name()
     }

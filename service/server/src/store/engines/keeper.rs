@@ -3,20 +3,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::carry::{Carrier, Carried};
+use super::carry::{Carried, Carrier};
 use super::record::{Move, Phase, Record};
 use super::register::{Look, Looked, Register};
 use super::right::Right;
 use super::slot::Slots;
 use super::{EngineSetConfig, Serving, SwitchFailure};
-use crate::store::LockStore;
 
 /// How often the record is looked at while a right lasts.
 const LOOKS_PER_RIGHT: u32 = 4;
@@ -113,7 +111,8 @@ impl Keeper {
         let doubts = Arc::clone(&self.doubts);
         loop {
             self.steps().await;
-            let pause = if self.moving.is_some() { self.config.right / 20 } else { self.config.right / LOOKS_PER_RIGHT };
+            let pause =
+                if self.moving.is_some() { self.config.right / 20 } else { self.config.right / LOOKS_PER_RIGHT };
             tokio::select! {
                 () = sleep(pause) => {}
                 () = doubts.notified() => {}

@@ -25,6 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keeper::{Keeper, Order, View, Wishes};
 use self::record::Record;
+pub use self::record::set_of;
 use self::right::Right;
 pub use self::slot::{Engine, Opener};
 use self::slot::{Slot, Slots};
@@ -162,7 +163,8 @@ impl EngineSet {
         self.orders.send(order).await.map_err(|_| SwitchFailure::ShuttingDown)?;
         answer.await.map_err(|_| SwitchFailure::ShuttingDown)??;
         let mut serving = self.serving.clone();
-        let is_there = |serving: &Option<Arc<Serving>>| serving.as_ref().is_some_and(|serving| serving.engine == engine);
+        let is_there =
+            |serving: &Option<Arc<Serving>>| serving.as_ref().is_some_and(|serving| serving.engine == engine);
         // If it takes longer, the status tells how it goes on.
         let _ = timeout(patience, serving.wait_for(is_there)).await;
         Ok(())
@@ -253,6 +255,3 @@ impl Serving {
 fn after_longest_lease(now: Timestamp, record: &Record) -> Timestamp {
     now.plus_ms(record.ttl_ms_max + 2 * CLOCK_BOUND_MS)
 }
-
-#[cfg(test)]
-mod tests;

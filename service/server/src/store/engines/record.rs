@@ -70,11 +70,7 @@ impl Record {
     /// The engines that the successor is decided at. Of two, nobody can tell a dead one from one that is cut off: there
     /// it is the active one alone, without which no node can grant anything anyway.
     pub(super) fn deciders(&self) -> Vec<&str> {
-        if self.engines.len() >= 3 {
-            self.engines.iter().map(String::as_str).collect()
-        } else {
-            vec![&self.active]
-        }
+        if self.engines.len() >= 3 { self.engines.iter().map(String::as_str).collect() } else { vec![&self.active] }
     }
 
     /// So many of the deciders that any two such groups share one.
@@ -109,4 +105,10 @@ impl Board {
     pub(super) fn of(engine: &str, record: &Record) -> Self {
         Self { engine: engine.to_owned(), record: record.clone(), promised: None, accepted: None }
     }
+}
+
+/// The engines of the set that a store belongs to, by what its board says.
+pub fn set_of(board: &str) -> Option<Vec<String>> {
+    let board: Board = serde_json::from_str(board).ok()?;
+    Some(board.record.engines).filter(|engines| engines.len() > 1)
 }

@@ -126,7 +126,10 @@ async fn run(seed: u64, engines: usize) -> u64 {
     let seen = seen.lock().unwrap();
     for (epoch, began) in &seen.current_at {
         let over = seen.decided_at.get(&(epoch + 1));
-        assert!(over.is_none_or(|over| began < over), "epoch {epoch} was found in force after its successor was decided");
+        assert!(
+            over.is_none_or(|over| began < over),
+            "epoch {epoch} was found in force after its successor was decided"
+        );
     }
     seen.successors.keys().max().copied().unwrap_or_default()
 }

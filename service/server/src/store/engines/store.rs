@@ -11,8 +11,8 @@ use tokio::time::{Duration, sleep};
 use super::slot::shown;
 use super::{EngineSet, Serving, no_right};
 use crate::store::{
-    Board, Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page,
-    Scope, StoreError, Stored, Term, WAKE_UPS_MAX, WakeUp,
+    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, Scope, StoreError, Term, WAKE_UPS_MAX, WakeUp,
 };
 
 /// Before the next try to be told of wake-ups.
@@ -161,11 +161,7 @@ impl LockStore for EngineSet {
         self.use_active().await?.store.write_board(expected, text).await
     }
 
-    async fn dump(
-        &self,
-        from: Option<&str>,
-        limit: usize,
-    ) -> Result<(Vec<(Address, Stored)>, Option<String>), StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         self.use_active().await?.store.dump(from, limit).await
     }
 }
@@ -221,7 +217,8 @@ impl Locked {
             locked.give_up().await?;
             return Ok(Committed { now, result: CommitResult::TermOver });
         }
-        let committed = if all_or_none { locked.commit_all(now, changes).await } else { locked.commit(now, changes).await };
+        let committed =
+            if all_or_none { locked.commit_all(now, changes).await } else { locked.commit(now, changes).await };
         counted(&serving, committed?)
     }
 }
@@ -244,13 +241,11 @@ impl LockedStates for Locked {
 /// Wake-ups of whichever engine serves. Each switch is a gap.
 async fn pass_on(mut served: watch::Receiver<Option<Arc<Serving>>>, node: NodeId, told: mpsc::Sender<WakeUp>) {
     loop {
-        let serving = served.borrow_and_update().clone();
-        let Some(serving) = serving else {
-            if served.changed().await.is_err() {
-                return;
-            }
-            continue;
+        let serving = match served.wait_for(Option::is_some).await {
+            Ok(serving) => serving.clone(),
+            Err(_) => return,
         };
+        let Some(serving) = serving else { continue };
         let Ok(mut wake_ups) = serving.store.wake_ups(&node).await else {
             sleep(LISTEN_PAUSE).await;
             continue;
@@ -259,11 +254,12 @@ async fn pass_on(mut served: watch::Receiver<Option<Arc<Serving>>>, node: NodeId
             return;
         }
         let since = serving.record.since;
-        let is_other = |serving: &Option<Arc<Serving>>| serving.as_ref().is_none_or(|serving| serving.record.since != since);
+        let is_other =
+            |serving: &Option<Arc<Serving>>| serving.as_ref().is_none_or(|serving| serving.record.since != since);
         loop {
             tokio::select! {
-                changed = served.wait_for(is_other) => {
-                    if changed.is_err() {
+                is_known = async { served.wait_for(is_other).await.is_ok() } => {
+                    if !is_known {
                         return;
                     }
                     break;

@@ -1,6 +1,7 @@
 //! Where the gate's records live. A store knows no rule: it claims an id that nobody has, and replaces a record "if
 //! its version is still the one I saw".
 
+pub mod late;
 pub mod memory;
 pub mod postgres;
 pub mod redis;

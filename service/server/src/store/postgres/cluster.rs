@@ -138,7 +138,7 @@ impl Cluster {
             let row = connection.query(SEE).bind(self.knows_timeline).fetch_one(&mut **connection).await?;
             let now = read_timestamp(&row, 0)?;
             if row.try_get(3)? {
-                return Err(sqlx::Error::Protocol("this Postgres is a standby".to_owned()));
+                return Err(is_standby());
             }
             match row.try_get::<Option<bool>, _>(4)? {
                 Some(true) => {
@@ -198,6 +198,11 @@ impl Cluster {
     fn lock(&self) -> MutexGuard<'_, Term> {
         self.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whatever a standby answers may be out of date.
+pub(super) fn is_standby() -> sqlx::Error {
+    sqlx::Error::Protocol("this Postgres is a standby".to_owned())
 }
 
 /// Remembers the longest lease of any node.

@@ -1,9 +1,11 @@
 //! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
+mod board;
 pub(super) mod checks;
 mod cluster;
 mod commit;
+mod config;
 mod events;
 mod rows;
 pub(super) mod sessions;
@@ -11,7 +13,6 @@ mod statements;
 mod wake_ups;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
@@ -23,13 +24,15 @@ use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
 use self::commit::{Locked, is_known_not_committed};
+pub use self::config::PostgresConfig;
 use self::events::Trimmed;
-use self::rows::{read_collected, read_listed, read_loaded};
+use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
 use self::sessions::{Route, Session, Sessions, parse_url};
+use super::dump::{page_of, read_place};
 use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use super::{
-    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
-    StoreError, Term, WakeUp,
+    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, Scope, StoreError, Term, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -47,22 +50,6 @@ const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 /// The server answers; it is others that keep the rows.
 const CONTENDED: StoreError = StoreError::Contended("the database would not wait for a lock any longer");
 
-/// What a Postgres store needs to know.
-#[derive(Clone, Debug)]
-pub struct PostgresConfig {
-    pub url: String,
-    /// For LISTEN and migrations, which a transaction-pooling proxy would break. If `None`, there is no proxy, and it is the
-    /// same as `url`.
-    pub direct_url: Option<String>,
-    pub shards: usize,
-    /// Longest time that a statement may run, in ms.
-    pub statement_timeout: Duration,
-    /// Start on a server whose acknowledged commits can be lost in a crash.
-    pub allow_volatile: bool,
-    /// A standby that is promoted is a synchronous one: it has everything that was acknowledged.
-    pub trust_promotion: bool,
-}
-
 pub struct PostgresStore {
     connections: Sessions,
     reads: Sessions,
@@ -73,28 +60,6 @@ pub struct PostgresStore {
     cluster: Arc<Cluster>,
     shards: usize,
     trimmed: Trimmed,
-}
-
-impl PostgresConfig {
-    /// The way of all statements.
-    pub(super) fn route(&self) -> anyhow::Result<Route> {
-        match self.direct_url {
-            None => Route::direct(&self.url, self.statement_timeout),
-            Some(_) => Route::through_proxy(&self.url, self.statement_timeout),
-        }
-    }
-
-    /// The way of what a transaction-pooling proxy would break.
-    pub(super) fn direct_route(&self) -> anyhow::Result<Route> {
-        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), self.statement_timeout)
-    }
-
-    /// Connections that the locks of one node open at most: for the shards, what clients read, upkeep, locked states, and
-    /// one to listen on.
-    const fn connections_max(&self) -> usize {
-        let shards = 2 * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
-        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1
-    }
 }
 
 impl PostgresStore {
@@ -357,6 +322,39 @@ impl LockStore for PostgresStore {
         let secret = secret.and_then(|row| row.try_get(0)).map_err(|error| self.unavailable(&error))?;
         self.done(connection).await?;
         Ok(secret)
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        let mut connection = self.lend().await?;
+        let board = board::read(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        self.done(connection).await?;
+        Ok(board)
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let mut connection = self.lend().await?;
+        let written = board::write(&mut connection, expected, text).await;
+        let written = written.map_err(|error| self.commit_failed(&error))?;
+        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
+        Ok(written)
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let after = read_place(from)?;
+        let mut connection = self.lend_read().await?;
+        // What is missing here is missing for good: a proxy may have a standby behind it by now.
+        self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        let rows = connection
+            .query(statements::DUMP)
+            .bind(after.as_ref().map_or("", |address| address.app.as_str()))
+            .bind(after.as_ref().map_or("", |address| address.key.as_str()))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
+        let states = states.map_err(|error| self.unavailable(&error))?;
+        self.done(connection).await?;
+        Ok(page_of(states, limit))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

@@ -27,6 +27,12 @@ pub(super) fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> 
     Ok((read_key(row, 0)?, read_state(row, 1)?))
 }
 
+pub(super) fn read_dumped(row: &PgRow) -> Result<(Address, Stored), sqlx::Error> {
+    let version = Version::from_number(row.try_get::<i64, _>(2)?.cast_unsigned());
+    let state = read_state(row, 3)?;
+    Ok((Address { app: read_app(row, 0)?, key: read_key(row, 1)? }, Stored { version, state }))
+}
+
 pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
     let seen: i64 = row.try_get(0)?;
     let removed: i64 = row.try_get(1)?;

@@ -142,6 +142,13 @@ where app = $1 and key >= $2 and key > $3 and key < $5
 order by key
 limit $4"#;
 
+/// A page of the primary key.
+pub(super) const DUMP: &str = r#"
+select app, key, version, state from locks
+where (app, key) > ($1 collate "C", $2 collate "C")
+order by app, key
+limit $3"#;
+
 /// Walks the primary key a page at a time; the last address seen is where the next page begins.
 pub(super) const COLLECT: &str = r#"
 with clock as materialized (

@@ -142,13 +142,18 @@ impl Cluster {
     }
 
     /// After a failure that a fail-over may have caused, the slots are asked for again.
-    fn heed<T>(&self, answer: Result<T, Failed>) -> Result<T, Failed> {
+    pub(super) fn heed<T>(&self, answer: Result<T, Failed>) -> Result<T, Failed> {
         if let Err(failed) = &answer
             && (failed.error.is_io_error() || matches!(failed.error.code(), Some("READONLY" | "CLUSTERDOWN" | "MOVED")))
         {
             self.map().is_stale = true;
         }
         answer
+    }
+
+    /// The slots are asked for again before they are used.
+    pub(super) fn distrust(&self) {
+        self.map().is_stale = true;
     }
 
     async fn look_if_stale(&self) -> Result<(), Failed> {

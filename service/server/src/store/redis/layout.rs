@@ -68,6 +68,10 @@ impl Layout {
         format!("{}:secret", self.prefix)
     }
 
+    pub(super) fn board(&self) -> String {
+        format!("{}:board", self.prefix)
+    }
+
     pub(super) fn channel(&self, node: &NodeId) -> String {
         format!("{}:wake:{}", self.prefix, node.as_str())
     }
@@ -161,6 +165,18 @@ fn parts(value: &[u8]) -> Option<(Version, Option<Timestamp>, &[u8])> {
 
 fn foreign() -> StoreError {
     StoreError::Unavailable("a key of the locks holds something else than a state".to_owned())
+}
+
+/// The board as it is kept: the version and the text, with a space in between.
+pub(super) fn encode_board(version: u64, text: &str) -> String {
+    format!("{version} {text}")
+}
+
+/// # Errors
+/// When somebody else has written to the key.
+pub(super) fn decode_board(value: &str) -> Result<(u64, &str), StoreError> {
+    let parts = value.split_once(' ').and_then(|(version, text)| Some((version.parse().ok()?, text)));
+    parts.ok_or_else(|| StoreError::Unavailable("the key of the board holds something else".to_owned()))
 }
 
 /// An event as it is kept: its kind, its time and its body, with spaces in between.

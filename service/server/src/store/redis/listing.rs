@@ -51,7 +51,12 @@ pub(super) async fn list(
     Ok(page)
 }
 
-async fn along_index(shared: &Shared, from: &str, end: &str, limit: usize) -> Result<Vec<String>, StoreError> {
+pub(super) async fn along_index(
+    shared: &Shared,
+    from: &str,
+    end: &str,
+    limit: usize,
+) -> Result<Vec<String>, StoreError> {
     let index = shared.layout.index();
     let mut range = redis::cmd("ZRANGE");
     range.arg(&index).arg(from).arg(end).arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
@@ -104,7 +109,7 @@ async fn scan(shared: &Shared, app: &App, prefix: &str, after: Option<&Key>, lim
     states(shared, keys.into_iter().map(|key| Address { app: app.clone(), key }).collect()).await
 }
 
-fn scan_step(shared: &Shared, position: u64, count: usize) -> Cmd {
+pub(super) fn scan_step(shared: &Shared, position: u64, count: usize) -> Cmd {
     let mut scan = redis::cmd("SCAN");
     scan.arg(position).arg("MATCH").arg(begins_with(&shared.layout.states())).arg("COUNT").arg(count);
     scan

@@ -1,9 +1,11 @@
 //! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. A single server, the master
 //! of a service that Sentinels watch over, or a cluster. What it has acknowledged may be lost with it.
 
+mod board;
 pub(in crate::store) mod checks;
 mod cluster;
 mod commit;
+mod dump;
 mod events;
 mod layout;
 pub(in crate::store) mod link;
@@ -31,8 +33,8 @@ use self::servers::Servers;
 pub(in crate::store) use self::url::Place;
 pub use self::url::is_redis;
 use super::{
-    Change, Collected, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Rule, Scope,
-    StoreError, WakeUp,
+    Board, Change, Collected, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page,
+    Rule, Scope, StoreError, WakeUp,
 };
 
 /// What a Redis store needs to know.
@@ -269,6 +271,18 @@ impl LockStore for RedisStore {
         set.arg(&key).arg(fresh).arg("NX").arg("GET");
         let kept = self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
         Ok(read::<Option<Vec<u8>>>(kept)?.unwrap_or_else(|| fresh.to_vec()))
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        board::load(&self.shared).await
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        board::write(&self.shared, expected, text).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        dump::dump(&self.shared, from, limit).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

@@ -33,6 +33,8 @@ macro_rules! program {
 pub(super) static COMMIT: LazyLock<Program> = program!("commit.lua");
 pub(super) static LOCK: LazyLock<Program> = program!("lock.lua");
 pub(super) static READ: LazyLock<Program> = program!("read.lua");
+/// The only one that changes the board.
+pub(super) static BOARD: LazyLock<Program> = program!("board.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
 /// A change of one key, or only events of it, as the script takes it.

@@ -8,7 +8,8 @@ use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::types::Json;
 
-use super::{events, read_address, statements, unavailable};
+use super::rows::read_address;
+use super::{events, statements, unavailable};
 use crate::store::clock::ProcessClock;
 use crate::store::connections::Loan;
 use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};

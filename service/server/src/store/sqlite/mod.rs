@@ -1,8 +1,10 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
 
+mod board;
 mod commit;
 mod events;
 mod file_lock;
+mod rows;
 mod statements;
 
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::lock::{Event, LockState, NodeId};
+use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
@@ -21,12 +23,14 @@ use tokio::sync::mpsc;
 
 use self::commit::Locked;
 use self::file_lock::FileLock;
+use self::rows::{read_address, read_dumped, read_listed, read_stored};
 use super::clock::ProcessClock;
 use super::connections::{Connections, Loan};
+use super::dump::{page_of, read_place};
 use super::gate::sqlite::SqliteGateStore;
 use super::{
-    Change, Collected, CommitResult, Committed, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
-    StoreError, Stored, Version, WakeUp,
+    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, Scope, StoreError, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -273,6 +277,36 @@ impl LockStore for SqliteStore {
         Ok(secret)
     }
 
+    /// Through the reader: it sees every commit that was acknowledged, and waits for no writer.
+    async fn board(&self) -> Result<Board, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let board = board::read(&mut connection).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(Board { now: self.clock.now(), ..board })
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let written = board::write(&mut connection, expected, text).await?;
+        connection.done();
+        Ok(written)
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let after = read_place(from)?;
+        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let rows = sqlx::query(statements::DUMP)
+            .bind(after.as_ref().map_or("", |address| address.app.as_str()))
+            .bind(after.as_ref().map_or("", |address| address.key.as_str()))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
+        let states = states.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(page_of(states, limit))
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.lend_reader().await?;
         sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
@@ -311,22 +345,4 @@ fn explain(error: &sqlx::Error) -> String {
 
 fn unavailable(error: &sqlx::Error) -> StoreError {
     StoreError::Unavailable(explain(error))
-}
-
-fn read_address(row: &SqliteRow) -> Result<Address, sqlx::Error> {
-    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let key = Key::parse(row.try_get(1)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok(Address { app, key })
-}
-
-fn read_stored(row: &SqliteRow) -> Result<Stored, sqlx::Error> {
-    let Some(version) = row.try_get::<Option<i64>, _>(0)? else { return Ok(Stored::default()) };
-    let Json(state) = row.try_get(1)?;
-    Ok(Stored { version: Version::from_number(version.cast_unsigned()), state })
-}
-
-fn read_listed(row: &SqliteRow) -> Result<(Key, LockState), sqlx::Error> {
-    let key = Key::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let Json(state) = row.try_get(1)?;
-    Ok((key, state))
 }

@@ -24,6 +24,13 @@ where app = ?1 and key >= ?2 and key > ?3 and key < ?5
 order by key
 limit ?4";
 
+/// A page of the primary key.
+pub(super) const DUMP: &str = "
+select app, key, version, state from locks
+where (app, key) > (?1, ?2)
+order by app, key
+limit ?3";
+
 pub(super) const PAGE: &str = "
 select app, key, coalesce(notice_at < ?4, false) from locks
 where (app, key) > (?1, ?2)

@@ -1,0 +1,170 @@
+//! `/v1/admin`: for whoever runs the service.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::body;
+use super::locks::answers::json;
+use super::problem::{Code, Problem, ProblemBody};
+use super::{Context, Shared};
+use crate::store::engines::{EngineSet, EngineSetStatus, EngineStatus, SwitchFailure};
+
+/// How long a switch is waited for: as long as a long poll.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// Which stores there are, and which is in use.
+#[derive(Serialize, ToSchema)]
+pub struct EnginesAnswer {
+    locks: LocksEngines,
+    gate: GateEngines,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct LocksEngines {
+    /// The engine that the locks live in, or are being moved to.
+    active: String,
+    /// `serving`; `moving`, while locks are carried over and nothing is granted, renewed or released; `unconfirmed`, while
+    /// this node does not know whether it may use the active engine.
+    phase: &'static str,
+    /// Counts what the nodes have decided; 0 where there is one engine.
+    epoch: u64,
+    /// The engine whose leases are being carried over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moving_from: Option<String>,
+    /// How long nothing new is granted yet, in ms: leases of the engine before may be live.
+    hold_off_ms: u64,
+    /// How long leases of an engine that was left by force may be live yet, in ms.
+    forced_ms: u64,
+    engines: Vec<EngineAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct EngineAnswer {
+    name: String,
+    /// `sqlite`, `postgres` or `redis`.
+    kind: &'static str,
+    /// Whether it answers this node.
+    answers: bool,
+    /// What is the matter with it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    trouble: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct GateEngines {
+    /// The kind of store that operations live in.
+    active: &'static str,
+    /// The kind of store that has durable operations, and takes over those of the outage mode `fallback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second: Option<&'static str>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRequest {
+    /// The name of the engine to use from now on.
+    #[schema(example = "spare")]
+    engine: String,
+    /// Do not wait for leases of the old engine that cannot be carried over, because it does not answer: others may be
+    /// granted the same locks. Grants and renewals say so in `forced_ms` until the last of these leases has run out.
+    #[serde(default)]
+    force: bool,
+    /// The active engine is stopped for good: no node can reach it. Needed where there are two engines and it does not
+    /// answer; then nothing new is granted until the longest lease has run out.
+    #[serde(default)]
+    stopped: bool,
+}
+
+/// Which engines there are, and which are in use.
+#[utoipa::path(
+    get, path = "/v1/admin/engines", tag = "admin",
+    responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
+)]
+pub async fn engines(State(context): State<Shared>) -> Response {
+    json(&answer(&context))
+}
+
+/// Switch all nodes to another engine of the set.
+///
+/// While the old engine answers, live leases are carried over, with their tokens and expiries. If it does not, nothing new is
+/// granted until the longest lease of any node has run out. Returns when this node uses the new engine, or after 50 s with
+/// how it stands.
+#[utoipa::path(
+    post, path = "/v1/admin/engines/locks", tag = "admin",
+    request_body(content = SwitchRequest),
+    responses(
+        (status = 200, description = "Decided; `phase` tells whether it is done.", body = EnginesAnswer),
+        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`, `engine-not-stopped`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`engines-undecided`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await?;
+    let request: SwitchRequest = body::parse(&body)?;
+    match &context.engines {
+        Some(set) => {
+            let switched = set.switch(&request.engine, request.force, request.stopped, PATIENCE).await;
+            switched.map_err(|failure| refused(&failure))?;
+        }
+        None if request.engine == context.locks.store_name() => {}
+        None => return Err(refused(&SwitchFailure::UnknownEngine)),
+    }
+    Ok(json(&answer(&context)))
+}
+
+fn refused(failure: &SwitchFailure) -> Problem {
+    let code = match failure {
+        SwitchFailure::UnknownEngine => Code::UnknownEngine,
+        SwitchFailure::NoAnswer(_) => Code::EngineUnreachable,
+        SwitchFailure::InDoubt(_) => Code::EngineInDoubt,
+        SwitchFailure::NotStopped(_) => Code::EngineNotStopped,
+        SwitchFailure::NoMajority => Code::EnginesUndecided,
+        SwitchFailure::ShuttingDown => Code::ShuttingDown,
+    };
+    let mut detail = failure.to_string();
+    detail[..1].make_ascii_uppercase();
+    let problem = Problem::new(code, format!("{detail}."));
+    if failure == &SwitchFailure::UnknownEngine { problem.with("field", "engine") } else { problem }
+}
+
+fn answer(context: &Context) -> EnginesAnswer {
+    let (active, second) = context.operations.store_names();
+    let gate = GateEngines { active, second };
+    let locks = context.engines.as_deref().map_or_else(|| only(context), of_set);
+    EnginesAnswer { locks, gate }
+}
+
+fn of_set(set: &EngineSet) -> LocksEngines {
+    let EngineSetStatus { epoch, active, is_serving, moving_from, is_moving, hold_off_ms, forced_ms, engines } =
+        set.status();
+    let phase = match (is_moving, is_serving) {
+        (true, _) => "moving",
+        (false, true) => "serving",
+        (false, false) => "unconfirmed",
+    };
+    let engine = |EngineStatus { name, kind, answers, trouble }| EngineAnswer { name, kind, answers, trouble };
+    let engines = engines.into_iter().map(engine).collect();
+    LocksEngines { active, phase, epoch, moving_from, hold_off_ms, forced_ms, engines }
+}
+
+/// There is one engine, called by its kind.
+fn only(context: &Context) -> LocksEngines {
+    let kind = context.locks.store_name();
+    let answers = context.locks.is_ready();
+    LocksEngines {
+        active: kind.to_owned(),
+        phase: "serving",
+        epoch: 0,
+        moving_from: None,
+        hold_off_ms: 0,
+        forced_ms: 0,
+        engines: vec![EngineAnswer { name: kind.to_owned(), kind, answers, trouble: String::new() }],
+    }
+}
