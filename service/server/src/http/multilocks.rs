@@ -169,7 +169,7 @@ struct LostKey<'a> {
     )
 )]
 pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
     let ask = request.into_ask(&context)?;
     let locks: Vec<(Address, Wished)> =
@@ -221,7 +221,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
     )
 )]
 pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&context, "keys", &request.keys)?;
@@ -260,7 +260,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
     )
 )]
 pub async fn release(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&context, "keys", &request.keys)?;
@@ -314,10 +314,6 @@ fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Pr
         (None, Some(lease_id)) => parse_lease_id(lease_id),
         (None, None) => Ok(made_up_lease_id()),
     }
-}
-
-async fn read(context: &Context, body: Body) -> Result<bytes::Bytes, Problem> {
-    body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await
 }
 
 fn addresses<'a>(
