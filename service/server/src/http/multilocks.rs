@@ -3,18 +3,16 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::{LeaseId, Lost};
+use latchgate_core::lock::Lost;
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::format::{ms, rfc3339};
-use super::locks::acquire::{check_unchanged, with_ticket};
+use super::locks::acquire::{check_unchanged, lease_id, with_ticket};
 use super::locks::answers::{RevocationAnswer, ended, json, left_ms, permits, unanswered};
-use super::locks::terms::{
-    ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner,
-};
+use super::locks::terms::{ModeName, Wish, check_priority, parse_lease_id, parse_metadata, parse_owner};
 use super::locks::ticket::{Resumed, Wished};
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, body};
@@ -305,14 +303,6 @@ impl MultilockRequest {
         let resumed = context.tickets.take(ticket, &keys, context.locks.now())?;
         check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
         Ok(Some(resumed))
-    }
-}
-
-fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Problem> {
-    match (resumed, named) {
-        (Some(resumed), _) => Ok(resumed.lease_id),
-        (None, Some(lease_id)) => parse_lease_id(lease_id),
-        (None, None) => Ok(made_up_lease_id()),
     }
 }
 
