@@ -106,7 +106,7 @@ pub async fn engines(State(context): State<Shared>) -> Response {
     )
 )]
 pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await?;
+    let body = context.body(body).await?;
     let request: SwitchRequest = body::parse(&body)?;
     match &context.engines {
         Some(set) => {

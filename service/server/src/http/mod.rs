@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::routing;
+use bytes::Bytes;
 use latchgate_core::App;
 
 use self::locks::ticket::Tickets;
@@ -76,9 +78,7 @@ impl Context {
         let tickets = Tickets::new(secret, limits.ticket_ms);
         Self { locks, operations, app: locks::default_app(), tickets, limits, engines: None }
     }
-}
 
-impl Context {
     /// What is said of the leases' durability, where there is something to say.
     pub fn durability(&self) -> Option<&'static str> {
         self.locks.is_volatile().then_some("volatile")
@@ -87,6 +87,22 @@ impl Context {
     /// For how long leases of an engine that was left by force may be live yet, in ms; `None` if none are.
     pub fn forced_ms(&self) -> Option<u64> {
         self.locks.forced_ms()
+    }
+
+    /// The body of a request about locks.
+    ///
+    /// # Errors
+    /// See [`body::read`].
+    pub async fn body(&self, body: Body) -> Result<Bytes, Problem> {
+        body::read(body, self.limits.body_bytes_max, self.limits.body_timeout).await
+    }
+
+    /// The body of a request about operations, which brings their contents.
+    ///
+    /// # Errors
+    /// See [`body::read`].
+    pub async fn operation_body(&self, body: Body) -> Result<Bytes, Problem> {
+        body::read(body, self.limits.operations.body_bytes_max, self.limits.body_timeout).await
     }
 }
 

@@ -3,18 +3,16 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::{LeaseId, Lost};
+use latchgate_core::lock::Lost;
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::format::{ms, rfc3339};
-use super::locks::acquire::{check_unchanged, with_ticket};
+use super::locks::acquire::{check_unchanged, lease_id, with_ticket};
 use super::locks::answers::{RevocationAnswer, ended, json, left_ms, permits, unanswered};
-use super::locks::terms::{
-    ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner,
-};
+use super::locks::terms::{ModeName, Wish, check_priority, parse_lease_id, parse_metadata, parse_owner};
 use super::locks::ticket::{Resumed, Wished};
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, body};
@@ -175,7 +173,7 @@ struct LostKey<'a> {
     )
 )]
 pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
     let ask = request.into_ask(&context)?;
     let locks: Vec<(Address, Wished)> =
@@ -228,7 +226,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
     )
 )]
 pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&context, "keys", &request.keys)?;
@@ -268,7 +266,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
     )
 )]
 pub async fn release(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.body(body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&context, "keys", &request.keys)?;
@@ -314,18 +312,6 @@ impl MultilockRequest {
         check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
         Ok(Some(resumed))
     }
-}
-
-fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Problem> {
-    match (resumed, named) {
-        (Some(resumed), _) => Ok(resumed.lease_id),
-        (None, Some(lease_id)) => parse_lease_id(lease_id),
-        (None, None) => Ok(made_up_lease_id()),
-    }
-}
-
-async fn read(context: &Context, body: Body) -> Result<bytes::Bytes, Problem> {
-    body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await
 }
 
 fn addresses<'a>(

@@ -14,6 +14,18 @@ pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     Query::try_from_uri(uri).map(|Query(query)| query).map_err(|error| bad_query(&error.body_text()))
 }
 
+/// How many entries one page has at most.
+///
+/// # Errors
+/// `invalid-request` when it is none or too many.
+pub fn page_limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let limit = asked.unwrap_or(default);
+    if limit == 0 || limit > max {
+        return Err(Problem::field("limit", format!("must be 1 to {max}")));
+    }
+    Ok(limit)
+}
+
 /// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.
 fn bad_query(text: &str) -> Problem {
     let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);

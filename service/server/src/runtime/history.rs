@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::Locks;
 use super::call::{Answer, Failure};
 use super::node::Node;
-use crate::store::{EventCursor, LockStore, LoggedEvent, Scope, StoreError};
+use crate::store::{EventCursor, LockStore, LoggedEvent, Scope};
 
 /// How long a watcher may be behind what happens at other nodes: nobody tells it, it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -114,9 +114,7 @@ impl Watch {
             }
             // Seen before the look: what comes during it is looked for again.
             self.news.borrow_and_update();
-            let look = self.node.store.events(&self.app, self.watched.scope(), self.after, LOOK_MAX);
-            let looked = timeout(self.node.limits.store_timeout, look).await;
-            let (events, after) = looked.ok()?.ok()?;
+            let (events, after) = self.look().await.ok()?;
             let has_moved = after != self.after;
             self.after = after;
             if has_moved || !events.is_empty() {
@@ -129,6 +127,12 @@ impl Watch {
             // What is committed meanwhile is looked for at once with it.
             tokio::time::sleep(LOOK_PAUSE).await;
         }
+    }
+
+    async fn look(&self) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
+        let store = Arc::clone(&self.node.store);
+        let (app, watched, after) = (self.app.clone(), self.watched.clone(), self.after);
+        self.node.read(async move { store.events(&app, watched.scope(), after, LOOK_MAX).await }).await
     }
 }
 
@@ -148,19 +152,8 @@ impl Locks {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Answer<Vec<LoggedEvent>> {
-        let place = Arc::clone(&self.lists).try_acquire_owned();
-        let place = place.map_err(|_| Failure::Overloaded("too many listings at once"))?;
-        let (node, address) = (Arc::clone(&self.node), address.clone());
-        // In a task of its own: a client that goes away leaves no statement without its connection.
-        let reading = tokio::spawn(async move {
-            let read = node.store.history(&address.app, &address.key, before, limit);
-            let events = timeout(node.limits.store_timeout, read).await;
-            drop(place);
-            events
-        });
-        let events = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
-        let events = events.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-        events.map_err(unavailable)
+        let Address { app, key } = address.clone();
+        self.read(|store| async move { store.history(&app, &key, before, limit).await }).await
     }
 
     /// Watches keys from `after` on, or from now on.
@@ -180,15 +173,10 @@ impl Locks {
         let after = match after {
             Some(after) => after,
             None => {
-                let last = timeout(self.node.limits.store_timeout, self.node.store.last_event()).await;
-                let last = last.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-                last.map_err(unavailable)?
+                let store = Arc::clone(&self.node.store);
+                self.node.read(async move { store.last_event().await }).await?
             }
         };
         Ok(Watch { node: Arc::clone(&self.node), app: app.clone(), watched, after, news, _place: place })
     }
-}
-
-fn unavailable(error: StoreError) -> Failure {
-    Failure::StoreUnavailable(error.to_string())
 }

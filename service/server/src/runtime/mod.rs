@@ -248,23 +248,27 @@ impl Locks {
     /// # Errors
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
+        let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
+        let list = |store: Arc<dyn LockStore>| async move { store.list(&app, &prefix, after.as_ref(), limit).await };
+        let page = self.read(list).await?;
+        Ok((page, self.node.clock.now().unwrap_or_default()))
+    }
+
+    /// Reads, at once, what may be much: so many at a time.
+    async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(Arc<dyn LockStore>) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
         let place = Arc::clone(&self.lists).try_acquire_owned();
         let place = place.map_err(|_| Failure::Overloaded("too many listings at once"))?;
-        let (node, app, prefix, after) = (Arc::clone(&self.node), app.clone(), prefix.to_owned(), after.cloned());
-        // In a task of its own: a client that goes away leaves no statement without its connection.
-        let listing = tokio::spawn(async move {
-            let list = node.store.list(&app, &prefix, after.as_ref(), limit);
-            let page = tokio::time::timeout(node.limits.store_timeout, list).await;
+        let read = read(Arc::clone(&self.node.store));
+        // The place is free when the store has answered, and not when the client has gone.
+        let placed = async move {
+            let read = read.await;
             drop(place);
-            page
-        });
-        let page = listing.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
-        let page = page.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-        let page = page.map_err(|error| match error {
-            StoreError::Contended(what) => Failure::Overloaded(what),
-            other => Failure::StoreUnavailable(other.to_string()),
-        })?;
-        Ok((page, self.node.clock.now().unwrap_or_default()))
+            read
+        };
+        self.node.read(placed).await
     }
 
     /// Whether the store answered when it was last asked, which is not long ago, and the node is not shutting down.

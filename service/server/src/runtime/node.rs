@@ -6,7 +6,7 @@ use std::time::Instant;
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Answer, Failure};
@@ -70,6 +70,20 @@ impl Node {
             Ok(Err(error)) => tracing::debug!(%error, "locked states were not given up"),
             Err(_) => tracing::debug!("locked states were not given up in time"),
         }
+    }
+
+    /// Reads what clients ask for. In a task of its own: one that goes away leaves no statement without its connection.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Answer<T> {
+        let reading = tokio::spawn(timeout(self.limits.store_timeout, read));
+        let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
+        let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
+        read.map_err(|error| match error {
+            StoreError::Contended(what) => Failure::Overloaded(what),
+            other => Failure::StoreUnavailable(other.to_string()),
+        })
     }
 
     /// What a failure of the store is to a caller.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::runtime::{Ask, Failure, Limits};
+use latchgate::runtime::{Ask, Failure, Limits, Watched};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
     Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
@@ -17,8 +17,8 @@ use latchgate_testkit::eventually;
 use tokio::sync::mpsc;
 
 use crate::asking::{
-    acquire_lost, ask, granted, hold, holder, id, join, joined, key, release, renew_lost, take, until_free,
-    until_waiting, wait,
+    acquire_lost, ask, granted, hold, holder, id, join, joined, key, release, renew_lost, send_unheard, take,
+    until_free, until_waiting, wait,
 };
 use crate::many::{all, one_refused};
 use crate::worlds::{PATIENCE, patient, start, start_with};
@@ -37,6 +37,9 @@ struct Faulty {
     lost_races: AtomicU64,
     /// Somebody else has all states locked, and keeps them.
     is_locked: AtomicBool,
+    /// Looks at the events that have begun, and of these, that have come to their end; they are answered as commits are.
+    looks_begun: AtomicU64,
+    looks_ended: AtomicU64,
     /// How often locked states were given up.
     given_up: Arc<AtomicU64>,
 }
@@ -73,8 +76,8 @@ impl Faulty {
     }
 
     async fn until_it_answers(&self) {
-        let after = Timestamp::from_ms(self.answers_after.load(Ordering::SeqCst));
-        assert!(eventually(PATIENCE, || async { self.ping().await.unwrap() > after }).await);
+        let answers = || async { self.ping().await.unwrap().as_ms() > self.answers_after.load(Ordering::SeqCst) };
+        assert!(eventually(PATIENCE, answers).await);
     }
 }
 
@@ -149,6 +152,9 @@ impl LockStore for Faulty {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        self.looks_begun.fetch_add(1, Ordering::SeqCst);
+        self.until_it_answers().await;
+        self.looks_ended.fetch_add(1, Ordering::SeqCst);
         self.memory.events(app, scope, after, limit).await
     }
 
@@ -340,4 +346,19 @@ async fn states_that_others_keep_locked_do_not_make_the_store_count_as_down() {
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
     let answer = node.acquire_many(all("other", &["another key"])).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_goes_away_in_the_middle_of_a_look_leaves_it_to_its_end() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    let mut watch = node.watch(&App::default(), Watched::Key(key().key), None).await.unwrap();
+    store.answers_after.store(u64::MAX, Ordering::SeqCst);
+    let mut look = Box::pin(watch.next());
+    send_unheard(&mut look).await;
+    assert!(eventually(PATIENCE, || async { store.looks_begun.load(Ordering::SeqCst) == 1 }).await);
+    drop(look);
+    store.answers_after.store(0, Ordering::SeqCst);
+    // Dropped half-way, it would cost the store its connection.
+    assert!(eventually(PATIENCE, || async { store.looks_ended.load(Ordering::SeqCst) == 1 }).await);
 }

@@ -155,11 +155,7 @@ impl AcquireRequest {
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,
             place: resumed.as_ref().map(|resumed| resumed.place),
-            lease_id: match (resumed, self.lease_id) {
-                (Some(resumed), _) => resumed.lease_id,
-                (None, Some(lease_id)) => parse_lease_id(&lease_id)?,
-                (None, None) => made_up_lease_id(),
-            },
+            lease_id: lease_id(resumed, self.lease_id.as_deref())?,
         })
     }
 
@@ -174,6 +170,15 @@ impl AcquireRequest {
         let resumed = context.tickets.take(ticket, &[(address, wish)], context.locks.now())?;
         check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
         Ok(Some(resumed))
+    }
+}
+
+/// That of the wait that is gone on with, else the one that is proposed, else a fresh one.
+pub fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Problem> {
+    match (resumed, named) {
+        (Some(resumed), _) => Ok(resumed.lease_id),
+        (None, Some(lease_id)) => parse_lease_id(lease_id),
+        (None, None) => Ok(made_up_lease_id()),
     }
 }
 

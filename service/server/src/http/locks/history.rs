@@ -110,10 +110,7 @@ pub async fn history(context: &Context, key: &str, uri: &Uri) -> Result<Response
     let address = path::address(&context.app, key)?;
     let query: HistoryQuery = query::parse(uri)?;
     check_kept(context)?;
-    let limit = query.limit.unwrap_or(HISTORY_LIMIT_DEFAULT);
-    if limit == 0 || limit > HISTORY_LIMIT_MAX {
-        return Err(Problem::field("limit", format!("must be 1 to {HISTORY_LIMIT_MAX}")));
-    }
+    let limit = query::page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
     let before = parse_cursor("before", query.before.as_deref())?;
     let events = context.locks.history(&address, before, limit).await;
     let events = events.map_err(|failure| Problem::of_failure(&failure))?;

@@ -16,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use latchgate_core::{Address, App};
 
-use super::body;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem};
 use super::{Context, Shared};
@@ -78,8 +77,7 @@ pub async fn delete(State(context): State<Shared>, uri: Uri) -> Response {
 
 async fn key_and_body(context: &Context, key: &str, body: Body) -> Result<(Address, Bytes), Problem> {
     let address = path::address(&context.app, key)?;
-    let body = body::read(body, context.limits.body_bytes_max, context.limits.body_timeout).await?;
-    Ok((address, body))
+    Ok((address, context.body(body).await?))
 }
 
 fn rest_of(uri: &Uri) -> &str {

@@ -93,10 +93,7 @@ pub async fn inspect(context: &Context, key: &str) -> Result<Response, Problem> 
 )]
 pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
     let query: ListQuery = query::parse(&uri)?;
-    let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
-    if limit == 0 || limit > LIST_LIMIT_MAX {
-        return Err(Problem::field("limit", format!("must be 1 to {LIST_LIMIT_MAX}")));
-    }
+    let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
     let mut after = cursor.map_err(|error| Problem::field("cursor", error))?;
     let prefix = query.prefix.as_deref().unwrap_or_default();

@@ -12,7 +12,6 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use latchgate_core::gate::{Fingerprint, OperationId};
 use serde::Serialize;
 
@@ -25,7 +24,7 @@ use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
 use super::problem::{Problem, ProblemBody};
-use super::{Context, Shared, body, query};
+use super::{Shared, body, query};
 use crate::runtime::operations::{ListFailure, Told};
 
 /// The id in a path.
@@ -60,7 +59,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     )
 )]
 pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.operation_body(body).await?;
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
     let ask = request.into_ask(&context, stand_in.as_deref())?;
@@ -91,7 +90,7 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
     )
 )]
 pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.operation_body(body).await?;
     let request: BatchRequest<'_> = body::parse(&body)?;
     let (asks, all_or_nothing) = request.into_asks(&context)?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
@@ -113,7 +112,7 @@ pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Resp
     )
 )]
 pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.operation_body(body).await?;
     let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
     let fingerprint = Fingerprint::of(&context.app, &operation, &contents);
@@ -139,7 +138,7 @@ pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Respon
     )
 )]
 pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.operation_body(body).await?;
     let request: PostRequest<'_> = body::parse(&body)?;
     let (stamp, ask) = request.into_ask(&context)?;
     let told = context.operations.post(&context.app, id, &stamp, ask).await;
@@ -166,7 +165,7 @@ pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Resu
     )
 )]
 pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
-    let body = read(&context, body).await?;
+    let body = context.operation_body(body).await?;
     let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
     let told = context.operations.heartbeat(&context.app, id, &stamp, lease_ms).await;
@@ -242,10 +241,6 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     })?;
     let operations = page.records.iter().map(answers::listed).collect();
     Ok(json(StatusCode::OK, &OperationsAnswer { operations, next_cursor: page.next }))
-}
-
-async fn read(context: &Context, body: Body) -> Result<Bytes, Problem> {
-    body::read(body, context.limits.operations.body_bytes_max, context.limits.body_timeout).await
 }
 
 fn permanent_needs_durable() -> Problem {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::Context;
 use crate::http::problem::{Code, Problem};
+use crate::http::{Context, query};
 use crate::runtime::operations::{OnOutage, PostAsk, PreAsk, StampText};
 use crate::store::gate::Filter;
 
@@ -305,10 +305,7 @@ impl HeartbeatRequest {
 impl OperationsQuery {
     /// What to show, and how many.
     pub fn parse(&self) -> Result<(Filter, usize), Problem> {
-        let limit = self.limit.unwrap_or(LIST_LIMIT_DEFAULT);
-        if limit == 0 || limit > LIST_LIMIT_MAX {
-            return Err(Problem::field("limit", format!("must be 1 to {LIST_LIMIT_MAX}")));
-        }
+        let limit = query::page_limit(self.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
         Ok((Filter { operation, state: self.state.map(State::from), suspect: self.suspect }, limit))

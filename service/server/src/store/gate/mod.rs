@@ -171,6 +171,11 @@ fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
     store_now.ms_apart(now) > CLOCK_BOUND_MS
 }
 
+/// An id as the SQL stores keep it.
+fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
+    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
 /// A version for a record about to be written: at random and not counted up, because a record may be removed and
 /// claimed anew between a load and a replacement.
 fn fresh_version() -> Version {

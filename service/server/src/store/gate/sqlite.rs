@@ -2,31 +2,25 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
 use latchgate_core::{App, Timestamp};
 use sqlx::query::Query;
-use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
-};
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::types::Json;
 use sqlx::{ConnectOptions, Connection, Row, Sqlite};
 use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
-    gone_before, is_off,
+    gone_before, id_of, is_off,
 };
 use crate::store::clock::ProcessClock;
 use crate::store::connections::{Connections, Loan};
-use crate::store::sqlite::MIGRATIONS;
+use crate::store::sqlite::{MIGRATIONS, options};
 use crate::store::{StoreError, Version, WAKE_UPS_MAX};
-
-/// Longest wait for another writer of the file.
-const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
@@ -268,16 +262,6 @@ impl GateStore for SqliteGateStore {
     }
 }
 
-fn options(path: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(BUSY_TIMEOUT)
-        .disable_statement_logging()
-}
-
 type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// ?1 and ?2.
@@ -318,10 +302,6 @@ fn read_fallback(row: &SqliteRow) -> Result<(OperationAddress, Stored), sqlx::Er
     let Json(record) = row.try_get(3)?;
     let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
     Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
-}
-
-fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
-    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
 fn unavailable(error: &sqlx::Error) -> StoreError {

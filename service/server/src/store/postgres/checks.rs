@@ -1,11 +1,30 @@
 //! What a server must be before a node trusts it with locks.
 
 use anyhow::{anyhow, bail, ensure};
-use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, Migrator};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
 
 pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
     anyhow!("cannot connect to Postgres: {error}")
+}
+
+/// Connects to a server that must be fit to be written to.
+///
+/// # Errors
+/// Says what is wrong with the server or the schema.
+pub(in crate::store) async fn connect(
+    options: &PgConnectOptions,
+    allow_volatile: bool,
+    migrations: &Migrator,
+) -> anyhow::Result<PgConnection> {
+    let mut connection = options.connect().await.map_err(|error| cannot_connect(&error))?;
+    refuse_standby(&mut connection).await?;
+    if !allow_volatile {
+        refuse_volatile(&mut connection).await?;
+    }
+    refuse_old_schema(&mut connection, migrations).await?;
+    Ok(connection)
 }
 
 pub(in crate::store) async fn refuse_standby(connection: &mut PgConnection) -> anyhow::Result<()> {
@@ -15,7 +34,7 @@ pub(in crate::store) async fn refuse_standby(connection: &mut PgConnection) -> a
 }
 
 /// An acknowledged grant must survive a crash.
-pub(in crate::store) async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
+async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
     for setting in ["fsync", "synchronous_commit"] {
         let value: String =
             sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(&mut *connection).await?;

@@ -10,7 +10,7 @@ mod events;
 mod rows;
 pub(super) mod sessions;
 mod statements;
-mod wake_ups;
+pub(super) mod wake_ups;
 
 use std::sync::Arc;
 
@@ -69,12 +69,7 @@ impl PostgresStore {
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        let mut connection = direct.options().connect().await.map_err(|error| checks::cannot_connect(&error))?;
-        checks::refuse_standby(&mut connection).await?;
-        if !config.allow_volatile {
-            checks::refuse_volatile(&mut connection).await?;
-        }
-        checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
+        let mut connection = checks::connect(direct.options(), config.allow_volatile, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
         // In a session of its own: if the server does not know what it is asked, the transaction is over.
         let mut session = Sessions::new(&direct, 1).lend().await?;
@@ -311,7 +306,9 @@ impl LockStore for PostgresStore {
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        wake_ups::listen(self.direct.options().clone(), node).await.map_err(|error| self.unavailable(&error))
+        let (options, channel) = (self.direct.options().clone(), wake_ups::channel_of(node));
+        let heard = wake_ups::listen(options, channel, wake_ups::unpack, || WakeUp::All).await;
+        heard.map_err(|error| self.unavailable(&error))
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {

@@ -1,4 +1,4 @@
-//! LISTEN and NOTIFY: one channel per node.
+//! LISTEN and NOTIFY: one channel per node, and one for the ends of operations.
 
 use std::time::Duration;
 
@@ -30,22 +30,29 @@ pub(super) async fn notify(connection: &mut Session, wake_ups: &[(NodeId, Addres
     Ok(())
 }
 
-/// Listens on a connection of its own, for as long as the receiver lives.
-pub(super) async fn listen(options: PgConnectOptions, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, sqlx::Error> {
-    let channel = channel_of(node);
+/// Listens on a connection of its own, for as long as the receiver lives. `again` is sent after every gap, in which
+/// notifications may have been lost.
+///
+/// # Errors
+/// When the first connection fails; later ones are tried again and again.
+pub(in crate::store) async fn listen<T: Send + 'static>(
+    options: PgConnectOptions,
+    channel: String,
+    read: fn(&str) -> Vec<T>,
+    again: fn() -> T,
+) -> Result<mpsc::Receiver<T>, sqlx::Error> {
     let listener = connect(&options, &channel).await?;
     let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
     tokio::spawn(async move {
         let mut listener = Some(listener);
         while !sender.is_closed() {
             if let Some(listener) = listener.take() {
-                forward(listener, &channel, &sender).await;
+                forward(listener, &channel, &sender, read).await;
             }
             match connect(&options, &channel).await {
-                Ok(again) => {
-                    listener = Some(again);
-                    // Whatever was sent in between is lost.
-                    let _ = sender.send(WakeUp::All).await;
+                Ok(reconnected) => {
+                    listener = Some(reconnected);
+                    let _ = sender.send(again()).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot listen for wake-ups; trying again");
@@ -71,7 +78,7 @@ async fn connect(options: &PgConnectOptions, channel: &str) -> Result<PgListener
 }
 
 /// Passes notifications on until the connection or the receiver is gone.
-async fn forward(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<WakeUp>) {
+async fn forward<T>(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<T>, read: fn(&str) -> Vec<T>) {
     loop {
         tokio::select! {
             () = sender.closed() => return,
@@ -84,8 +91,8 @@ async fn forward(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<
             }
             notification = listener.try_recv() => {
                 let Ok(Some(notification)) = notification else { return };
-                for wake_up in unpack(notification.payload()) {
-                    // A full channel misses it; its turn's refresh makes up for that.
+                for wake_up in read(notification.payload()) {
+                    // A full channel misses it; whoever waits looks again after a while all the same.
                     let _ = sender.try_send(wake_up);
                 }
             }
@@ -93,7 +100,7 @@ async fn forward(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<
     }
 }
 
-fn channel_of(node: &NodeId) -> String {
+pub(super) fn channel_of(node: &NodeId) -> String {
     format!("latchgate_{}", node.as_str())
 }
 
@@ -122,7 +129,7 @@ fn pack(wake_ups: &[(NodeId, Address)]) -> (Vec<String>, Vec<String>) {
     (channels, payloads)
 }
 
-fn unpack(payload: &str) -> Vec<WakeUp> {
+pub(super) fn unpack(payload: &str) -> Vec<WakeUp> {
     let Ok(entries) = serde_json::from_str::<Vec<(String, String)>>(payload) else {
         // Not one of ours to read: look at everything rather than at nothing.
         return vec![WakeUp::All];

@@ -197,8 +197,23 @@ pub(super) fn decode_event(cursor: EventCursor, address: Address, text: &str) ->
 }
 
 /// The answer to `TIME`: seconds and microseconds.
-pub(super) fn timestamp((seconds, micros): (u64, u64)) -> Timestamp {
+pub(in crate::store) type Time = (u64, u64);
+
+pub(in crate::store) fn timestamp((seconds, micros): Time) -> Timestamp {
     Timestamp::from_ms(seconds * 1_000 + micros / 1_000)
+}
+
+/// A pattern for `SCAN` that matches what begins with `text`, whatever is in it.
+pub(in crate::store) fn begins_with(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 1);
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern.push('*');
+    pattern
 }
 
 /// A version that no earlier state of the key had, nor one that a fail-over or a restart took back: those are of another

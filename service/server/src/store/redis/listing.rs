@@ -7,7 +7,7 @@ use latchgate_core::{Address, App, Key};
 use redis::Cmd;
 
 use super::Shared;
-use super::layout::{decode, due_at, indexed, read_indexed};
+use super::layout::{begins_with, decode, due_at, indexed, read_indexed};
 use super::scripts::{COLLECT, read};
 use super::servers::Servers;
 use crate::store::{Collected, Page, StoreError, end_of_prefix};
@@ -113,19 +113,6 @@ pub(super) fn scan_step(shared: &Shared, position: u64, count: usize) -> Cmd {
     let mut scan = redis::cmd("SCAN");
     scan.arg(position).arg("MATCH").arg(begins_with(&shared.layout.states())).arg("COUNT").arg(count);
     scan
-}
-
-/// A pattern that matches what begins with `text`, whatever is in it.
-fn begins_with(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 1);
-    for character in text.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern.push('*');
-    pattern
 }
 
 pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {

@@ -26,7 +26,8 @@ use redis::Cmd;
 use tokio::sync::mpsc;
 
 use self::commit::Locker;
-use self::layout::{Layout, decode, timestamp};
+use self::layout::{Layout, decode};
+pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
 use self::link::Failed;
 use self::scripts::{Entry, read};
 use self::servers::Servers;
@@ -114,7 +115,7 @@ impl Shared {
         if answer.as_ref().is_err_and(Failed::is_dead_connection) {
             answer = link.send_all(&both).await;
         }
-        let (values, time): (Values, (u64, u64)) = answer.map_err(|failed| failed.of_read())?;
+        let (values, time): (Values, Time) = answer.map_err(|failed| failed.of_read())?;
         loaded(&values, timestamp(time))
     }
 

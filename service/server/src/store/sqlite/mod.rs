@@ -322,7 +322,8 @@ pub fn path_of(url: &str) -> Option<PathBuf> {
     if path.is_empty() { None } else { Some(PathBuf::from(path)) }
 }
 
-fn options(path: &Path) -> SqliteConnectOptions {
+/// How every connection to a file is opened, the gate's included.
+pub(super) fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)

@@ -9,14 +9,15 @@ use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Json;
-use sqlx::{ConnectOptions, Postgres, Row};
+use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
 use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
-    is_off,
+    id_of, is_off,
 };
 use crate::store::postgres::sessions::{Route, Session, Sessions};
+use crate::store::postgres::wake_ups::listen;
 use crate::store::postgres::{self, PostgresConfig, checks};
 use crate::store::{StoreError, Version};
 
@@ -39,12 +40,7 @@ impl PostgresGateStore {
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        let mut connection = direct.options().connect().await.map_err(|error| checks::cannot_connect(&error))?;
-        checks::refuse_standby(&mut connection).await?;
-        if !config.allow_volatile {
-            checks::refuse_volatile(&mut connection).await?;
-        }
-        checks::refuse_old_schema(&mut connection, &postgres::MIGRATIONS).await?;
+        checks::connect(direct.options(), config.allow_volatile, &postgres::MIGRATIONS).await?;
         let sessions = Sessions::new(&route, CALL_CONNECTIONS);
         sessions.lend().await.map_err(|error| checks::cannot_connect(&error))?.done().await?;
         Ok(Self { sessions, direct })
@@ -203,7 +199,9 @@ impl GateStore for PostgresGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        wake_ups::listen(self.direct.options().clone()).await.map_err(|error| self.read_failed(&error))
+        let (options, channel) = (self.direct.options().clone(), wake_ups::CHANNEL.to_owned());
+        let heard = listen(options, channel, wake_ups::read, || WakeUp::All).await;
+        heard.map_err(|error| self.read_failed(&error))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
@@ -275,10 +273,6 @@ fn read_fallback(row: &PgRow) -> Result<(OperationAddress, Stored), sqlx::Error>
     let Json(record) = row.try_get(3)?;
     let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
     Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
-}
-
-fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
-    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
 fn read_timestamp(row: &PgRow) -> Result<Timestamp, sqlx::Error> {

@@ -1,7 +1,7 @@
 //! How keys and values look. A key has the app behind its length, so that no two apps share one, and ends with the id.
 
+use latchgate_core::App;
 use latchgate_core::gate::OperationAddress;
-use latchgate_core::{App, Timestamp};
 
 use crate::store::gate::Stored;
 use crate::store::{StoreError, Version};
@@ -57,24 +57,4 @@ pub(super) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
     let version = std::str::from_utf8(version).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     let version = Version::from_number(version.ok_or_else(foreign)?);
     Ok(Stored { version, record: serde_json::from_slice(record).map_err(|_| foreign())? })
-}
-
-/// The answer to `TIME`: seconds and microseconds.
-pub(super) type Time = (u64, u64);
-
-pub(super) fn timestamp((seconds, micros): Time) -> Timestamp {
-    Timestamp::from_ms(seconds * 1_000 + micros / 1_000)
-}
-
-/// A pattern for `SCAN` that matches what begins with `text`, whatever is in it.
-pub(super) fn begins_with(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 1);
-    for character in text.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern.push('*');
-    pattern
 }

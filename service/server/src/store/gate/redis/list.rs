@@ -6,10 +6,11 @@ use latchgate_core::gate::{OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 use redis::RedisResult;
 
-use super::layout::{self, Layout, Time, begins_with};
+use super::layout::{self, Layout};
 use super::read_failed;
 use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
 use crate::store::redis::link::Link;
+use crate::store::redis::{Time, begins_with, timestamp};
 
 /// How many keys one `SCAN` looks at.
 const SCAN_COUNT: usize = 500;
@@ -120,7 +121,7 @@ async fn fetch(connection: &mut Link, layout: &Layout, app: &App, ids: &[Operati
     pipeline.cmd("TIME");
     let found: RedisResult<(Values, Time)> = pipeline.query_async(connection).await;
     let (values, time) = found.map_err(|error| read_failed(&error))?;
-    let now = layout::timestamp(time);
+    let now = timestamp(time);
     let read = |value: Vec<u8>| layout::decode(&value).map(|stored| (stored.record, now));
     let pairs = ids.iter().zip(values);
     Ok(pairs

@@ -16,11 +16,11 @@ use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use redis::{ErrorKind, RedisError, Script};
 use tokio::sync::mpsc;
 
-use self::layout::{Layout, Time};
+use self::layout::Layout;
 use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
-use crate::store::redis::Place;
 use crate::store::redis::link::{Link, Target};
 use crate::store::redis::wake_ups::listen;
+use crate::store::redis::{Place, Time, timestamp};
 use crate::store::{StoreError, Version};
 
 /// Replaces or removes a record whose version is still the expected one, if the caller's clock is right; keeps the
@@ -128,7 +128,7 @@ impl GateStore for RedisGateStore {
         pipeline.cmd("TIME");
         let (existing, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
-        let store_now = layout::timestamp(time);
+        let store_now = timestamp(time);
         if let Some(existing) = existing {
             return Ok(At::new(store_now, Claimed::Exists(Box::new(layout::decode(&existing)?))));
         }
@@ -148,7 +148,7 @@ impl GateStore for RedisGateStore {
         let (found, time): (Option<Vec<u8>>, Time) =
             pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| read_failed(&error))?;
         let stored = found.as_deref().map(layout::decode).transpose()?;
-        Ok(At::new(layout::timestamp(time), stored))
+        Ok(At::new(timestamp(time), stored))
     }
 
     async fn replace(
@@ -184,7 +184,7 @@ impl GateStore for RedisGateStore {
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let time = redis::cmd("TIME").query_async(&mut self.connection.clone()).await;
-        Ok(layout::timestamp(time.map_err(|error| read_failed(&error))?))
+        Ok(timestamp(time.map_err(|error| read_failed(&error))?))
     }
 }
 
