@@ -31,6 +31,7 @@ fn routes() -> Router {
         .route("/v1/locks/{key}/release", post(release))
 }
 
+/// With all the fields that the service parses.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireBody {
@@ -38,8 +39,9 @@ pub struct AcquireBody {
     pub owner: String,
     pub ttl_ms: u64,
     #[serde(default)]
-    #[expect(dead_code, reason = "parsed as the service parses it")]
     pub wait_ms: u64,
+    #[serde(default)]
+    pub reentrant: Option<bool>,
 }
 
 #[derive(Serialize)]

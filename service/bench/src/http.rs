@@ -37,13 +37,8 @@ pub struct Request {
 impl Request {
     /// `body` is given a lease id and returns JSON that contains it.
     pub fn post(target: &Target, path: &str, ids: &LeaseIds, body: impl FnOnce(&str) -> String) -> Self {
-        let id = ids.text();
-        let body = body(&id);
-        let Target(host) = target;
-        let length = body.len();
-        let bytes = format!(
-            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
+        let id = ids.text(0);
+        let bytes = post(target, path, &body(&id));
         let id_at = bytes.rfind(&id).expect("the body contains the lease id");
         Self { bytes: bytes.into_bytes(), sequence_at: id_at + id.len() - SEQUENCE_DIGITS }
     }
@@ -60,6 +55,14 @@ impl Request {
     }
 }
 
+/// The text of a POST.
+pub fn post(Target(host): &Target, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
 const SEQUENCE_DIGITS: usize = 12;
 
 /// Lease ids in the form of UUIDs: random for a run, then the connection, then a sequence number.
@@ -73,9 +76,9 @@ impl LeaseIds {
         Self { run, connection }
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self, sequence: u64) -> String {
         let (run, connection) = (self.run & 0xffff_ffff, self.connection & 0xffff);
-        format!("{run:08x}-{connection:04x}-4000-8000-{:0SEQUENCE_DIGITS$x}", 0)
+        format!("{run:08x}-{connection:04x}-4000-8000-{sequence:0SEQUENCE_DIGITS$x}")
     }
 }
 
@@ -102,6 +105,13 @@ impl Connection {
     pub async fn open(target: &Target) -> anyhow::Result<Self> {
         let stream = connect(target).await.with_context(|| format!("connecting to {}", target.0))?;
         Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
+    }
+
+    /// Sends `request`; returns the status and the body of the answer. After an error, or when dropped half-way, the
+    /// connection is of no use.
+    pub async fn ask(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
+        let (status, body) = self.exchange(request).await?;
+        Ok((status, &self.buffer[body]))
     }
 
     /// Sends `request`, called `name` in failures; returns the body of a 2xx answer. Connects anew when the connection was

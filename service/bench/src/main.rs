@@ -1,15 +1,9 @@
-//! Load for Latchgate, and the ratios its design promises, measured side by side in one run.
-
-mod compare;
-mod floor;
-mod handoff;
-mod http;
-mod pairs;
-mod report;
+//! The load command behind `make bench` and the tests of clusters.
 
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
+use latchgate_bench::{check, compare, floor, handoff, pairs, record};
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -31,6 +25,10 @@ enum Command {
     Handoff(handoff::Args),
     /// Measure a node beside the floor, and many waiters beside few, in turns; prints medians and ratios
     Compare(compare::Args),
+    /// Take, renew and release locks as careful clients do, and write down every call, one JSON line for each
+    Record(record::Args),
+    /// Tell from what `record` wrote whether the locks were locks; fails if not
+    Check(check::Args),
 }
 
 #[tokio::main]
@@ -47,5 +45,7 @@ async fn main() -> anyhow::Result<()> {
             report.verdict()
         }
         Command::Compare(args) => compare::run(&args).await,
+        Command::Record(args) => record::run(&args).await,
+        Command::Check(args) => check::run(&args),
     }
 }

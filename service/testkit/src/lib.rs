@@ -7,6 +7,8 @@
 //! - **Shared** ones ([`postgres::shared_database`], [`redis::shared_url`]) are started once by `make test` and named in
 //!   the environment. They are fast to use, and no test may disturb them.
 //!
+//! [`recorded`] tells from what clients saw of a lock whether it was one.
+//!
 //! Fixtures panic with the reason and the server's log instead of returning errors: a test that has no world has
 //! nothing to decide.
 
@@ -14,6 +16,7 @@ pub mod node;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
+pub mod recorded;
 pub mod redis;
 pub mod redis_group;
 

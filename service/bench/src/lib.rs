@@ -1,0 +1,14 @@
+//! Load for Latchgate: the ratios its design promises, measured side by side in one run, and histories that tell whether its
+//! locks are locks.
+
+pub mod check;
+pub mod compare;
+pub mod floor;
+pub mod handoff;
+pub mod pairs;
+pub mod record;
+
+#[cfg(test)]
+mod fake;
+mod http;
+mod report;

@@ -1,0 +1,336 @@
+//! Clients that take locks as careful ones do, and write down every call: what they went by is what is judged.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use latchgate_testkit::recorded::{Call, Verb};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::http::{Connection, LeaseIds, Target, post, run_id};
+
+/// How long a lock is held between two calls, at most.
+const HOLD_MAX: Duration = Duration::from_millis(20);
+/// Of so many, one holds on and renews.
+const RENEW_ONE_IN: u64 = 4;
+/// How long a client pauses after a call that led to nothing, at most.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How much longer than it asked to wait a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, clap::Args)]
+pub struct Args {
+    /// Nodes of one tier, or load balancers before them, as http://HOST:PORT; each call goes to any of them
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub urls: Vec<String>,
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
+    pub clients: u64,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// How long each lease is. A client waits for a third of it at a time, so that it has something of what it gets
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
+    pub ttl_ms: u64,
+    /// Of so many leases, one is left to run out; 0: none is
+    #[arg(long, default_value_t = 500)]
+    pub abandon_one_in: u64,
+    /// Where the lines go
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// Records until the time is up and every client has its last answer: a call left out would make another history.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
+    let started = Instant::now();
+    let recorder = Arc::new(Recorder {
+        targets,
+        run: run_id(),
+        args: args.clone(),
+        started,
+        until: started + Duration::from_secs(args.seconds),
+        lines: Mutex::new(lines),
+    });
+    let mut clients = JoinSet::new();
+    for number in 0..args.clients {
+        clients.spawn(Client::new(number, &recorder).run());
+    }
+    clients.join_all().await.into_iter().collect::<io::Result<()>>().context("writing")
+}
+
+/// What all clients share.
+struct Recorder {
+    targets: Vec<Target>,
+    run: u64,
+    args: Args,
+    started: Instant,
+    until: Instant,
+    lines: Mutex<File>,
+}
+
+impl Recorder {
+    fn us(&self, at: Instant) -> u64 {
+        u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// At once: others may follow the file.
+    fn write(&self, call: &Call) -> io::Result<()> {
+        let mut line = serde_json::to_vec(call)?;
+        line.push(b'\n');
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+}
+
+struct Client {
+    number: u64,
+    recorder: Arc<Recorder>,
+    /// One for each target, once it was called.
+    connections: Vec<Option<Connection>>,
+    ids: LeaseIds,
+    leases: u64,
+}
+
+/// One acquire, with all of its repetitions, and what follows.
+struct Lease {
+    key: String,
+    id: String,
+}
+
+/// What a client knows once it has stopped asking for a lease.
+enum Asked {
+    /// It has the lease until then.
+    Granted(Instant),
+    Refused,
+    /// It may have been granted without its being told.
+    Unknown,
+}
+
+struct Answer {
+    call: Call,
+    sent: Instant,
+    body: Value,
+}
+
+impl Answer {
+    /// Until when the client may count on the lease: from before it asked.
+    fn counted_until(&self) -> Instant {
+        self.sent + Duration::from_millis(self.call.expires_in_ms.unwrap_or(0))
+    }
+
+    /// Neither a go nor a no: to be asked again.
+    fn is_open(&self) -> bool {
+        matches!(self.call.status, None | Some(500..))
+    }
+}
+
+impl Client {
+    fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
+        Self {
+            number,
+            recorder: Arc::clone(recorder),
+            connections: recorder.targets.iter().map(|_| None).collect(),
+            ids: LeaseIds::new(recorder.run, usize::try_from(number).unwrap_or(usize::MAX)),
+            leases: 0,
+        }
+    }
+
+    async fn run(mut self) -> io::Result<()> {
+        while !self.recorder.is_over() {
+            let key = format!("recorded-{:016x}-{}", self.recorder.run, below(self.recorder.args.keys));
+            let lease = Lease { key, id: self.ids.text(self.leases) };
+            self.leases += 1;
+            match self.acquire(&lease).await? {
+                Asked::Granted(until) => {
+                    if !one_in(self.recorder.args.abandon_one_in) {
+                        self.hold(&lease, until).await?;
+                        self.release(&lease).await?;
+                    }
+                }
+                Asked::Refused => {}
+                // Lest it be left behind.
+                Asked::Unknown => self.release(&lease).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Repeats with the same lease id what may have been done, and goes on with its ticket, until there is an end to it or
+    /// the time is up.
+    async fn acquire(&mut self, lease: &Lease) -> io::Result<Asked> {
+        let Args { ttl_ms, .. } = self.recorder.args;
+        // Its leases are not to be nested: should one be left, it stands in the way of the next.
+        let mut ask = json!({
+            "lease_id": lease.id, "owner": format!("client-{}", self.number), "ttl_ms": ttl_ms, "wait_ms": ttl_ms / 3,
+            "reentrant": false,
+        });
+        let mut may_be_granted = false;
+        loop {
+            let answer = self.call(Verb::Acquire, lease, &ask, Duration::from_millis(ttl_ms / 3)).await?;
+            if answer.call.is_go() {
+                return Ok(Asked::Granted(answer.counted_until()));
+            }
+            may_be_granted |= answer.call.is_outcome_unknown();
+            match (answer.call.status, answer.call.code.as_deref()) {
+                (Some(423), Some("wait-timeout")) => ask["ticket"] = answer.body["ticket"].clone(),
+                (Some(400), Some("invalid-ticket")) => drop(ask.as_object_mut().and_then(|ask| ask.remove("ticket"))),
+                (None | Some(423 | 500..), _) => pause().await,
+                _ => return Ok(Asked::Refused),
+            }
+            if self.recorder.is_over() {
+                return Ok(if may_be_granted { Asked::Unknown } else { Asked::Refused });
+            }
+        }
+    }
+
+    /// Holds the lock for a moment, or for some, and renews before the next. Returns when it has had enough, or has lost it,
+    /// or can no longer count on it.
+    async fn hold(&mut self, lease: &Lease, mut until: Instant) -> io::Result<()> {
+        let half = Duration::from_millis(self.recorder.args.ttl_ms / 2);
+        // Who has waited for long has little left.
+        let mut renews = until.saturating_duration_since(Instant::now()) < half;
+        loop {
+            if !renews {
+                sleep(HOLD_MAX.mul_f64(rand::random())).await;
+                if !one_in(RENEW_ONE_IN) {
+                    return Ok(());
+                }
+            }
+            renews = false;
+            loop {
+                let answer = self.call(Verb::Renew, lease, &json!({ "lease_id": lease.id }), Duration::ZERO).await?;
+                if answer.call.is_go() {
+                    until = answer.counted_until();
+                    break;
+                }
+                if !answer.is_open() || Instant::now() >= until {
+                    return Ok(());
+                }
+                pause().await;
+            }
+        }
+    }
+
+    /// Until it is known to be released or lost; or until it must have run out.
+    async fn release(&mut self, lease: &Lease) -> io::Result<()> {
+        let has_run_out = Instant::now() + Duration::from_millis(self.recorder.args.ttl_ms);
+        loop {
+            let answer = self.call(Verb::Release, lease, &json!({ "lease_id": lease.id }), Duration::ZERO).await?;
+            if !answer.is_open() || Instant::now() >= has_run_out {
+                return Ok(());
+            }
+            pause().await;
+        }
+    }
+
+    /// One call, to any target, and its line.
+    async fn call(&mut self, verb: Verb, lease: &Lease, body: &Value, wait: Duration) -> io::Result<Answer> {
+        let index = rand::random_range(0..self.recorder.targets.len());
+        let path = match verb {
+            Verb::Acquire => "acquire",
+            Verb::Renew => "renew",
+            Verb::Release => "release",
+        };
+        let request =
+            post(&self.recorder.targets[index], &format!("/v1/locks/{}/{path}", lease.key), &body.to_string());
+        let sent = Instant::now();
+        let asked = timeout(wait + PATIENCE, self.exchange(index, request.as_bytes())).await;
+        let received = Instant::now();
+        let answered = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let (status, body, error) = match answered {
+            Ok((status, body)) => (Some(status), body, None),
+            Err(error) => {
+                self.connections[index] = None;
+                (None, Value::Null, Some(error))
+            }
+        };
+        let is_go = matches!(status, Some(200..300));
+        let call = Call {
+            client: self.number,
+            verb,
+            key: lease.key.clone(),
+            lease_id: lease.id.clone(),
+            url: self.recorder.args.urls[index].clone(),
+            sent_us: self.recorder.us(sent),
+            received_us: self.recorder.us(received),
+            status,
+            error,
+            code: body["code"].as_str().map(str::to_owned),
+            // A refusal's token is another's.
+            token: body["token"].as_u64().filter(|_| is_go),
+            expires_in_ms: body["ttl_ms"].as_u64().filter(|_| is_go),
+        };
+        self.recorder.write(&call)?;
+        Ok(Answer { call, sent, body })
+    }
+
+    async fn exchange(&mut self, index: usize, request: &[u8]) -> Result<(u16, Value), String> {
+        let connection = match &mut self.connections[index] {
+            Some(connection) => connection,
+            none => {
+                let opened = Connection::open(&self.recorder.targets[index]).await;
+                none.insert(opened.map_err(|error| format!("{error:#}"))?)
+            }
+        };
+        let (status, body) = connection.ask(request).await.map_err(|error| error.to_string())?;
+        Ok((status, serde_json::from_slice(body).unwrap_or_default()))
+    }
+}
+
+fn below(count: u64) -> u64 {
+    rand::random_range(0..count)
+}
+
+/// Never, of none.
+fn one_in(count: u64) -> bool {
+    count > 0 && below(count) == 0
+}
+
+/// Of random length, so that those who failed together do not come back together.
+async fn pause() {
+    sleep(PAUSE_MAX.mul_f64(rand::random())).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_testkit::recorded::{self, Rule};
+
+    use super::*;
+    use crate::check;
+    use crate::fake::fake_node;
+
+    /// Records one key of a lock that admits so many, and judges it.
+    async fn judged(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("history");
+        let urls = vec![fake_node(holders).await];
+        let args = Args { urls, keys: 1, clients: 8, seconds: 1, ttl_ms: 3_000, abandon_one_in: 0, out: file.clone() };
+        run(&args).await.unwrap();
+        let report = recorded::check(&check::read(&file).unwrap());
+        (report, check::run(&check::Args { file, handovers_min: 1 }))
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_one_passes() {
+        let (report, verdict) = judged(1).await;
+        assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
+        verdict.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lock_with_two_holders_is_found_out() {
+        let (report, verdict) = judged(2).await;
+        assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
+        verdict.unwrap_err();
+    }
+}
