@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_operations;
 mod bad_terms;
 mod client;
+mod engines;
 mod fail_over;
 mod gate_nodes;
 mod history;
