@@ -270,7 +270,8 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// One page of all states of all apps, in an order of the store's own: of about `limit` states, which is not 0. A page may
     /// be short, or empty, and not be the last. A walk from `None` to the end finds each state that is there all the while and
-    /// is not changed at least once; where nothing keeps an order, in a Redis Cluster, perhaps more often.
+    /// is not changed at least once; where nothing keeps an order, in a Redis Cluster, perhaps more often. A page that failed may
+    /// be asked for again.
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
 
     /// The term that this node believes the store to be in, and that commits are judged in. Each ping makes sure of it.

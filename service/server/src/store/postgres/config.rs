@@ -1,10 +1,11 @@
-//! What a Postgres store needs to know, and how it reaches the server by that.
+//! Which server, how it is reached, and what is accepted of it.
 
 use std::time::Duration;
 
 use super::sessions::Route;
 use super::{LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
 
+/// What a Postgres store needs to know.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     pub url: String,
