@@ -17,6 +17,9 @@ use crate::store::engines::{EngineSet, EngineSetStatus, EngineStatus, SwitchFail
 /// How long a switch is waited for: as long as a long poll.
 const PATIENCE: Duration = Duration::from_secs(50);
 
+/// How long the locks are given to notice that their store is back.
+const READY_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Which stores there are, and which is in use.
 #[derive(Serialize, ToSchema)]
 pub struct EnginesAnswer {
@@ -112,6 +115,8 @@ pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<R
         Some(set) => {
             let switched = set.switch(&request.engine, request.force, request.stopped, PATIENCE).await;
             switched.map_err(|failure| refused(&failure))?;
+            // Whoever asks next is not to be told that there is no store.
+            context.locks.until_ready(READY_PATIENCE).await;
         }
         None if request.engine == context.locks.store_name() => {}
         None => return Err(refused(&SwitchFailure::UnknownEngine)),
@@ -137,14 +142,14 @@ fn refused(failure: &SwitchFailure) -> Problem {
 fn answer(context: &Context) -> EnginesAnswer {
     let (active, second) = context.operations.store_names();
     let gate = GateEngines { active, second };
-    let locks = context.engines.as_deref().map_or_else(|| only(context), of_set);
+    let locks = context.engines.as_deref().map_or_else(|| only(context), |set| of_set(context, set));
     EnginesAnswer { locks, gate }
 }
 
-fn of_set(set: &EngineSet) -> LocksEngines {
+fn of_set(context: &Context, set: &EngineSet) -> LocksEngines {
     let EngineSetStatus { epoch, active, is_serving, moving_from, is_moving, hold_off_ms, forced_ms, engines } =
         set.status();
-    let phase = match (is_moving, is_serving) {
+    let phase = match (is_moving, is_serving && context.locks.is_ready()) {
         (true, _) => "moving",
         (false, true) => "serving",
         (false, false) => "unconfirmed",

@@ -276,6 +276,12 @@ impl Locks {
         self.node.health.is_up() && !self.node.closing.is_cancelled()
     }
 
+    /// Waits until the store answers again, but no longer than `patience`.
+    pub async fn until_ready(&self, patience: Duration) {
+        let mut health = self.node.health.watch();
+        let _ = tokio::time::timeout(patience, health.wait_for(|is_up| *is_up)).await;
+    }
+
     /// The store's clock, as far as this node knows.
     pub fn now(&self) -> Timestamp {
         self.node.clock.now().unwrap_or_default()
