@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use latchgate_testkit::recorded::{Call, Verb};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -30,6 +32,7 @@ pub struct Args {
     pub urls: Vec<String>,
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
+    /// Dealt out to the keys in turn
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
     pub clients: u64,
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
@@ -45,24 +48,43 @@ pub struct Args {
     pub out: PathBuf,
 }
 
-/// Records until the time is up and every client has its last answer: a call left out would make another history.
+/// Records until the time is up, or until it is told to end.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let time = Duration::from_secs(args.seconds);
+    let end = async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+            () = sleep(time) => {}
+        }
+    };
+    until(end, args).await
+}
+
+/// Records until `end`, and then until every client has its last answer: a call left out would make another history.
+pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
     let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
     let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
-    let started = Instant::now();
     let recorder = Arc::new(Recorder {
         targets,
         run: run_id(),
         args: args.clone(),
-        started,
-        until: started + Duration::from_secs(args.seconds),
+        started: Instant::now(),
+        is_over: AtomicBool::new(false),
         lines: Mutex::new(lines),
     });
     let mut clients = JoinSet::new();
     for number in 0..args.clients {
         clients.spawn(Client::new(number, &recorder).run());
     }
-    clients.join_all().await.into_iter().collect::<io::Result<()>>().context("writing")
+    let ending = tokio::spawn(async move {
+        end.await;
+        recorder.is_over.store(true, Ordering::Relaxed);
+    });
+    let ended = clients.join_all().await;
+    ending.abort();
+    ended.into_iter().collect::<io::Result<()>>().context("writing")
 }
 
 /// What all clients share.
@@ -71,7 +93,7 @@ struct Recorder {
     run: u64,
     args: Args,
     started: Instant,
-    until: Instant,
+    is_over: AtomicBool,
     lines: Mutex<File>,
 }
 
@@ -88,7 +110,7 @@ impl Recorder {
     }
 
     fn is_over(&self) -> bool {
-        Instant::now() >= self.until
+        self.is_over.load(Ordering::Relaxed)
     }
 }
 
@@ -147,7 +169,8 @@ impl Client {
 
     async fn run(mut self) -> io::Result<()> {
         while !self.recorder.is_over() {
-            let key = format!("recorded-{:016x}-{}", self.recorder.run, below(self.recorder.args.keys));
+            // Each has its key: a lock that nobody gets for a while does not have them all wait for it in the end.
+            let key = format!("recorded-{:016x}-{}", self.recorder.run, self.number % self.recorder.args.keys);
             let lease = Lease { key, id: self.ids.text(self.leases) };
             self.leases += 1;
             match self.acquire(&lease).await? {
@@ -287,13 +310,9 @@ impl Client {
     }
 }
 
-fn below(count: u64) -> u64 {
-    rand::random_range(0..count)
-}
-
 /// Never, of none.
 fn one_in(count: u64) -> bool {
-    count > 0 && below(count) == 0
+    count > 0 && rand::random_range(0..count) == 0
 }
 
 /// Of random length, so that those who failed together do not come back together.

@@ -18,6 +18,7 @@ mod operations;
 mod outage;
 mod pages;
 mod pgbouncer;
+mod recorded;
 mod reserve;
 mod restart;
 mod start;
