@@ -29,8 +29,10 @@ FAULTS=()
 BEGAN_US=()
 BEGAN_MS=()
 
+GATE_LOOP=
+
 leave() {
-    touch "$SCRATCH/over"
+    [[ -z $GATE_LOOP ]] || kill "$GATE_LOOP" 2>/dev/null || true
     scripts/cluster.sh down 2>/dev/null || true
     stop_all
 }
@@ -139,7 +141,7 @@ longest_gap() {
 
 # judge FILE: the verdict on a history; prints what was seen.
 judge() {
-    "$BENCH_BINARY" check "$1" --handovers-min 100 || die "see above"
+    "$BENCH_BINARY" check "$1" --handovers-min 100 || die "what the clients saw is not what locks do"
 }
 
 cluster up

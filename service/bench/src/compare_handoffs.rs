@@ -94,16 +94,14 @@ impl Comparison {
 fn table(args: &Args, comparison: &Comparison) -> String {
     let mut text = format!("hand-offs of one key, {} waiters: from release sent to the next grant\n", args.waiters);
     let crossings: usize = comparison.across.iter().map(|report| report.crossings).sum();
-    let rows: [(&str, &[handoff::Report], fn(&handoff::Report) -> &Quantiles); 3] = [
-        ("on one node", &comparison.same, |report| &report.handoff_us),
-        ("across nodes", &comparison.across, |report| &report.handoff_us),
-        ("  that cross", &comparison.across, |report| &report.crossing_us),
-    ];
-    for (name, reports, of) in rows {
+    let mut row = |name: &str, reports: &[handoff::Report], of: fn(&handoff::Report) -> &Quantiles| {
         let p50 = each(reports, |report| of(report).p50.into());
         let p99 = each(reports, |report| of(report).p99.into());
         let _ = writeln!(text, "  {name:<13} p50 {p50} µs, p99 {p99} µs");
-    }
+    };
+    row("on one node", &comparison.same, |report| &report.handoff_us);
+    row("across nodes", &comparison.across, |report| &report.handoff_us);
+    row("  that cross", &comparison.across, |report| &report.crossing_us);
     let (crossing, across) = (comparison.crossing_to_same, comparison.across_to_same);
     let _ = writeln!(
         text,
