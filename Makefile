@@ -11,7 +11,7 @@ serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for a
 test: ## Install what is missing, start private servers, run every test (ARGS go to cargo test)
 	scripts/test.sh $(ARGS)
 
-check: ## What CI runs: formatting, lints, generated files, tests
+check: ## What CI runs: formatting, lints, generated files, a cluster and its faults, tests
 	.ci/run
 
 fmt: ## Format the code
@@ -28,7 +28,7 @@ openapi: ## Generate openapi/openapi.json from the code
 	cargo run --locked --quiet -p latchgate -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
-bench: ## Measure a node on a private Postgres beside a bare HTTP handler (ARGS go to the comparison)
+bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
 	scripts/bench.sh $(ARGS)
 
 cluster: ## Start Postgres, Redis, three nodes and nginx, or what of them does not run (ARGS="--balance round_robin")

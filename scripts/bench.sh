@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# Measures one node on a private Postgres (fsync on) beside an HTTP handler that only parses and answers, in one run.
-# Arguments go to `latchgate-bench compare`: scripts/bench.sh --runs 5 --seconds 20 --json
+# Measures on a private Postgres (fsync on), as ratios in one run.
+#
+#   scripts/bench.sh [ARGS]            one node beside an HTTP handler that only parses and answers
+#   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that goes from node to node beside one whose waiters are at one
+#
+# Arguments go to `latchgate-bench compare` and `compare-handoffs`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
@@ -27,8 +31,23 @@ age_postgres() {
 }
 age_postgres
 
-# What a history costs besides: HISTORY=on scripts/bench.sh
-start_http latchgate "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}"
+# start_node NAME: what a history costs besides: HISTORY=on scripts/bench.sh
+start_node() {
+    start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}"
+}
+
+if [[ ${1-} == handoffs ]]; then
+    nodes=()
+    for node in node-1 node-2 node-3; do
+        start_node "$node"
+        nodes+=("$HTTP_URL")
+    done
+    across=$(IFS=,; echo "${nodes[*]}")
+    "$bin/latchgate-bench" compare-handoffs --same "${nodes[0]}" --across "$across" "${@:2}"
+    exit
+fi
+
+start_node latchgate
 subject=$HTTP_URL
 start_http floor "$bin/latchgate-bench" floor-server
 floor=$HTTP_URL

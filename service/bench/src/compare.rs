@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use anyhow::bail;
 use serde::Serialize;
 
-use crate::report::{Errors, median, merge};
+use crate::report::{Errors, each, median, merge, ratio, unless_failed};
 use crate::{handoff, pairs};
 
 #[derive(clap::Args)]
@@ -109,11 +108,7 @@ impl Comparison {
     /// An error if the lock was not a lock, or if so much as one request failed: a rate with failures means nothing.
     fn verdict(&self) -> anyhow::Result<()> {
         self.few.iter().chain(&self.many).try_for_each(handoff::Report::verdict)?;
-        let errors = self.errors();
-        if !errors.is_empty() {
-            bail!("some requests failed: {errors:?}");
-        }
-        Ok(())
+        unless_failed(&self.errors())
     }
 
     fn errors(&self) -> Errors {
@@ -173,14 +168,4 @@ fn handoffs_median(reports: &[handoff::Report]) -> f64 {
 
 fn middle<R>(reports: &[R], of: impl Fn(&R) -> u32) -> u32 {
     median(reports.iter().map(|report| of(report).into()).collect()) as u32
-}
-
-/// `(1 2 3)`: the median's runs, so that a reader sees how far they lie apart.
-fn each<R>(reports: &[R], of: impl Fn(&R) -> f64) -> String {
-    let runs: Vec<String> = reports.iter().map(|report| format!("{:.0}", of(report))).collect();
-    format!("({})", runs.join(" "))
-}
-
-fn ratio(of: f64, to: f64) -> f64 {
-    if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
 }

@@ -11,6 +11,8 @@ use crate::http::{Connection, Failure, LeaseIds, Request, Target, run_id};
 use crate::pairs::REST_AFTER_ERROR;
 use crate::report::{Durations, Errors, Quantiles, merge, per_second};
 
+const ARRIVE_EVERY: Duration = Duration::from_millis(2);
+
 #[derive(Clone, clap::Args)]
 pub struct Args {
     /// A node, as http://HOST:PORT
@@ -42,6 +44,9 @@ pub struct Report {
     pub gap_us: Quantiles,
     /// From a release being sent to the next grant being answered.
     pub handoff_us: Quantiles,
+    /// Hand-offs from a waiter at one node to one at another, and how long these took.
+    pub crossings: usize,
+    pub crossing_us: Quantiles,
     /// How often the least and the most favoured waiter got it while measured.
     pub grants_min: usize,
     pub grants_max: usize,
@@ -70,14 +75,18 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
     let seen = Arc::new(Mutex::new(Seen::default()));
 
     let mut waiters = Vec::new();
-    for (number, target) in (0..args.waiters as usize).zip(targets.iter().cycle()) {
-        waiters.push(Waiter::new(target, run, number, &key, &seen).await?);
+    for (number, (node, target)) in (0..args.waiters as usize).zip(targets.iter().enumerate().cycle()) {
+        waiters.push(Waiter::new((node, target), run, number, &key, &seen).await?);
     }
-    let from = Instant::now() + Duration::from_secs(args.warmup_seconds);
+    let from =
+        Instant::now() + Duration::from_secs(args.warmup_seconds) + ARRIVE_EVERY.saturating_mul(waiters.len() as u32);
     let until = from + Duration::from_secs(args.seconds);
     let mut tasks = JoinSet::new();
     for waiter in waiters {
         tasks.spawn(waiter.run(from, until));
+        // Sent all at once, they would stand grouped by node, by what little their clocks differ: few hand-offs would go from
+        // one node to another. Each comes back at the end of the queue, so that their order stays.
+        tokio::time::sleep(ARRIVE_EVERY).await;
     }
 
     let (mut total, mut grants) = (Tally::default(), Vec::new());
@@ -85,6 +94,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
         grants.push(tally.handoffs.len());
         total.handoffs.append(tally.handoffs);
         total.gaps.append(tally.gaps);
+        total.crossings.append(tally.crossings);
         merge(&mut total.errors, tally.errors);
     }
     let seen = seen.lock().expect("no waiter panicked");
@@ -95,6 +105,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
         handoffs_per_second: per_second(total.handoffs.len(), until - from),
         gap_us: total.gaps.quantiles(),
         handoff_us: total.handoffs.quantiles(),
+        crossings: total.crossings.len(),
+        crossing_us: total.crossings.quantiles(),
         grants_min: grants.iter().min().copied().unwrap_or(0),
         grants_max: grants.iter().max().copied().unwrap_or(0),
         overlaps: seen.overlaps,
@@ -108,6 +120,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
 struct Seen {
     held: bool,
     token: u64,
+    /// Of the last holder.
+    node: usize,
     release_sent: Option<Instant>,
     release_answered: Option<Instant>,
     overlaps: u64,
@@ -119,18 +133,21 @@ struct Seen {
 struct Handoff {
     since_sent: Duration,
     since_answered: Duration,
+    /// The holder before asked another node.
+    is_crossing: bool,
 }
 
 impl Seen {
     /// `None` for the first grant of all.
-    fn granted(&mut self, token: u64, now: Instant) -> Option<Handoff> {
+    fn granted(&mut self, node: usize, token: u64, now: Instant) -> Option<Handoff> {
         self.overlaps += u64::from(self.held);
         self.tokens_not_rising += u64::from(token <= self.token);
         self.held = true;
         self.token = token;
+        let is_crossing = std::mem::replace(&mut self.node, node) != node;
         let since_sent = now - self.release_sent?;
         let since_answered = self.release_answered.map_or(Duration::ZERO, |answered| now - answered);
-        Some(Handoff { since_sent, since_answered })
+        Some(Handoff { since_sent, since_answered, is_crossing })
     }
 
     /// Called before the release is sent: from then on the next grant is none too early.
@@ -152,10 +169,12 @@ impl Seen {
 struct Tally {
     handoffs: Durations,
     gaps: Durations,
+    crossings: Durations,
     errors: Errors,
 }
 
 struct Waiter {
+    node: usize,
     connection: Connection,
     acquire: Request,
     release: Request,
@@ -164,12 +183,19 @@ struct Waiter {
 }
 
 impl Waiter {
-    async fn new(target: &Target, run: u64, number: usize, key: &str, seen: &Arc<Mutex<Seen>>) -> anyhow::Result<Self> {
+    async fn new(
+        (node, target): (usize, &Target),
+        run: u64,
+        number: usize,
+        key: &str,
+        seen: &Arc<Mutex<Seen>>,
+    ) -> anyhow::Result<Self> {
         let ids = LeaseIds::new(run, number);
         let acquire =
             |id: &str| format!(r#"{{"lease_id":"{id}","owner":"bench-{number}","ttl_ms":30000,"wait_ms":50000}}"#);
         let release = |id: &str| format!(r#"{{"lease_id":"{id}"}}"#);
         Ok(Self {
+            node,
             connection: Connection::open(target).await?,
             acquire: Request::post(target, &format!("/v1/locks/{key}/acquire"), &ids, acquire),
             release: Request::post(target, &format!("/v1/locks/{key}/release"), &ids, release),
@@ -210,12 +236,15 @@ impl Waiter {
         let now = Instant::now();
         let Grant { token } = serde_json::from_slice(body)
             .map_err(|error| Failure { what: format!("acquire 2xx: {error}"), outcome_unknown: false })?;
-        let handoff = self.seen.lock().expect("no waiter panicked").granted(token, now);
+        let handoff = self.seen.lock().expect("no waiter panicked").granted(self.node, token, now);
         if (from..until).contains(&now)
-            && let Some(Handoff { since_sent, since_answered }) = handoff
+            && let Some(Handoff { since_sent, since_answered, is_crossing }) = handoff
         {
             self.tally.handoffs.add(since_sent);
             self.tally.gaps.add(since_answered);
+            if is_crossing {
+                self.tally.crossings.add(since_sent);
+            }
         }
         Ok(token)
     }
@@ -256,7 +285,7 @@ mod tests {
     fn a_token_that_does_not_rise_is_found_out() {
         let mut seen = Seen::default();
         for token in [5, 6, 6] {
-            seen.granted(token, Instant::now());
+            seen.granted(0, token, Instant::now());
             seen.releasing(Instant::now());
         }
         assert_eq!((seen.overlaps, seen.tokens_not_rising), (0, 1));
@@ -267,14 +296,17 @@ mod tests {
         let mut seen = Seen::default();
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        seen.granted(1, start);
+        seen.granted(0, 1, start);
         seen.releasing(after(10));
-        let crossed = seen.granted(2, after(15));
+        let crossed = seen.granted(1, 2, after(15));
         seen.released(1, after(16));
         let ms = Duration::from_millis;
-        assert_eq!(crossed, Some(Handoff { since_sent: ms(5), since_answered: ms(0) }));
+        assert_eq!(crossed, Some(Handoff { since_sent: ms(5), since_answered: ms(0), is_crossing: true }));
         seen.releasing(after(20));
         seen.released(2, after(22));
-        assert_eq!(seen.granted(3, after(25)), Some(Handoff { since_sent: ms(5), since_answered: ms(3) }));
+        assert_eq!(
+            seen.granted(1, 3, after(25)),
+            Some(Handoff { since_sent: ms(5), since_answered: ms(3), is_crossing: false })
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod compare;
+pub mod compare_handoffs;
 pub mod floor;
 pub mod handoff;
 pub mod pairs;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
-use latchgate_bench::{check, compare, floor, handoff, pairs, record};
+use latchgate_bench::{check, compare, compare_handoffs, floor, handoff, pairs, record};
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -25,6 +25,8 @@ enum Command {
     Handoff(handoff::Args),
     /// Measure a node beside the floor, and many waiters beside few, in turns; prints medians and ratios
     Compare(compare::Args),
+    /// Measure hand-offs across nodes beside those on one node, in turns; prints medians and ratios
+    CompareHandoffs(compare_handoffs::Args),
     /// Take, renew and release locks as careful clients do, and write down every call, one JSON line for each
     Record(record::Args),
     /// Tell from what `record` wrote whether the locks were locks; fails if not
@@ -45,6 +47,7 @@ async fn main() -> anyhow::Result<()> {
             report.verdict()
         }
         Command::Compare(args) => compare::run(&args).await,
+        Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,
         Command::Record(args) => record::run(&args).await,
         Command::Check(args) => check::run(&args),
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::bail;
 use serde::Serialize;
 
 /// Failures by what failed, its status and its problem code: `acquire 423 lock-held`.
@@ -53,6 +54,24 @@ pub fn per_second(count: usize, window: Duration) -> f64 {
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// `(1 2 3)`: the median's runs, so that a reader sees how far they lie apart.
+pub fn each<R>(reports: &[R], of: impl Fn(&R) -> f64) -> String {
+    let runs: Vec<String> = reports.iter().map(|report| format!("{:.0}", of(report))).collect();
+    format!("({})", runs.join(" "))
+}
+
+pub fn ratio(of: f64, to: f64) -> f64 {
+    if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
+}
+
+/// An error if so much as one request failed: a rate with failures means nothing.
+pub fn unless_failed(errors: &Errors) -> anyhow::Result<()> {
+    if !errors.is_empty() {
+        bail!("some requests failed: {errors:?}");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod operations;
 mod outage;
 mod pages;
 mod pgbouncer;
+mod recorded;
 mod reserve;
 mod restart;
 mod start;

@@ -200,7 +200,7 @@ fn what_was_never_granted_is_not_released() {
     let refused = call(1, Verb::Acquire, "a", (0, 2), 423);
     let refused_503 = Call { code: Some("store-unavailable".to_owned()), status: Some(503), ..refused.clone() };
     let release = released(1, "a", (3, 4));
-    assert_eq!(broken(&[release.clone()]), [Rule::GrantedFirst]);
+    assert_eq!(broken(std::slice::from_ref(&release)), [Rule::GrantedFirst]);
     assert_eq!(broken(&[refused.clone(), release.clone()]), [Rule::GrantedFirst]);
     assert_eq!(broken(&[refused_503, release.clone()]), [Rule::GrantedFirst]);
     assert_eq!(broken(&[release.clone(), acquired(1, "a", (10, 12), 10)]), [Rule::GrantedFirst]);

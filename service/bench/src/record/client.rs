@@ -1,18 +1,15 @@
-//! Clients that take locks as careful ones do, and write down every call: what they went by is what is judged.
+//! One client: what it does, and what it does when it is not told what has become of it.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use latchgate_testkit::recorded::{Call, Verb};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::http::{Connection, LeaseIds, Target, post, run_id};
+use super::{Args, Recorder};
+use crate::http::{Connection, LeaseIds, post};
 
 /// How long a lock is held between two calls, at most.
 const HOLD_MAX: Duration = Duration::from_millis(20);
@@ -23,76 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How much longer than it asked to wait a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-#[derive(Clone, clap::Args)]
-pub struct Args {
-    /// Nodes of one tier, or load balancers before them, as http://HOST:PORT; each call goes to any of them
-    #[arg(long, value_delimiter = ',', required = true)]
-    pub urls: Vec<String>,
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
-    pub clients: u64,
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub seconds: u64,
-    /// How long each lease is. A client waits for a third of it at a time, so that it has something of what it gets
-    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
-    pub ttl_ms: u64,
-    /// Of so many leases, one is left to run out; 0: none is
-    #[arg(long, default_value_t = 500)]
-    pub abandon_one_in: u64,
-    /// Where the lines go
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
-}
-
-/// Records until the time is up and every client has its last answer: a call left out would make another history.
-pub async fn run(args: &Args) -> anyhow::Result<()> {
-    let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
-    let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
-    let started = Instant::now();
-    let recorder = Arc::new(Recorder {
-        targets,
-        run: run_id(),
-        args: args.clone(),
-        started,
-        until: started + Duration::from_secs(args.seconds),
-        lines: Mutex::new(lines),
-    });
-    let mut clients = JoinSet::new();
-    for number in 0..args.clients {
-        clients.spawn(Client::new(number, &recorder).run());
-    }
-    clients.join_all().await.into_iter().collect::<io::Result<()>>().context("writing")
-}
-
-/// What all clients share.
-struct Recorder {
-    targets: Vec<Target>,
-    run: u64,
-    args: Args,
-    started: Instant,
-    until: Instant,
-    lines: Mutex<File>,
-}
-
-impl Recorder {
-    fn us(&self, at: Instant) -> u64 {
-        u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// At once: others may follow the file.
-    fn write(&self, call: &Call) -> io::Result<()> {
-        let mut line = serde_json::to_vec(call)?;
-        line.push(b'\n');
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
-    }
-
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.until
-    }
-}
-
-struct Client {
+pub(super) struct Client {
     number: u64,
     recorder: Arc<Recorder>,
     /// One for each target, once it was called.
@@ -135,7 +63,7 @@ impl Answer {
 }
 
 impl Client {
-    fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
+    pub(super) fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
         Self {
             number,
             recorder: Arc::clone(recorder),
@@ -145,9 +73,10 @@ impl Client {
         }
     }
 
-    async fn run(mut self) -> io::Result<()> {
+    pub(super) async fn run(mut self) -> io::Result<()> {
         while !self.recorder.is_over() {
-            let key = format!("recorded-{:016x}-{}", self.recorder.run, below(self.recorder.args.keys));
+            // Each has its key: a lock that nobody gets for a while does not have them all wait for it in the end.
+            let key = format!("recorded-{:016x}-{}", self.recorder.run, self.number % self.recorder.args.keys);
             let lease = Lease { key, id: self.ids.text(self.leases) };
             self.leases += 1;
             match self.acquire(&lease).await? {
@@ -287,50 +216,12 @@ impl Client {
     }
 }
 
-fn below(count: u64) -> u64 {
-    rand::random_range(0..count)
-}
-
 /// Never, of none.
 fn one_in(count: u64) -> bool {
-    count > 0 && below(count) == 0
+    count > 0 && rand::random_range(0..count) == 0
 }
 
 /// Of random length, so that those who failed together do not come back together.
 async fn pause() {
     sleep(PAUSE_MAX.mul_f64(rand::random())).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use latchgate_testkit::recorded::{self, Rule};
-
-    use super::*;
-    use crate::check;
-    use crate::fake::fake_node;
-
-    /// Records one key of a lock that admits so many, and judges it.
-    async fn judged(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("history");
-        let urls = vec![fake_node(holders).await];
-        let args = Args { urls, keys: 1, clients: 8, seconds: 1, ttl_ms: 3_000, abandon_one_in: 0, out: file.clone() };
-        run(&args).await.unwrap();
-        let report = recorded::check(&check::read(&file).unwrap());
-        (report, check::run(&check::Args { file, handovers_min: 1 }))
-    }
-
-    #[tokio::test]
-    async fn a_lock_that_is_one_passes() {
-        let (report, verdict) = judged(1).await;
-        assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
-        verdict.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_lock_with_two_holders_is_found_out() {
-        let (report, verdict) = judged(2).await;
-        assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
-        verdict.unwrap_err();
-    }
 }

@@ -1,0 +1,111 @@
+//! What it costs that the next waiter is at another node: hand-offs of one key across nodes beside those on one node,
+//! measured in turns in one run.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::handoff;
+use crate::report::{Errors, Quantiles, each, median, merge, ratio, unless_failed};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A node that all waiters ask, as http://HOST:PORT
+    #[arg(long)]
+    same: String,
+    /// Nodes of the same tier, to which the waiters are dealt out in turn
+    #[arg(long, value_delimiter = ',', required = true)]
+    across: Vec<String>,
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    waiters: u64,
+    /// How often each measurement is made
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
+    /// How long each measurement takes
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// How long each runs before measuring
+    #[arg(long, default_value_t = 1)]
+    warmup_seconds: u64,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    /// Hand-offs from a waiter at one node to one at another, beside those at one node: from release sent to grant, p50.
+    crossing_to_same: f64,
+    /// All hand-offs where the waiters are at several nodes, also those that stay at one.
+    across_to_same: f64,
+    same: Vec<handoff::Report>,
+    across: Vec<handoff::Report>,
+}
+
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut same, mut across) = (Vec::new(), Vec::new());
+    for run in 1..=args.runs {
+        eprintln!("hand-offs, {run} of {}", args.runs);
+        same.push(handoff::run(&handoff_args(args, std::slice::from_ref(&args.same))).await?);
+        across.push(handoff::run(&handoff_args(args, &args.across)).await?);
+    }
+    let p50 = |reports: &[handoff::Report], of: fn(&handoff::Report) -> &Quantiles| {
+        median(reports.iter().map(|report| of(report).p50.into()).collect())
+    };
+    let base = p50(&same, |report| &report.handoff_us);
+    let comparison = Comparison {
+        crossing_to_same: ratio(p50(&across, |report| &report.crossing_us), base),
+        across_to_same: ratio(p50(&across, |report| &report.handoff_us), base),
+        same,
+        across,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&comparison)?);
+    } else {
+        print!("{}", table(args, &comparison));
+    }
+    comparison.verdict()
+}
+
+fn handoff_args(args: &Args, urls: &[String]) -> handoff::Args {
+    handoff::Args {
+        url: None,
+        urls: urls.to_vec(),
+        // A fresh key each time: no measurement inherits another's queue.
+        key: None,
+        waiters: args.waiters,
+        seconds: args.seconds,
+        warmup_seconds: args.warmup_seconds,
+    }
+}
+
+impl Comparison {
+    /// An error if the lock was not a lock, or if so much as one request failed.
+    fn verdict(&self) -> anyhow::Result<()> {
+        let mut errors = Errors::new();
+        for report in self.same.iter().chain(&self.across) {
+            report.verdict()?;
+            merge(&mut errors, report.errors.clone());
+        }
+        unless_failed(&errors)
+    }
+}
+
+fn table(args: &Args, comparison: &Comparison) -> String {
+    let mut text = format!("hand-offs of one key, {} waiters: from release sent to the next grant\n", args.waiters);
+    let crossings: usize = comparison.across.iter().map(|report| report.crossings).sum();
+    let mut row = |name: &str, reports: &[handoff::Report], of: fn(&handoff::Report) -> &Quantiles| {
+        let p50 = each(reports, |report| of(report).p50.into());
+        let p99 = each(reports, |report| of(report).p99.into());
+        let _ = writeln!(text, "  {name:<13} p50 {p50} µs, p99 {p99} µs");
+    };
+    row("on one node", &comparison.same, |report| &report.handoff_us);
+    row("across nodes", &comparison.across, |report| &report.handoff_us);
+    row("  that cross", &comparison.across, |report| &report.crossing_us);
+    let (crossing, across) = (comparison.crossing_to_same, comparison.across_to_same);
+    let _ = writeln!(
+        text,
+        "\nfrom node to node: {crossing:.2} of one node's p50 ({crossings} hand-offs); all across: {across:.2}"
+    );
+    text
+}

@@ -1,0 +1,142 @@
+//! Clients that take locks as careful ones do, and write down every call: what they went by is what is judged.
+
+mod client;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use latchgate_testkit::recorded::Call;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use self::client::Client;
+use crate::http::{Target, run_id};
+
+#[derive(Clone, clap::Args)]
+pub struct Args {
+    /// Nodes of one tier, or load balancers before them, as http://HOST:PORT; each call goes to any of them
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub urls: Vec<String>,
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Dealt out to the keys in turn
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
+    pub clients: u64,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// How long each lease is. A client waits for a third of it at a time, so that it has something of what it gets
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
+    pub ttl_ms: u64,
+    /// Of so many leases, one is left to run out; 0: none is
+    #[arg(long, default_value_t = 500)]
+    pub abandon_one_in: u64,
+    /// Where the lines go
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// Records until the time is up, or until it is told to end.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let time = Duration::from_secs(args.seconds);
+    let end = async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+            () = sleep(time) => {}
+        }
+    };
+    until(end, args).await
+}
+
+/// Records until `end`, and then until every client has its last answer: a call left out would make another history.
+pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
+    let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
+    let recorder = Arc::new(Recorder {
+        targets,
+        run: run_id(),
+        args: args.clone(),
+        started: Instant::now(),
+        is_over: AtomicBool::new(false),
+        lines: Mutex::new(lines),
+    });
+    let mut clients = JoinSet::new();
+    for number in 0..args.clients {
+        clients.spawn(Client::new(number, &recorder).run());
+    }
+    let ending = tokio::spawn(async move {
+        end.await;
+        recorder.is_over.store(true, Ordering::Relaxed);
+    });
+    let ended = clients.join_all().await;
+    ending.abort();
+    ended.into_iter().collect::<io::Result<()>>().context("writing")
+}
+
+/// What all clients share.
+struct Recorder {
+    targets: Vec<Target>,
+    run: u64,
+    args: Args,
+    started: Instant,
+    is_over: AtomicBool,
+    lines: Mutex<File>,
+}
+
+impl Recorder {
+    fn us(&self, at: Instant) -> u64 {
+        u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// At once: others may follow the file.
+    fn write(&self, call: &Call) -> io::Result<()> {
+        let mut line = serde_json::to_vec(call)?;
+        line.push(b'\n');
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_testkit::recorded::{self, Rule};
+
+    use super::*;
+    use crate::check;
+    use crate::fake::fake_node;
+
+    /// Records one key of a lock that admits so many, and judges it.
+    async fn judged(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("history");
+        let urls = vec![fake_node(holders).await];
+        let args = Args { urls, keys: 1, clients: 8, seconds: 1, ttl_ms: 3_000, abandon_one_in: 0, out: file.clone() };
+        run(&args).await.unwrap();
+        let report = recorded::check(&check::read(&file).unwrap());
+        (report, check::run(&check::Args { file, handovers_min: 1 }))
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_one_passes() {
+        let (report, verdict) = judged(1).await;
+        assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
+        verdict.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lock_with_two_holders_is_found_out() {
+        let (report, verdict) = judged(2).await;
+        assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
+        verdict.unwrap_err();
+    }
+}
