@@ -104,7 +104,7 @@ async fn with_every_notification_lost_all_waiters_are_served() {
             }
         }
     });
-    assert_eq!(crowd(&nodes, 30).await.len(), 30);
+    assert_eq!(crowd(&nodes, 300).await.len(), 300);
     is_over.store(true, Ordering::SeqCst);
     killing.await.unwrap();
     assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");

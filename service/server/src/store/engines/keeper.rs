@@ -150,21 +150,28 @@ impl Keeper {
     }
 
     fn note(&mut self, looked: &Looked) {
-        let shown = looked.shown(&self.record.active);
-        if shown.is_some() {
-            self.answered = looked.answered;
+        let active = looked.reached(&self.record.active);
+        if let Some(active) = active {
+            self.answered = active.at;
         }
         self.view.send_modify(|view| {
-            view.reached = looked.reached.iter().map(|(engine, _)| engine.clone()).collect();
-            if let Some(shown) = shown {
-                (view.shown, view.at) = (shown, looked.answered);
+            view.reached = looked.reached.iter().map(|reached| reached.engine.clone()).collect();
+            if let Some(active) = active {
+                (view.shown, view.at) = (active.shown, active.at);
             }
         });
     }
 
     fn adopt(&mut self, record: Record) {
-        if record.active != self.record.active || record.is_serving() != self.record.is_serving() {
-            tracing::warn!(epoch = record.epoch, active = record.active, phase = ?record.phase, "the engine set has changed");
+        match (&record.phase, self.record.is_serving()) {
+            (Phase::Moving(moving), true) => {
+                let (to, from, epoch) = (&record.active, &moving.from, record.epoch);
+                tracing::warn!(epoch, to, ?from, "SWITCH: nothing is granted until the locks are moved");
+            }
+            (Phase::Serving, false) => {
+                tracing::warn!(epoch = record.epoch, active = record.active, "SWITCH: the engine serves");
+            }
+            (Phase::Moving(_), false) | (Phase::Serving, true) => {}
         }
         let is_same = record.is_serving() && self.record.is_serving() && record.since == self.record.since;
         let serving = self.serving.borrow().clone();
@@ -216,12 +223,12 @@ impl Keeper {
             return self.help_move().await;
         }
         self.moving = None;
-        let Some(shown) = looked.shown(&self.record.active) else { return false };
+        let Some(active) = looked.reached(&self.record.active) else { return false };
         if self.serving.borrow().is_none() && !self.begin_to_serve().await {
             return false;
         }
         if let Some(serving) = &*self.serving.borrow() {
-            serving.right.extend(self.config.right, looked.began, looked.answered, shown);
+            serving.right.extend(self.config.right, looked.began, active.at, active.shown);
         }
         // Whoever waits for it sees the right only now.
         self.serving.send_modify(|_| {});
@@ -300,7 +307,7 @@ impl Keeper {
 
     /// The first engine in the order of preference that answers and is not the active one.
     fn next_engine(&self, looked: &Looked) -> Option<String> {
-        let usable = |engine: &&String| **engine != self.record.active && looked.shown(engine).is_some();
+        let usable = |engine: &&String| **engine != self.record.active && looked.reached(engine).is_some();
         self.record.engines.iter().find(usable).cloned()
     }
 

@@ -124,7 +124,8 @@ impl EngineSet {
     pub async fn open(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> anyhow::Result<Self> {
         let node = super::fresh_node_id();
         let all: Arc<[Arc<Slot>]> = engines.into_iter().map(|engine| Arc::new(Slot::new(engine))).collect();
-        let slots = Slots { all, timeout: config.timeout };
+        // A look that waits for a silent engine must leave enough of the right that it is to renew.
+        let slots = Slots { all, timeout: config.timeout.min(config.right / 6) };
         let (serving, served) = watch::channel(None);
         let (view, viewed) = watch::channel(View::of(&Record::first(&slots.names())));
         let wishes = watch::Sender::new(Wishes::default());

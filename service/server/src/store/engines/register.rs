@@ -63,16 +63,24 @@ pub(super) enum Look {
 pub(super) struct Looked {
     pub look: Look,
     pub began: Instant,
-    pub answered: Instant,
     /// How many of them were behind, and have been told.
     pub behind: usize,
-    /// The engines that have answered, and what their clocks showed.
-    pub reached: Vec<(String, Timestamp)>,
+    pub reached: Vec<Reached>,
+}
+
+/// An engine that has answered.
+#[derive(Clone, Debug)]
+pub(super) struct Reached {
+    pub engine: String,
+    /// By its own clock.
+    pub shown: Timestamp,
+    /// When the answer was there.
+    pub at: Instant,
 }
 
 impl Looked {
-    pub(super) fn shown(&self, engine: &str) -> Option<Timestamp> {
-        self.reached.iter().find(|(reached, _)| reached == engine).map(|(_, shown)| *shown)
+    pub(super) fn reached(&self, engine: &str) -> Option<&Reached> {
+        self.reached.iter().find(|reached| reached.engine == engine)
     }
 }
 
@@ -87,14 +95,19 @@ impl<B: Boards> Register<B> {
         let began = Instant::now();
         let read = |engine: &String| {
             let engine = engine.clone();
-            async move { (self.boards.read(&engine).await, engine) }
+            async move { (self.boards.read(&engine).await, Instant::now(), engine) }
         };
         let answers = join_all(engines.iter().map(read)).await;
-        let answered = Instant::now();
-        let answers: Vec<(String, ReadBoard)> =
-            answers.into_iter().filter_map(|(answer, engine)| Some((engine, answer.ok()?))).collect();
-        let reached = answers.iter().map(|(engine, read)| (engine.clone(), read.now)).collect();
-        let looked = |look: Look, behind: usize| Looked { look, began, answered, behind, reached };
+        let mut reached = Vec::with_capacity(answers.len());
+        let mut boards: Vec<(String, ReadBoard)> = Vec::with_capacity(answers.len());
+        for (answer, at, engine) in answers {
+            if let Ok(read) = answer {
+                reached.push(Reached { engine: engine.clone(), shown: read.now, at });
+                boards.push((engine, read));
+            }
+        }
+        let answers = boards;
+        let looked = |look: Look, behind: usize| Looked { look, began, behind, reached };
         let latest = answers.iter().filter_map(|(_, read)| read.board.as_ref().map(|board| &board.record));
         let latest = latest.max_by_key(|record| record.epoch).filter(|record| record.epoch > known.epoch);
         if let Some(latest) = latest {

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, sleep, timeout};
 
 use super::slot::shown;
-use super::{EngineSet, Serving, no_right};
+use super::{EngineSet, START_TIMEOUT, Serving, no_right};
 use crate::store::{
     Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
     LoggedEvent, Page, Scope, StoreError, Term, WAKE_UPS_MAX, WakeUp,
@@ -143,8 +143,8 @@ impl LockStore for EngineSet {
     async fn expect_leases_of(&self, ttl_ms_max: u64) -> Result<(), StoreError> {
         self.wishes.send_modify(|wishes| wishes.ttl_ms_max = ttl_ms_max.max(wishes.ttl_ms_max));
         let mut view = self.view.clone();
-        view.wait_for(|view| view.record.ttl_ms_max >= ttl_ms_max).await.map_err(|_| no_right())?;
-        Ok(())
+        let is_known = view.wait_for(|view| view.record.ttl_ms_max >= ttl_ms_max);
+        if matches!(timeout(START_TIMEOUT, is_known).await, Ok(Ok(_))) { Ok(()) } else { Err(no_right()) }
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

@@ -1,9 +1,13 @@
 //! Switches while the old engine does not answer.
 
+use std::time::Instant;
+
 use latchgate_testkit::eventually;
 use serde_json::json;
 
-use super::world::{LONG, Load, TTL_MS_MAX, World, status, switch, switched, token, until_granting, until_serving};
+use super::world::{
+    LONG, Load, RIGHT, TTL_MS_MAX, World, status, switch, switched, token, until_granting, until_serving,
+};
 use crate::client::{acquire, granted, renew};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,4 +115,21 @@ async fn among_three_engines_a_node_that_reaches_only_the_old_one_grants_nothing
     }
     acquire(&nodes[2].node, "k", json!({})).await.assert_problem(503, "store-unavailable");
     load.judged().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_is_not_active_and_hangs_holds_nobody_up() {
+    let mut world = World::start(1).await;
+    let nodes = world.nodes(1, &["pg", "one"], &[]).await;
+    until_granting(&nodes[0]).await;
+    world.redis[0].pause();
+    let is_noticed = || async { status(&nodes[0]).await["engines"][1]["answers"] == false };
+    assert!(eventually(LONG, is_noticed).await, "{}", status(&nodes[0]).await);
+    // For some of the nodes' rights.
+    let until = Instant::now() + 4 * RIGHT;
+    while Instant::now() < until {
+        token(&nodes[0], "k").await;
+    }
+    world.redis[0].resume();
+    switched(&nodes[0], "one").await;
 }

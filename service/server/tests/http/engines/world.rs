@@ -19,6 +19,7 @@ use crate::client::{Answer, BIN, ask, get, granted, release};
 pub const LONG: Duration = Duration::from_secs(30);
 /// So that the nodes' rights, and with them the tests, are short.
 const TIMES: [&str; 4] = ["--store-timeout-ms", "500", "--engine-right-ms", "1500"];
+pub const RIGHT: Duration = Duration::from_millis(1_500);
 /// The longest lease: as long, nothing is granted after an engine was lost.
 pub const TTL_MS_MAX: u64 = 4_000;
 
