@@ -185,6 +185,10 @@ impl Keeper {
         if !is_same_move {
             self.since = Instant::now();
         }
+        // What it would propose is the successor of another record.
+        if let Some(moving) = self.moving.take() {
+            moving.abort();
+        }
         self.record = record;
         self.answered = Instant::now();
         self.view.send_modify(|view| {
@@ -215,7 +219,6 @@ impl Keeper {
         if !self.record.is_serving() {
             return self.help_move().await;
         }
-        self.moving = None;
         let Some(shown) = looked.shown(&self.record.active) else { return false };
         if self.serving.borrow().is_none() && !self.begin_to_serve().await {
             return false;

@@ -19,3 +19,24 @@ async fn nodes_that_start_at_once_agree() {
         assert!(active.windows(2).all(|pair| pair[0] == pair[1]), "{active:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_mover_whose_move_was_called_off_decides_nothing() {
+    let mut world = World::default();
+    let engines = ["a", "b", "c"];
+    let (slow, quick) = (world.node(&engines).await, world.node(&engines).await);
+    slow.granted("k", "held").await;
+    slow.wire("b").set(Line::HungAt("begin_term"));
+    slow.order("b").await;
+    // It has carried everything over.
+    slow.wire("b").until_stuck().await;
+    quick.wire("c").set(Line::HungAt("dump"));
+    quick.order("c").await;
+    slow.until_record(|record| record.active == "c").await;
+    slow.wire("b").set(Line::Open);
+    tokio::time::sleep(RIGHT).await;
+    quick.wire("c").set(Line::Open);
+    quick.until_serving("c").await;
+    slow.until_serving("c").await;
+    assert!(matches!(slow.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
