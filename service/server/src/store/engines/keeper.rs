@@ -181,8 +181,11 @@ impl Keeper {
             }
         }
         // Nobody has had a right since.
-        let is_same_move = !record.is_serving() && !self.record.is_serving() && record.since == self.record.since;
-        if !is_same_move {
+        let began = |record: &Record| match &record.phase {
+            Phase::Serving => None,
+            Phase::Moving(moving) => Some(moving.began),
+        };
+        if began(&record).is_none() || began(&record) != began(&self.record) {
             self.since = Instant::now();
         }
         // What it would propose is the successor of another record.
@@ -322,9 +325,14 @@ impl Keeper {
         let from = self.truth().filter(|_| !stopped);
         let active = engine.to_owned();
         if from.as_deref() == Some(engine) {
-            return Record { active, phase: Phase::Serving, since: next.epoch, ..next };
+            // As if it had not been left: what is known of its states and its events holds.
+            return Record { active, phase: Phase::Serving, ..next };
         }
-        let phase = Phase::Moving(Move { from, mover: self.register.node.clone(), force });
+        let began = match &self.record.phase {
+            Phase::Serving => next.epoch,
+            Phase::Moving(moving) => moving.began,
+        };
+        let phase = Phase::Moving(Move { began, from, mover: self.register.node.clone(), force });
         Record { active, phase, ..next }
     }
 

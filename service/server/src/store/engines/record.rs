@@ -37,6 +37,8 @@ pub(super) enum Phase {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Move {
+    /// The epoch in which the engine before stopped serving: moves that it is the same of, whereto and however, are one.
+    pub began: u64,
     /// The engine whose leases are carried over. `None`: it does not answer, they are waited for.
     pub from: Option<String>,
     /// The node that does it, unless it dies.

@@ -40,3 +40,20 @@ async fn a_mover_whose_move_was_called_off_decides_nothing() {
     slow.until_serving("c").await;
     assert!(matches!(slow.renew("k", "held").await, Ok(Outcome::Renewed(_))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_move_can_be_called_off_and_the_old_engine_goes_on() {
+    let mut world = World::with_terms("a");
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    node.order("b").await;
+    assert!(!node.record().is_serving());
+    node.order("a").await;
+    node.until_serving("a").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+    node.granted("other", "next").await;
+    // And once more, to its end.
+    node.order("b").await;
+    node.until_serving("b").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
