@@ -237,10 +237,27 @@ impl Keeper {
         }
     }
 
+    /// Before the record says so, and any node relies on that: the engine may fail over at any time.
+    async fn tell_longest_lease(&mut self) -> bool {
+        let Some(store) = self.register.boards.store(&self.record.active) else { return false };
+        let expected = (self.record.since, self.wishes.borrow().ttl_ms_max.max(self.record.ttl_ms_max));
+        if self.expected != expected {
+            let told = timeout(self.config.timeout, store.expect_leases_of(expected.1)).await;
+            if !matches!(told, Ok(Ok(()))) {
+                return false;
+            }
+            self.expected = expected;
+        }
+        true
+    }
+
     /// What is to be in the record and is not.
-    async fn wanted(&self) -> Option<Record> {
+    async fn wanted(&mut self) -> Option<Record> {
+        if !self.tell_longest_lease().await {
+            return None;
+        }
         let mut next = self.record.next();
-        next.ttl_ms_max = next.ttl_ms_max.max(self.wishes.borrow().ttl_ms_max);
+        next.ttl_ms_max = self.expected.1;
         for name in self.register.boards.names() {
             if !next.engines.contains(&name) && self.view.borrow().reached.contains(&name) {
                 next.engines.push(name);
@@ -256,14 +273,6 @@ impl Keeper {
 
     async fn begin_to_serve(&mut self) -> bool {
         let Some(store) = self.register.boards.store(&self.record.active) else { return false };
-        let expected = (self.record.since, self.wishes.borrow().ttl_ms_max);
-        if self.expected != expected {
-            let told = timeout(self.config.timeout, store.expect_leases_of(expected.1)).await;
-            if !matches!(told, Ok(Ok(()))) {
-                return false;
-            }
-            self.expected = expected;
-        }
         // Whatever term it is in, its commits are judged in this.
         if !matches!(timeout(self.config.timeout, store.ping()).await, Ok(Ok(_))) {
             return false;

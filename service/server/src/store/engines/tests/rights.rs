@@ -77,3 +77,15 @@ async fn after_an_engine_was_lost_nothing_is_granted_until_its_longest_lease_is_
     let Ok(Outcome::Refused(Refusal::HeldOff(until))) = node.acquire("k", "next").await else { panic!() };
     assert!(until.ms_since(now) > TTL_MS_MAX, "{} ms", until.ms_since(now));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_active_engine_is_told_of_the_longest_lease_before_it_is_granted() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    assert_eq!(world.engine("a").ttl_ms_max.load(Ordering::SeqCst), TTL_MS_MAX);
+    timeout(LONG, node.set.expect_leases_of(TTL_MS_MAX * 2)).await.unwrap().unwrap();
+    assert_eq!(world.engine("a").ttl_ms_max.load(Ordering::SeqCst), TTL_MS_MAX * 2);
+    node.order("b").await;
+    node.until_serving("b").await;
+    assert_eq!(world.engine("b").ttl_ms_max.load(Ordering::SeqCst), TTL_MS_MAX * 2);
+}
