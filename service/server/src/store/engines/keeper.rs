@@ -7,7 +7,7 @@ use std::sync::Arc;
 use latchgate_core::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::carry::{Carried, Carrier};
 use super::record::{Move, Phase, Record};
@@ -110,11 +110,14 @@ impl Keeper {
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let doubts = Arc::clone(&self.doubts);
         loop {
+            let began = Instant::now();
             self.steps().await;
-            let pause =
-                if self.moving.is_some() { self.config.right / 20 } else { self.config.right / LOOKS_PER_RIGHT };
+            let soon = self.config.right / 20;
+            let every = if self.moving.is_some() { soon } else { self.config.right / LOOKS_PER_RIGHT };
+            // A look that waited for an engine in vain has taken a part of the right already.
+            let next = (began + every).max(Instant::now() + soon);
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep_until(next) => {}
                 () = doubts.notified() => {}
                 _ = self.wishes.changed() => {}
                 Some(order) = orders.recv() => {

@@ -89,3 +89,16 @@ async fn the_active_engine_is_told_of_the_longest_lease_before_it_is_granted() {
     node.until_serving("b").await;
     assert_eq!(world.engine("b").ttl_ms_max.load(Ordering::SeqCst), TTL_MS_MAX * 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_hangs_and_is_not_active_is_not_felt() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b", "c"]).await;
+    node.until_serving("a").await;
+    node.wire("c").set(Line::Hung);
+    let until = Instant::now() + RIGHT * 10;
+    while Instant::now() < until {
+        assert!(node.set.status().is_serving, "{:?}", until - Instant::now());
+        sleep(Duration::from_millis(10)).await;
+    }
+}
