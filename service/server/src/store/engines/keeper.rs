@@ -230,7 +230,9 @@ impl Keeper {
             return false;
         }
         if let Some(serving) = &*self.serving.borrow() {
-            serving.right.extend(self.config.right, looked.began, looked.answered, shown);
+            // Whoever waits for it to end goes by the record.
+            let length = self.config.right.min(self.record.right());
+            serving.right.extend(length, looked.began, looked.answered, shown);
         }
         // Whoever waits for it sees the right only now.
         self.serving.send_modify(|_| {});
@@ -261,6 +263,8 @@ impl Keeper {
         }
         let mut next = self.record.next();
         next.ttl_ms_max = self.expected.1;
+        let right_ms = u64::try_from(self.config.right.as_millis()).unwrap_or(u64::MAX);
+        next.right_ms = next.right_ms.max(right_ms);
         for name in self.register.boards.names() {
             if !next.engines.contains(&name) && self.view.borrow().reached.contains(&name) {
                 next.engines.push(name);
@@ -302,7 +306,7 @@ impl Keeper {
             }
             return false;
         }
-        let is_late = self.since.elapsed() > self.config.right * MOVER_RIGHTS;
+        let is_late = self.since.elapsed() > self.record.right() * MOVER_RIGHTS;
         if self.moving.is_none() && (moving.mover == self.register.node || is_late) {
             let carrier = Carrier {
                 register: Register { boards: self.register.boards.clone(), node: self.register.node.clone() },

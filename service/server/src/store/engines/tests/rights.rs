@@ -102,3 +102,19 @@ async fn an_engine_that_hangs_and_is_not_active_is_not_felt() {
         sleep(Duration::from_millis(10)).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_waits_for_the_longest_right_of_any_node() {
+    let mut world = World::default();
+    let long = super::super::EngineSetConfig { right: RIGHT * 20, ..config() };
+    let patient = Node::open(world.wires(&["a", "b"]), long).await.unwrap();
+    patient.granted("first", "held").await;
+    let quick = world.node(&["a", "b"]).await;
+    for engine in ["a", "b"] {
+        patient.wire(engine).set(Line::HungAt("board"));
+    }
+    quick.order("b").await;
+    quick.until_serving("b").await;
+    let answer = patient.acquire("k", "patient").await;
+    assert!(answer.is_err(), "{answer:?}");
+}
