@@ -20,7 +20,7 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
     let engines = args.store.engines(Duration::ZERO)?;
     let [LocksKind::Postgres(config)] = engines.iter().map(|engine| &engine.kind).collect::<Vec<_>>()[..] else {
-        bail!("hold-off is for locks in one Postgres: --locks postgres://USER:PASSWORD@HOST/DATABASE");
+        bail!("hold-off is for locks in Postgres: --locks postgres://USER:PASSWORD@HOST/DATABASE");
     };
     let statements_end = Duration::from_millis(args.store.store_timeout_ms);
     let told = tokio::time::timeout(Duration::from_secs(10), PostgresStore::hold_off(config, args.for_ms));

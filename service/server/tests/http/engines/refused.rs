@@ -69,6 +69,7 @@ async fn what_cannot_be_a_set_is_refused_at_the_start() {
     assert!(said.contains("name them"), "{said}");
     let said = refusal(&["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--switch-after-ms", "1000"]).await;
     assert!(said.contains("three engines"), "{said}");
-    let said = refusal(&["--engine-right-ms", "1000"]).await;
+    let two = ["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--engine-right-ms", "1000"];
+    let said = refusal(&two).await;
     assert!(said.contains("--engine-right-ms"), "{said}");
 }
