@@ -419,6 +419,8 @@ impl ServeArgs {
         GateLimits {
             command_max: Duration::from_millis(self.store.gate_timeout_ms),
             waiters_max: self.waiters_per_shard,
+            right: Duration::from_millis(self.store.engine_right_ms),
+            look_max: Duration::from_millis(self.store.store_timeout_ms),
         }
     }
 

@@ -7,6 +7,7 @@
 //! node has run out.
 
 mod carry;
+pub mod gate;
 mod keeper;
 mod record;
 mod register;

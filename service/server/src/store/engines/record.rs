@@ -25,6 +25,9 @@ pub(super) struct Record {
     pub events_from: String,
     /// What the nodes seal tickets and stamps with, if that is not configured: hexadecimal.
     pub secret: String,
+    /// Of the gate alone: operations are claimed though the other engine does not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +62,7 @@ impl Record {
             forced_until: Timestamp::default(),
             events_from: String::new(),
             secret: String::new(),
+            by_force: false,
         }
     }
 
