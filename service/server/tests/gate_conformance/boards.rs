@@ -1,12 +1,19 @@
 //! The boards by which the nodes of a gate agree on which of its stores is active.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
-use latchgate::store::Board;
+use latchgate::store::gate::postgres::PostgresGateStore;
+use latchgate::store::gate::redis::RedisGateStore;
+use latchgate::store::gate::{Filter, GateStore};
+use latchgate::store::postgres::PostgresStore;
+use latchgate::store::redis::{RedisConfig, RedisStore};
+use latchgate::store::sqlite::SqliteStore;
+use latchgate::store::{Board, LockStore};
 
 use crate::on_every_store;
-use crate::world::World;
+use crate::world::{World, postgres_config, redis_config};
 
 on_every_store! {
     a_board_that_was_never_written_is_empty_and_has_no_version,
@@ -94,8 +101,42 @@ async fn a_board_is_no_record(world: World) {
     let version = world.write_board(0, 0, "text").await.unwrap();
     let operation = world.operation();
     world.go(0, &operation).await;
-    let page = world.gates[0].list(&operation.address.app, &latchgate::store::gate::Filter::default(), None, 10).await;
+    let page = world.gates[0].list(&operation.address.app, &Filter::default(), None, 10).await;
     assert_eq!(page.unwrap().records.len(), 1);
     world.store().expire(100).await.unwrap();
     assert_eq!(world.board(1).await, (version, "text".to_owned()));
+}
+
+async fn are_two(locks: &dyn LockStore, gate: &dyn GateStore) {
+    let of_locks = locks.write_board(0, "of the locks").await.unwrap().unwrap();
+    assert_eq!(gate.board().await.unwrap().version, 0);
+    let of_gate = gate.write_board(0, "of the gate").await.unwrap().unwrap();
+    assert_eq!(gate.write_board(of_locks, "never").await.unwrap(), None);
+    assert_eq!(locks.write_board(of_gate, "never").await.unwrap(), None);
+    assert_eq!(locks.board().await.unwrap().text, "of the locks");
+    assert_eq!(gate.board().await.unwrap().text, "of the gate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gates_board_and_that_of_the_locks_beside_it_are_two() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("both.db");
+    let locks = SqliteStore::open(&path, true).await.unwrap();
+    are_two(&locks, &locks.gate(&path).await.unwrap()).await;
+
+    let config = postgres_config(latchgate_testkit::postgres::shared_database().await, Duration::from_secs(30));
+    PostgresStore::migrate(&config).await.unwrap();
+    let (locks, gate) = (PostgresStore::open(&config).await, PostgresGateStore::open(&config).await);
+    are_two(&locks.unwrap(), &gate.unwrap()).await;
+
+    let gate = redis_config(latchgate_testkit::redis::shared_url(), Duration::from_secs(30));
+    let config = RedisConfig {
+        url: gate.url.clone(),
+        prefix: gate.prefix.clone(),
+        shards: 1,
+        timeout: gate.timeout,
+        history_retention: Duration::from_secs(60),
+        allow_eviction: false,
+    };
+    are_two(&RedisStore::open(&config).await.unwrap(), &RedisGateStore::open(&gate).await.unwrap()).await;
 }

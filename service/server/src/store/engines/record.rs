@@ -116,3 +116,9 @@ pub fn set_of(board: &str) -> Option<Vec<String>> {
     let board: Board = serde_json::from_str(board).ok()?;
     Some(board.record.engines).filter(|engines| engines.len() > 1)
 }
+
+/// The engine that is active, or moved to, by what a store's board says.
+pub fn active_of(board: &str) -> Option<String> {
+    let board: Board = serde_json::from_str(board).ok()?;
+    Some(board.record.active)
+}
