@@ -5,6 +5,7 @@
 
 mod boards;
 mod contention;
+mod living;
 mod outages;
 mod table;
 mod verbs;

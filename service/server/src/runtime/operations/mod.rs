@@ -121,7 +121,9 @@ impl Operations {
             }));
             Ok(Side { gate: Gate::new(store, bounds), waits })
         };
-        let engines = second.as_ref().map(|second| {
+        // They are told apart by their kinds.
+        let other = second.as_ref().filter(|second| second.name() != primary.name());
+        let engines = other.map(|second| {
             GateEngines::start([Arc::clone(&primary), Arc::clone(second)], limits.right, limits.look_max)
         });
         let primary = side(primary).await?;
