@@ -166,6 +166,7 @@ def check_nginx(nodes):
         address = node["networks"]["front"]["ipv4_address"]
         expect(ipaddress.ip_address(address) in subnet, f"{name}: {address} is not in {subnet}")
         addresses.append(f"{address}:{node['environment']['LATCHGATE_LISTEN'].split(':')[1]}")
+    check_prometheus(addresses)
     balanced = [env[name] for name in sorted(env) if name.startswith("BALANCER_NODE_")]
     expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
 
@@ -177,6 +178,17 @@ def check_nginx(nodes):
         expect(in_ms(keepalive) < setting("header-timeout-ms"), "nginx uses connections that a node has closed")
     for name in sorted(given):
         print(f"{name}={env[name]}")
+
+
+def check_prometheus(addresses):
+    prometheus = SERVICES["prometheus"]
+    expect(prometheus["profiles"] == ["metrics"], "Prometheus is not optional")
+    [config] = [word.split("=")[1] for word in prometheus["command"] if word.startswith("--config.file=")]
+    expect(f"./deploy/prometheus.yml:{config}:ro" in prometheus["volumes"], "Prometheus reads another file")
+    [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
+    expect(job["static_configs"][0]["targets"] == addresses, "Prometheus asks others than the nodes")
+    path = job.get("metrics_path", "/metrics")
+    expect(f'route("{path}"' in read("service/server/src/http/mod.rs"), f"a node has no {path}")
 
 
 def check_dockerfile(dockerfile):

@@ -64,8 +64,8 @@ pub struct StoreArgs {
     pub locks_direct: Vec<String>,
 
     /// How long a node of an engine set uses the active engine after it has seen that this is the one, in ms. A switch
-    /// takes as long, and then as long as the locks take to be carried over. The same for the gate's two stores. At least
-    /// three times --store-timeout-ms; the same for all nodes.
+    /// takes as long as the longest of any node's, and then as long as the locks take to be carried over. The same for the
+    /// gate's two stores. At least three times --store-timeout-ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_ENGINE_RIGHT_MS", default_value_t = 3_000)]
     pub engine_right_ms: u64,
 

@@ -40,10 +40,11 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     greet(address, &args, store.name());
     let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits());
+    let answers = Arc::clone(&context.answers);
     let router = http::router(Context { engines, ..context });
     let server_limits = ServerLimits { connections_max, ..args.server_limits() };
     let stop = CancellationToken::new();
-    let mut serving = tokio::spawn(http::serve(listener, router, server_limits, stop.clone()));
+    let mut serving = tokio::spawn(http::serve(listener, router, answers, server_limits, stop.clone()));
     tokio::select! {
         told = told_to_stop() => {
             tracing::info!(signal = told?, "shutting down");

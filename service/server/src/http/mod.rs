@@ -4,6 +4,7 @@ mod admin;
 mod body;
 mod format;
 mod locks;
+mod metrics;
 mod multilocks;
 mod openapi;
 mod operations;
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use latchgate_core::App;
 
 use self::locks::ticket::Tickets;
+pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, bind, serve};
@@ -42,6 +44,7 @@ pub struct Context {
     pub limits: RequestLimits,
     /// If the locks' store is one of several.
     pub engines: Option<Arc<EngineSet>>,
+    pub answers: Arc<Answers>,
 }
 
 /// What one request may ask for.
@@ -76,7 +79,7 @@ impl Context {
     /// `secret` is that of all nodes of the cluster.
     pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.ticket_ms);
-        Self { locks, operations, app: locks::default_app(), tickets, limits, engines: None }
+        Self { locks, operations, app: locks::default_app(), tickets, limits, engines: None, answers: Arc::default() }
     }
 
     /// What is said of the leases' durability, where there is something to say.
@@ -126,6 +129,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/admin/engines", routing::get(admin::engines))
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
+        .route("/metrics", routing::get(metrics::metrics))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
         .route("/", routing::get(pages::index))

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, locks, multilocks, operations, status};
+use super::{admin, locks, metrics, multilocks, operations, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -55,6 +55,7 @@ use super::{admin, locks, multilocks, operations, status};
         admin::switch_gate,
         status::healthz,
         status::readyz,
+        metrics::metrics,
     )
 )]
 struct Api;

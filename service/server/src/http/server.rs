@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::metrics::{Answers, Verb};
 use super::problem::{Code, Problem};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -45,7 +46,13 @@ pub struct ServerLimits {
 }
 
 /// Serves until `stop`, then lets running requests end.
-pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    answers: Arc<Answers>,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let ids = Arc::new(RequestIds::new());
@@ -67,7 +74,8 @@ pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, 
                 continue;
             }
         };
-        let connection = graceful.watch(connection(stream, router.clone(), Arc::clone(&ids), &limits));
+        let connection =
+            graceful.watch(connection(stream, router.clone(), Arc::clone(&answers), Arc::clone(&ids), &limits));
         tokio::spawn(async move {
             // Clients go away all the time: an error here is theirs.
             let _ = connection.await;
@@ -83,12 +91,13 @@ pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, 
 fn connection(
     stream: TcpStream,
     router: Router,
+    answers: Arc<Answers>,
     ids: Arc<RequestIds>,
     limits: &ServerLimits,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + Send + 'static {
     let _ = stream.set_nodelay(true);
     let access_log = limits.access_log;
-    let answering = Arc::new(Answering { router, ids, access_log });
+    let answering = Arc::new(Answering { router, answers, ids, access_log });
     let service = service_fn(move |request| answer(Arc::clone(&answering), request));
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -99,6 +108,7 @@ fn connection(
 
 struct Answering {
     router: Router,
+    answers: Arc<Answers>,
     ids: Arc<RequestIds>,
     access_log: bool,
 }
@@ -108,6 +118,7 @@ async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Resp
     let started = Instant::now();
     // Nobody caches the answer to a POST.
     let is_read = request.method() != Method::POST;
+    let verb = Verb::of(request.method(), request.uri().path());
     let logged = Logged::new(&request, with.access_log);
     // A panic poisons nothing here: handlers share only channels and clocks.
     let answered = AssertUnwindSafe(with.router.clone().oneshot(request)).catch_unwind().await;
@@ -116,6 +127,7 @@ async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Resp
         Ok(Err(never)) => match never {},
         Err(_) => Problem::new(Code::InternalError, "This request hit a defect.").into_response(),
     };
+    with.answers.count(verb, response.status());
     logged.write(&id, &response, started);
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);

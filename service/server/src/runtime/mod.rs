@@ -149,6 +149,7 @@ impl Locks {
             waker: Waker::start(Arc::clone(&store), limits.store_timeout),
             closing: CancellationToken::new(),
             looks: OnceLock::new(),
+            waiters: AtomicU64::new(0),
             history: History::start(Arc::clone(&store), limits.history, limits.watchers, limits.store_timeout),
             store,
             limits,
@@ -274,6 +275,16 @@ impl Locks {
     /// Whether the store answered when it was last asked, which is not long ago, and the node is not shutting down.
     pub fn is_ready(&self) -> bool {
         self.node.health.is_up() && !self.node.closing.is_cancelled()
+    }
+
+    /// How many wait in this node's queues.
+    pub fn waiters(&self) -> u64 {
+        self.node.waiters.load(Ordering::Relaxed)
+    }
+
+    /// How long nothing new is granted yet, in ms.
+    pub fn hold_off_ms(&self) -> u64 {
+        self.node.store.term().hold_off_until.ms_since(self.now())
     }
 
     /// Waits until the store answers again, but no longer than `patience`.

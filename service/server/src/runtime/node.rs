@@ -1,5 +1,6 @@
 //! What the shards of a node share: its name, its store, the store's clock, and where to send word.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub(super) struct Node {
     pub limits: super::Limits,
     /// Ends all waits.
     pub closing: CancellationToken,
+    /// How many wait in its queues, as of each shard's last batch.
+    pub waiters: AtomicU64,
     /// Where shards are told to look at a key: one for each.
     pub looks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use latchgate_core::lock::{Acquire, Command, Event, LockState, Outcome, Owner, Place, Refusal, Release, Renew};
@@ -42,6 +43,8 @@ pub(super) struct Shard {
     schedule: BTreeSet<(Instant, Address)>,
     cache: LruCache<Address, Cached>,
     waiters: usize,
+    /// How many of them the node has been told of.
+    counted: usize,
 }
 
 /// A key that somebody waits for.
@@ -125,6 +128,7 @@ impl Shard {
             schedule: BTreeSet::new(),
             cache: LruCache::new(cached_max),
             waiters: 0,
+            counted: 0,
         }
     }
 
@@ -166,7 +170,17 @@ impl Shard {
             }
             self.look_after_due(&mut brought);
             self.serve(brought).await;
+            self.count_waiters();
         }
+    }
+
+    fn count_waiters(&mut self) {
+        if self.waiters > self.counted {
+            self.node.waiters.fetch_add((self.waiters - self.counted) as u64, Ordering::Relaxed);
+        } else if self.waiters < self.counted {
+            self.node.waiters.fetch_sub((self.counted - self.waiters) as u64, Ordering::Relaxed);
+        }
+        self.counted = self.waiters;
     }
 
     fn wake(&mut self, address: Option<Address>, brought: &mut HashMap<Address, Brought>) {

@@ -79,6 +79,14 @@ impl Default for MemoryStore {
     }
 }
 
+#[cfg(test)]
+impl MemoryStore {
+    /// As the collection would, long after.
+    pub(super) fn forget(&self, address: &Address) {
+        self.shared.tables().rows.remove(address);
+    }
+}
+
 impl Shared {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)

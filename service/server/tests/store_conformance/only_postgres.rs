@@ -147,6 +147,34 @@ async fn who_has_locked_a_row_and_makes_another_does_not_wait_for_who_waits_for_
     panic!("this machine never came to a commit within the clock bound");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_made_while_others_are_waited_for_is_locked_as_well() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let [fresh, there] = ["a", "b"].map(at);
+    world.write(&there, state(1), FOREVER).await;
+    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
+    sqlx::query("begin").execute(&mut blocker).await.unwrap();
+    sqlx::query("select from locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
+    let locking = tokio::spawn({
+        let (world, addresses) = (world.again(), [fresh.clone(), there.clone()]);
+        async move { world.store.lock(&addresses).await }
+    });
+    assert!(until_waiting(&config.url, 1, &locking).await);
+    let version = world.write(&fresh, state(2), FOREVER).await;
+    sqlx::query("rollback").execute(&mut blocker).await.unwrap();
+    let (loaded, locked) = locking.await.unwrap().unwrap();
+    assert_eq!(loaded.states[0], Stored { version, state: state(2) });
+    let other = tokio::spawn({
+        let (world, change) = (world.again(), change(&fresh, version, state(3)));
+        async move { world.commit(&[change]).await }
+    });
+    assert!(until_waiting(&config.url, 1, &other).await, "what was loaded is not locked");
+    locked.give_up().await.unwrap();
+    assert!(other.await.unwrap()[0].is_some());
+}
+
 /// Whether so many wait for a lock, before `done` is.
 pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
     let mut connection = PgConnection::connect(url).await.unwrap();

@@ -60,10 +60,10 @@ impl From<StoreError> for Failed {
 impl Carrier {
     pub(super) async fn run(self) -> Carried {
         // Until then some node may rely on the record before this one.
-        sleep_until(self.since + self.config.right + GUARD).await;
+        sleep_until(self.since + self.record.right() + GUARD).await;
         match self.try_to_move().await {
             Ok(record) => Carried::Next(Box::new(record)),
-            Err(Failed::Old(error)) if self.since.elapsed() > self.config.right * (PATIENCE_RIGHTS + 1) => {
+            Err(Failed::Old(error)) if self.since.elapsed() > self.record.right() * (PATIENCE_RIGHTS + 1) => {
                 tracing::error!(%error, "the old engine does not answer: its leases are waited for");
                 let moving = Move { from: None, ..self.moving.clone() };
                 Carried::Next(Box::new(Record { phase: Phase::Moving(moving), ..self.record.next() }))

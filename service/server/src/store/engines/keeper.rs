@@ -7,7 +7,7 @@ use std::sync::Arc;
 use latchgate_core::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::carry::{Carried, Carrier};
 use super::record::{Move, Phase, Record};
@@ -110,11 +110,14 @@ impl Keeper {
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let doubts = Arc::clone(&self.doubts);
         loop {
+            let began = Instant::now();
             self.steps().await;
-            let pause =
-                if self.moving.is_some() { self.config.right / 20 } else { self.config.right / LOOKS_PER_RIGHT };
+            let soon = self.config.right / 20;
+            let every = if self.moving.is_some() { soon } else { self.config.right / LOOKS_PER_RIGHT };
+            // A look that waited for an engine in vain has taken a part of the right already.
+            let next = (began + every).max(Instant::now() + soon);
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep_until(next) => {}
                 () = doubts.notified() => {}
                 _ = self.wishes.changed() => {}
                 Some(order) = orders.recv() => {
@@ -188,9 +191,16 @@ impl Keeper {
             }
         }
         // Nobody has had a right since.
-        let is_same_move = !record.is_serving() && !self.record.is_serving() && record.since == self.record.since;
-        if !is_same_move {
+        let began = |record: &Record| match &record.phase {
+            Phase::Serving => None,
+            Phase::Moving(moving) => Some(moving.began),
+        };
+        if began(&record).is_none() || began(&record) != began(&self.record) {
             self.since = Instant::now();
+        }
+        // What it would propose is the successor of another record.
+        if let Some(moving) = self.moving.take() {
+            moving.abort();
         }
         self.record = record;
         self.answered = Instant::now();
@@ -222,13 +232,14 @@ impl Keeper {
         if !self.record.is_serving() {
             return self.help_move().await;
         }
-        self.moving = None;
         let Some(active) = looked.reached(&self.record.active) else { return false };
         if self.serving.borrow().is_none() && !self.begin_to_serve().await {
             return false;
         }
         if let Some(serving) = &*self.serving.borrow() {
-            serving.right.extend(self.config.right, looked.began, active.at, active.shown);
+            // Whoever waits for it to end goes by the record.
+            let length = self.config.right.min(self.record.right());
+            serving.right.extend(length, looked.began, active.at, active.shown);
         }
         // Whoever waits for it sees the right only now.
         self.serving.send_modify(|_| {});
@@ -238,10 +249,29 @@ impl Keeper {
         }
     }
 
+    /// Before the record says so, and any node relies on that: the engine may fail over at any time.
+    async fn tell_longest_lease(&mut self) -> bool {
+        let Some(store) = self.register.boards.store(&self.record.active) else { return false };
+        let expected = (self.record.since, self.wishes.borrow().ttl_ms_max.max(self.record.ttl_ms_max));
+        if self.expected != expected {
+            let told = timeout(self.config.timeout, store.expect_leases_of(expected.1)).await;
+            if !matches!(told, Ok(Ok(()))) {
+                return false;
+            }
+            self.expected = expected;
+        }
+        true
+    }
+
     /// What is to be in the record and is not.
-    async fn wanted(&self) -> Option<Record> {
+    async fn wanted(&mut self) -> Option<Record> {
+        if !self.tell_longest_lease().await {
+            return None;
+        }
         let mut next = self.record.next();
-        next.ttl_ms_max = next.ttl_ms_max.max(self.wishes.borrow().ttl_ms_max);
+        next.ttl_ms_max = self.expected.1;
+        let right_ms = u64::try_from(self.config.right.as_millis()).unwrap_or(u64::MAX);
+        next.right_ms = next.right_ms.max(right_ms);
         for name in self.register.boards.names() {
             if !next.engines.contains(&name) && self.view.borrow().reached.contains(&name) {
                 next.engines.push(name);
@@ -257,14 +287,6 @@ impl Keeper {
 
     async fn begin_to_serve(&mut self) -> bool {
         let Some(store) = self.register.boards.store(&self.record.active) else { return false };
-        let expected = (self.record.since, self.wishes.borrow().ttl_ms_max);
-        if self.expected != expected {
-            let told = timeout(self.config.timeout, store.expect_leases_of(expected.1)).await;
-            if !matches!(told, Ok(Ok(()))) {
-                return false;
-            }
-            self.expected = expected;
-        }
         // Whatever term it is in, its commits are judged in this.
         if !matches!(timeout(self.config.timeout, store.ping()).await, Ok(Ok(_))) {
             return false;
@@ -291,7 +313,7 @@ impl Keeper {
             }
             return false;
         }
-        let is_late = self.since.elapsed() > self.config.right * MOVER_RIGHTS;
+        let is_late = self.since.elapsed() > self.record.right() * MOVER_RIGHTS;
         if self.moving.is_none() && (moving.mover == self.register.node || is_late) {
             let carrier = Carrier {
                 register: Register { boards: self.register.boards.clone(), node: self.register.node.clone() },
@@ -326,9 +348,14 @@ impl Keeper {
         let from = self.truth().filter(|_| !stopped);
         let active = engine.to_owned();
         if from.as_deref() == Some(engine) {
-            return Record { active, phase: Phase::Serving, since: next.epoch, ..next };
+            // As if it had not been left: what is known of its states and its events holds.
+            return Record { active, phase: Phase::Serving, ..next };
         }
-        let phase = Phase::Moving(Move { from, mover: self.register.node.clone(), force });
+        let began = match &self.record.phase {
+            Phase::Serving => next.epoch,
+            Phase::Moving(moving) => moving.began,
+        };
+        let phase = Phase::Moving(Move { began, from, mover: self.register.node.clone(), force });
         Record { active, phase, ..next }
     }
 

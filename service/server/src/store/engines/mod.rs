@@ -257,3 +257,6 @@ impl Serving {
 fn after_longest_lease(now: Timestamp, record: &Record) -> Timestamp {
     now.plus_ms(record.ttl_ms_max + 2 * CLOCK_BOUND_MS)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! What the nodes of an engine set agree on, and how it is written down in each engine.
 
+use std::time::Duration;
+
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,8 @@ pub(super) struct Record {
     pub since: u64,
     /// The longest lease of any node, in ms.
     pub ttl_ms_max: u64,
+    /// The longest that any node relies on what it has seen, in ms. None does for longer.
+    pub right_ms: u64,
     /// By the active engine's clock: until then nothing new is granted, for leases of the engine before may be live.
     pub hold_off_until: Timestamp,
     /// By the active engine's clock: until then leases of the engine before may be live, and grants go on all the same.
@@ -40,6 +44,8 @@ pub(super) enum Phase {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Move {
+    /// The epoch in which the engine before stopped serving: moves that it is the same of, whereto and however, are one.
+    pub began: u64,
     /// The engine whose leases are carried over. `None`: it does not answer, they are waited for.
     pub from: Option<String>,
     /// The node that does it, unless it dies.
@@ -58,6 +64,7 @@ impl Record {
             phase: Phase::Serving,
             since: 0,
             ttl_ms_max: 0,
+            right_ms: 0,
             hold_off_until: Timestamp::default(),
             forced_until: Timestamp::default(),
             events_from: String::new(),
@@ -80,6 +87,10 @@ impl Record {
     /// So many of the deciders that any two such groups share one.
     pub(super) fn majority(&self) -> usize {
         self.deciders().len() / 2 + 1
+    }
+
+    pub(super) fn right(&self) -> Duration {
+        Duration::from_millis(self.right_ms)
     }
 
     pub(super) fn is_serving(&self) -> bool {

@@ -139,6 +139,7 @@ impl<B: Boards> Register<B> {
     /// # Errors
     /// When too few engines answer, or others propose too often. Then `proposed` may be decided yet.
     pub(super) async fn decide(&self, known: &Record, proposed: &Record) -> Result<Record, NoMajority> {
+        debug_assert_eq!(proposed.epoch, known.epoch + 1, "it is the successor of another record");
         let mut count = 1;
         for round in 0..TRIES {
             if round > 0 {

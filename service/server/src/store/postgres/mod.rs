@@ -12,6 +12,7 @@ pub(super) mod sessions;
 mod statements;
 pub(super) mod wake_ups;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -33,7 +34,7 @@ use super::dump::{page_of, read_place};
 use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use super::{
     Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, Scope, StoreError, Term, WakeUp,
+    LoggedEvent, Page, Scope, StoreError, Stored, Term, Version, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -204,7 +205,6 @@ impl LockStore for PostgresStore {
     async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| self.unavailable(&error);
         let mut connection = self.lend_of(&self.locking).await?;
-        connection.begin().await.map_err(unavailable)?;
         match lock_and_load(&mut connection, addresses).await {
             Ok(loaded) => Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) }))),
             Err(error) if is_known_not_committed(&error) => {
@@ -388,10 +388,22 @@ fn is_of_standby(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| code == "25006" || code == "55000")
 }
 
+/// Begins a transaction that has locked every row it has read.
 async fn lock_and_load(connection: &mut Session, addresses: &[Address]) -> Result<Loaded, sqlx::Error> {
-    fetch(connection, statements::LOCK, addresses).await?;
-    // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
-    read_loaded(&fetch(connection, statements::LOAD, addresses).await?)
+    loop {
+        connection.begin().await?;
+        let locked = fetch(connection, statements::LOCK, addresses).await?;
+        // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
+        let loaded = read_loaded(&fetch(connection, statements::LOAD, addresses).await?)?;
+        let is_there = |(_, stored): &(&Address, &Stored)| stored.version != Version::ABSENT;
+        let there = addresses.iter().zip(&loaded.states).filter(is_there).map(|(address, _)| address);
+        if there.collect::<HashSet<_>>().len() == locked.len() {
+            return Ok(loaded);
+        }
+        // Somebody has made a row in between. To lock it now would be out of the order of the keys: two could wait for
+        // each other.
+        connection.begin_again().await?;
+    }
 }
 
 async fn fetch(

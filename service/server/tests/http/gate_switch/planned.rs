@@ -15,7 +15,7 @@ async fn what_was_begun_before_a_switch_goes_on_where_it_lives() {
     let [one, other] = [&nodes[0].node, &nodes[1].node];
     assert_eq!(
         status(one).await,
-        json!({ "active": "redis", "phase": "serving", "epoch": 0, "second": "postgres", "engines": [
+        json!({ "active": "redis", "phase": "serving", "epoch": 1, "second": "postgres", "engines": [
             { "name": "redis", "kind": "redis", "answers": true },
             { "name": "postgres", "kind": "postgres", "answers": true },
         ] })
@@ -117,7 +117,7 @@ async fn nothing_can_be_switched_to_that_does_not_answer_or_is_not_there() {
     let stopped = json!({ "engine": "postgres", "stopped": true });
     switch(&wired.node, stopped).await.assert_problem(400, "invalid-request");
     assert_eq!(switch(&wired.node, json!({ "engine": "redis" })).await.status, 200);
-    assert_eq!(status(&wired.node).await["epoch"], 0);
+    assert_eq!(status(&wired.node).await["epoch"], 1);
     world.postgres.kill9();
     let refused =
         || async { switch(&wired.node, json!({ "engine": "postgres" })).await.code() == "engine-unreachable" };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::super::keeper::{LOOKS_PER_RIGHT, STEPS_MAX, USURPED_EPOCHS};
 use super::super::record::{Move, Phase, Record};
@@ -48,10 +48,14 @@ impl Keeper {
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let doubts = Arc::clone(&self.doubts);
         loop {
+            let began = Instant::now();
             self.steps().await;
-            let pause = if self.record.is_serving() { self.right / LOOKS_PER_RIGHT } else { self.right / 20 };
+            let soon = self.right / 20;
+            let every = if self.record.is_serving() { self.right / LOOKS_PER_RIGHT } else { soon };
+            // A look that waited for an engine in vain has taken a part of the right already.
+            let next = (began + every).max(Instant::now() + soon);
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep_until(next) => {}
                 () = doubts.notified() => {}
                 Some(order) = orders.recv() => {
                     let answer = self.obey(&order).await;
@@ -87,15 +91,26 @@ impl Keeper {
 
     fn adopt(&mut self, record: Record) {
         let (epoch, active, is_by_force) = (record.epoch, &record.active, record.by_force);
-        match (record.is_serving(), self.record.is_serving()) {
-            (false, _) => tracing::warn!(epoch, active, is_by_force, "SWITCH of the gate: nothing new is claimed yet"),
-            (true, false) => tracing::warn!(epoch, active, is_by_force, "SWITCH of the gate: operations are claimed"),
-            (true, true) => tracing::warn!(epoch, active, is_by_force, "the gate's engines have decided"),
+        let is_same = record.is_serving() && self.record.is_serving() && record.since == self.record.since;
+        match record.is_serving() {
+            false => tracing::warn!(epoch, active, is_by_force, "SWITCH of the gate: nothing new is claimed yet"),
+            true if !is_same => {
+                tracing::warn!(epoch, active, is_by_force, "SWITCH of the gate: operations are claimed")
+            }
+            true if is_by_force && !self.record.by_force => {
+                tracing::warn!(epoch, active, "SWITCH of the gate: it goes on without the other engine");
+            }
+            true => {}
         }
-        self.standing.borrow().right.end();
+        let mut right = Arc::clone(&self.standing.borrow().right);
+        // If it is the same, the right goes on: nothing is decided about the engine.
+        if !is_same {
+            right.end();
+            right = Arc::default();
+        }
         self.since = Instant::now();
         self.record = record;
-        self.standing.send_replace(Arc::new(Standing::of(self.record.clone(), &self.register.boards)));
+        self.standing.send_replace(Arc::new(Standing::of(self.record.clone(), right, &self.register.boards)));
     }
 
     /// Proposes the record's successor, and goes by what is decided.
@@ -115,15 +130,21 @@ impl Keeper {
             // Until then some node may rely on the record before. One node after the other, so that they do not disturb each
             // other.
             let rights = if moving.mover == self.register.node { 1 } else { 2 };
-            if self.since.elapsed() < self.right * rights + GUARD {
+            if self.since.elapsed() < self.record.right() * rights + GUARD {
                 return false;
             }
             return self.decide(Record { phase: Phase::Serving, ..self.record.next() }).await;
         }
         if let Some(active) = looked.reached(&self.record.active) {
-            self.standing.borrow().right.extend(self.right, looked.began, active.at, active.shown);
+            // Whoever waits for it to end goes by the record.
+            let length = self.right.min(self.record.right());
+            self.standing.borrow().right.extend(length, looked.began, active.at, active.shown);
             // Whoever waits for it sees the right only now.
             self.standing.send_modify(|_| {});
+        }
+        let right_ms = u64::try_from(self.right.as_millis()).unwrap_or(u64::MAX);
+        if self.record.right_ms < right_ms {
+            return self.decide(Record { right_ms, ..self.record.next() }).await;
         }
         false
     }
@@ -149,7 +170,8 @@ impl Keeper {
             }
             return Ok(());
         }
-        let phase = Phase::Moving(Move { from: None, mover: self.register.node.clone(), force: *force });
+        let (began, mover) = (next.epoch, self.register.node.clone());
+        let phase = Phase::Moving(Move { began, from: None, mover, force: *force });
         let next = Record { active: engine.clone(), phase, since: next.epoch, by_force: false, ..next };
         if self.is_reached(&active) {
             self.decide(next).await;

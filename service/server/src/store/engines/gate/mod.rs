@@ -40,7 +40,7 @@ pub struct Standing {
     record: Record,
     /// The active engine is the first of the two.
     is_first: bool,
-    right: Right,
+    right: Arc<Right>,
 }
 
 /// Where the gate stands, as one node sees it.
@@ -70,7 +70,7 @@ impl GateEngines {
             timeout: answer_max.min(right / 6),
         };
         let record = Record::first(&boards.names());
-        let (standing, stood) = watch::channel(Arc::new(Standing::of(record.clone(), &boards)));
+        let (standing, stood) = watch::channel(Arc::new(Standing::of(record.clone(), Arc::default(), &boards)));
         let (reached, seen) = watch::channel(HashSet::new());
         let (orders, ordered) = mpsc::channel(1);
         let doubts = Arc::new(Notify::new());
@@ -142,9 +142,9 @@ impl GateEngines {
 }
 
 impl Standing {
-    fn of(record: Record, boards: &GateBoards) -> Self {
+    fn of(record: Record, right: Arc<Right>, boards: &GateBoards) -> Self {
         let is_first = boards.all[0].name == record.active;
-        Self { record, is_first, right: Right::default() }
+        Self { record, is_first, right }
     }
 
     /// Whether the active engine is the first of the two.

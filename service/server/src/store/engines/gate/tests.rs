@@ -30,7 +30,7 @@ async fn from_the_first_all_claim_in_the_first_engine_and_no_look_at_the_other_i
         assert_eq!(claims_in(&node).await, "one");
         let standing = node.standing();
         assert!(standing.is_first() && !standing.was_switched() && !standing.is_by_force());
-        assert_eq!(node.status().epoch, 0);
+        assert_eq!(node.status().epoch, 1);
     }
 }
 

@@ -1,0 +1,59 @@
+//! That all nodes use the same engine, and that there is always a way on.
+
+use std::time::Duration;
+
+use latchgate_core::lock::Outcome;
+use tokio::time::timeout;
+
+use super::world::{LONG, Line, Node, RIGHT, World, config};
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_start_at_once_agree() {
+    for engines in [&["a", "b"][..], &["a", "b", "c"]] {
+        let mut world = World::default();
+        let mut reversed = engines.to_vec();
+        reversed.reverse();
+        let all = [world.wires(engines), world.wires(engines), world.wires(&reversed)];
+        let nodes = futures::future::join_all(all.map(|wires| Node::open(wires, config()))).await;
+        let active: Vec<String> = nodes.iter().flatten().map(|node| node.record().active).collect();
+        assert!(active.windows(2).all(|pair| pair[0] == pair[1]), "{active:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mover_whose_move_was_called_off_decides_nothing() {
+    let mut world = World::default();
+    let engines = ["a", "b", "c"];
+    let (slow, quick) = (world.node(&engines).await, world.node(&engines).await);
+    slow.granted("k", "held").await;
+    slow.wire("b").set(Line::HungAt("begin_term"));
+    slow.order("b").await;
+    // It has carried everything over.
+    slow.wire("b").until_stuck().await;
+    quick.wire("c").set(Line::HungAt("dump"));
+    quick.order("c").await;
+    slow.until_record(|record| record.active == "c").await;
+    slow.wire("b").set(Line::Open);
+    tokio::time::sleep(RIGHT).await;
+    quick.wire("c").set(Line::Open);
+    quick.until_serving("c").await;
+    slow.until_serving("c").await;
+    assert!(matches!(slow.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_can_be_called_off_and_the_old_engine_goes_on() {
+    let mut world = World::with_terms("a");
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    node.order("b").await;
+    assert!(!node.record().is_serving());
+    node.order("a").await;
+    node.until_serving("a").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+    node.granted("other", "next").await;
+    // And once more, to its end.
+    node.order("b").await;
+    node.until_serving("b").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
