@@ -1,6 +1,7 @@
--- The document by which the nodes of an engine set agree, in one row: see store/board.rs. No row: none was ever written.
+-- The documents by which nodes agree, each in one row: those of an engine set of locks, `locks`, and those of the gate on two
+-- stores, `gate`. See store/board.rs. No row: none was ever written.
 create table boards (
-    one     boolean primary key default true check (one),
+    name    text primary key,
     -- At random with every write.
     version bigint not null,
     text    text not null

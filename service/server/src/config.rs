@@ -64,8 +64,8 @@ pub struct StoreArgs {
     pub locks_direct: Vec<String>,
 
     /// How long a node of an engine set uses the active engine after it has seen that this is the one, in ms. A switch
-    /// takes as long as the longest of any node's, and then as long as the locks take to be carried over. At least three
-    /// times --store-timeout-ms.
+    /// takes as long as the longest of any node's, and then as long as the locks take to be carried over. The same for the
+    /// gate's two stores. At least three times --store-timeout-ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_ENGINE_RIGHT_MS", default_value_t = 3_000)]
     pub engine_right_ms: u64,
 
@@ -419,6 +419,8 @@ impl ServeArgs {
         GateLimits {
             command_max: Duration::from_millis(self.store.gate_timeout_ms),
             waiters_max: self.waiters_per_shard,
+            right: Duration::from_millis(self.store.engine_right_ms),
+            look_max: Duration::from_millis(self.store.store_timeout_ms),
         }
     }
 

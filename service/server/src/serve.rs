@@ -13,15 +13,15 @@ use crate::engines::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT, Opened, a
 use crate::http::{self, Context, ServerLimits};
 use crate::runtime::Locks;
 use crate::runtime::operations::Operations;
-use crate::store::LockStore;
-use crate::store::engines::EngineSet;
+use crate::store::engines::{EngineSet, active_of};
 use crate::store::gate::GateStore;
 use crate::store::gate::late::{GateOpener, LateGateStore};
 use crate::store::gate::postgres::PostgresGateStore;
-use crate::store::gate::redis::RedisGateStore;
+use crate::store::gate::redis::{RedisGateConfig, RedisGateStore};
 use crate::store::gate::sqlite::SqliteGateStore;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
+use crate::store::{Board, LockStore};
 use crate::telemetry;
 
 /// Runs a node until it is told to stop.
@@ -60,6 +60,10 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
 
 /// File descriptors kept for the stores, files and listeners.
 const DESCRIPTORS_KEPT: u64 = 200;
+
+/// How often the board of the store beside the gate's Redis is asked for at the start, and the pause in between.
+const BOARD_TRIES: u32 = 20;
+const BOARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Raises the limit of open files as far as it goes, and returns how many connections fit under it: clients must not
 /// take the descriptors that a reconnect to the store needs.
@@ -147,7 +151,7 @@ async fn open(args: &ServeArgs) -> anyhow::Result<(Opened, Option<Arc<EngineSet>
     Ok((Opened { locks, gate }, Some(set)))
 }
 
-fn redis_gate(args: &ServeArgs, engine: &LocksEngine) -> Option<crate::store::gate::redis::RedisGateConfig> {
+fn redis_gate(args: &ServeArgs, engine: &LocksEngine) -> Option<RedisGateConfig> {
     match &engine.kind {
         LocksKind::Redis(config) => Some(args.store.redis_gate(&config.url)),
         LocksKind::Sqlite(_) | LocksKind::Postgres(_) => None,
@@ -197,7 +201,7 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateS
     let opening = async {
         let (primary, second): (Arc<dyn GateStore>, Option<Arc<dyn GateStore>>) = match engine {
             GateEngine::BesideTheLocks => (beside.context("the gate has no place beside these locks")?, None),
-            GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?), beside),
+            GateEngine::Redis(config) => (redis_beside(config, beside.as_ref()).await?, beside),
             GateEngine::Postgres(config) => {
                 if args.migrate {
                     PostgresStore::migrate(&config).await?;
@@ -209,6 +213,37 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateS
         Operations::start(primary, second, secret, args.gate_limits()).await
     };
     tokio::time::timeout(OPEN_TIMEOUT, opening).await.context("the gate's store does not answer")?
+}
+
+/// The gate's Redis. If new operations are claimed in the store beside it, it need not answer.
+async fn redis_beside(
+    config: RedisGateConfig,
+    beside: Option<&Arc<dyn GateStore>>,
+) -> anyhow::Result<Arc<dyn GateStore>> {
+    let board = match beside {
+        Some(beside) => board_of(beside).await,
+        None => None,
+    };
+    let active = board.and_then(|board| active_of(&board.text));
+    if active.is_none_or(|active| active == "redis") {
+        return Ok(Arc::new(RedisGateStore::open(&config).await?));
+    }
+    let open: GateOpener = Arc::new(move || {
+        let config = config.clone();
+        Box::pin(async move { Ok(Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>) })
+    });
+    Ok(Arc::new(LateGateStore::new("redis", false, open)))
+}
+
+/// A store that is one of several may have to be opened first.
+async fn board_of(store: &Arc<dyn GateStore>) -> Option<Board> {
+    for _ in 0..BOARD_TRIES {
+        if let Ok(board) = store.board().await {
+            return Some(board);
+        }
+        tokio::time::sleep(BOARD_PAUSE).await;
+    }
+    None
 }
 
 fn greet(address: std::net::SocketAddr, args: &ServeArgs, store_name: &str) {

@@ -12,6 +12,7 @@ use super::body;
 use super::locks::answers::json;
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared};
+use crate::store::engines::gate::GateStatus;
 use crate::store::engines::{EngineSet, EngineSetStatus, EngineStatus, SwitchFailure};
 
 /// How long a switch is waited for: as long as a long poll.
@@ -60,11 +61,21 @@ pub struct EngineAnswer {
 
 #[derive(Serialize, ToSchema)]
 pub struct GateEngines {
-    /// The kind of store that operations live in.
-    active: &'static str,
-    /// The kind of store that has durable operations, and takes over those of the outage mode `fallback`.
+    /// The engine that new operations are claimed in, or will be. Engines of the gate are called by their kinds.
+    active: String,
+    /// `serving`; `moving`, while nothing new is claimed because nodes may still rely on the engine before; `unconfirmed`,
+    /// while this node does not know whether it may claim in the active engine.
+    phase: &'static str,
+    /// Counts what the nodes have decided; 0 where there is one engine.
+    epoch: u64,
+    /// An engine was left, or is done without, by force: while it does not answer, operations that it knows may run again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    by_force: bool,
+    /// The engine that has durable operations, and takes over those of the outage mode `fallback`.
     #[serde(skip_serializing_if = "Option::is_none")]
     second: Option<&'static str>,
+    /// The first is active until all nodes are switched to the other.
+    engines: Vec<EngineAnswer>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -81,6 +92,18 @@ pub struct SwitchRequest {
     /// answer; then nothing new is granted until the longest lease has run out.
     #[serde(default)]
     stopped: bool,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GateSwitchRequest {
+    /// The kind of the store to claim new operations in from now on.
+    #[schema(example = "postgres")]
+    engine: String,
+    /// Do so though the other engine does not answer: operations that are in progress or done there may run again, and each
+    /// pre that may go says `degraded` until the other engine answers again.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Which engines there are, and which are in use.
@@ -124,6 +147,30 @@ pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<R
     Ok(json(&answer(&context)))
 }
 
+/// Have all nodes claim new operations in the other store of the gate.
+///
+/// Each operation goes on living where it was claimed; a pre looks there first. Nothing new is claimed for some seconds,
+/// until no node can rely on the engine before. Returns when this node claims in the new one, or after 50 s with how it
+/// stands.
+#[utoipa::path(
+    post, path = "/v1/admin/engines/gate", tag = "admin",
+    request_body(content = GateSwitchRequest),
+    responses(
+        (status = 200, description = "Decided; `phase` tells whether it is done.", body = EnginesAnswer),
+        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`engines-undecided`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = context.body(body).await?;
+    let request: GateSwitchRequest = body::parse(&body)?;
+    let switched = context.operations.switch(&request.engine, request.force, PATIENCE).await;
+    switched.map_err(|failure| refused(&failure))?;
+    Ok(json(&answer(&context)))
+}
+
 fn refused(failure: &SwitchFailure) -> Problem {
     let code = match failure {
         SwitchFailure::UnknownEngine => Code::UnknownEngine,
@@ -140,21 +187,33 @@ fn refused(failure: &SwitchFailure) -> Problem {
 }
 
 fn answer(context: &Context) -> EnginesAnswer {
-    let (active, second) = context.operations.store_names();
-    let gate = GateEngines { active, second };
     let locks = context.engines.as_deref().map_or_else(|| only(context), |set| of_set(context, set));
-    EnginesAnswer { locks, gate }
+    EnginesAnswer { locks, gate: of_gate(context) }
+}
+
+fn of_gate(context: &Context) -> GateEngines {
+    let GateStatus { epoch, active, is_serving, is_moving, is_by_force, engines } = context.operations.engines();
+    let phase = phase(is_moving, is_serving);
+    let engines = engines.into_iter().map(engine).collect();
+    GateEngines { active, phase, epoch, by_force: is_by_force, second: context.operations.second_name(), engines }
+}
+
+const fn phase(is_moving: bool, is_serving: bool) -> &'static str {
+    match (is_moving, is_serving) {
+        (true, _) => "moving",
+        (false, true) => "serving",
+        (false, false) => "unconfirmed",
+    }
+}
+
+fn engine(EngineStatus { name, kind, answers, trouble }: EngineStatus) -> EngineAnswer {
+    EngineAnswer { name, kind, answers, trouble }
 }
 
 fn of_set(context: &Context, set: &EngineSet) -> LocksEngines {
     let EngineSetStatus { epoch, active, is_serving, moving_from, is_moving, hold_off_ms, forced_ms, engines } =
         set.status();
-    let phase = match (is_moving, is_serving && context.locks.is_ready()) {
-        (true, _) => "moving",
-        (false, true) => "serving",
-        (false, false) => "unconfirmed",
-    };
-    let engine = |EngineStatus { name, kind, answers, trouble }| EngineAnswer { name, kind, answers, trouble };
+    let phase = phase(is_moving, is_serving && context.locks.is_ready());
     let engines = engines.into_iter().map(engine).collect();
     LocksEngines { active, phase, epoch, moving_from, hold_off_ms, forced_ms, engines }
 }

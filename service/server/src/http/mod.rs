@@ -128,6 +128,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
         .route("/v1/admin/engines", routing::get(admin::engines))
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
+        .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/metrics", routing::get(metrics::metrics))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))

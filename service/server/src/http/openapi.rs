@@ -52,6 +52,7 @@ use super::{admin, locks, metrics, multilocks, operations, status};
         operations::list,
         admin::engines,
         admin::switch_locks,
+        admin::switch_gate,
         status::healthz,
         status::readyz,
         metrics::metrics,

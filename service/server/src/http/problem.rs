@@ -373,8 +373,9 @@ impl Code {
                 "unknown-engine",
                 StatusCode::NOT_FOUND,
                 "There is no such engine",
-                "No engine of the set has this name. Nothing was done.",
-                "GET /v1/admin/engines names them; they are those of `--locks`.",
+                "No engine of the locks, or of the gate, has this name. Nothing was done.",
+                "GET /v1/admin/engines names them: those of the locks are those of `--locks`, those of the gate are called by \
+                 their kinds.",
             ),
             Self::EngineUnreachable => (
                 "engine-unreachable",
@@ -387,8 +388,11 @@ impl Code {
                 "engine-in-doubt",
                 StatusCode::CONFLICT,
                 "The active engine may still be in use",
-                "The active engine does not answer this node. Of two engines, nobody can tell one that is dead from one that                  this node is cut off from, and another node may use it. Nothing was done.",
-                "If it is only this node, ask another. If the engine is dead, make sure that it stays so (stop it, or cut it                  off from all nodes) and repeat the call with `\"stopped\": true`. With three engines the nodes find out by                  themselves.",
+                "The active engine does not answer this node. Of two engines, nobody can tell one that is dead from one that \
+                 this node is cut off from, and another node may use it. Nothing was done.",
+                "If it is only this node, ask another. If the engine is dead, make sure that it stays so (stop it, or cut it \
+                 off from all nodes) and repeat the call: for the locks with `\"stopped\": true`, for the gate with \
+                 `\"force\": true`. With three engines of locks the nodes find out by themselves.",
             ),
             Self::EngineNotStopped => (
                 "engine-not-stopped",

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Shelf, Stamp, State, step};
 use latchgate_core::{App, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
@@ -112,6 +112,71 @@ impl Gate {
             }
         }
         Err(StoreError::Contended("for this operation"))
+    }
+
+    /// Applies a command to an operation that lives here: one that has a record, and that is not vacant. `None` if it does
+    /// not, or no longer does: then nothing was written.
+    ///
+    /// # Errors
+    /// As those of [`Gate::apply`].
+    pub async fn apply_if_living(
+        &self,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<Option<Told>, StoreError> {
+        let deadline = self.deadline();
+        let mut seen = self.load(address, deadline).await?;
+        for _ in 0..TRIES_MAX {
+            let now = self.now(deadline).await?;
+            let Some(stored) = seen.as_ref().filter(|stored| is_living(&stored.record, now)) else { return Ok(None) };
+            let step = step(Some(stored.record.clone()), command.clone(), now);
+            if !step.changed {
+                return Ok(Some(Told { outcome: step.outcome, now }));
+            }
+            let change = Change { expected: stored.version, record: step.record.as_ref(), wakes: step.wakes };
+            match self.replace(now, address, change, deadline).await {
+                Ok(Written::Done) => return self.answer_in_time(step.outcome).map(Some),
+                Ok(Written::Exists(_) | Written::Moved) => seen = self.load(address, deadline).await?,
+                Ok(Written::ClockOff) => {}
+                Err(StoreError::OutcomeUnknown(reason)) => {
+                    return self.look_whether_done(address, command, reason, deadline).await.map(Some);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Contended("for this operation"))
+    }
+
+    /// The record of an operation that lives here.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn find(&self, address: &OperationAddress) -> Result<Option<Stored>, StoreError> {
+        let deadline = self.deadline();
+        let stored = self.load(address, deadline).await?;
+        let now = self.now(deadline).await?;
+        Ok(stored.filter(|stored| is_living(&stored.record, now)))
+    }
+
+    /// Whatever is remembered of an operation.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn remembered(&self, address: &OperationAddress) -> Result<Option<Stored>, StoreError> {
+        self.load(address, self.deadline()).await
+    }
+
+    /// Has a record that has not changed since no longer count as claimed because the primary was away; returns whether it
+    /// did.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn settle(&self, address: &OperationAddress, stored: &Stored) -> Result<bool, StoreError> {
+        let deadline = self.deadline();
+        let now = self.now(deadline).await?;
+        let record = OperationRecord { claimed_in: Shelf::Primary, ..stored.record.clone() };
+        let change = Change { expected: stored.version, record: Some(&record), wakes: false };
+        Ok(matches!(self.replace(now, address, change, deadline).await?, Written::Done))
     }
 
     /// The record of an operation that counts: not one whose time is over, nor one that was forgotten.
@@ -273,6 +338,11 @@ impl Gate {
         }
         Ok(Told { outcome, now })
     }
+}
+
+/// Whether somebody holds the operation, or nobody may.
+fn is_living(record: &OperationRecord, now: Timestamp) -> bool {
+    record.state() != State::Vacant && !record.is_gone(now)
 }
 
 enum Written {

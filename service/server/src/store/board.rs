@@ -1,7 +1,12 @@
-//! The board: the document by which the nodes of an engine set agree on which of their stores is active. Each store keeps one
-//! of its own, beside the states and apart from them: no state, no listing and no collection knows of it.
+//! The board: the document by which nodes agree on which of their stores is active: those of an engine set on that of the
+//! locks, those of a gate on two stores on that of new operations. Each store keeps one of its own for either, beside what
+//! else it keeps and apart from it: no listing and no collection knows of it.
 
 use latchgate_core::Timestamp;
+
+/// The names of boards in stores that may have both.
+pub(super) const LOCKS: &str = "locks";
+pub(super) const GATE: &str = "gate";
 
 /// The document as one store keeps it. It is replaced as a whole, under "the version is still the one I saw".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

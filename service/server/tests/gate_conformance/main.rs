@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod boards;
 mod contention;
+mod living;
 mod outages;
 mod table;
 mod verbs;

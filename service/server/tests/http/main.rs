@@ -9,6 +9,7 @@ mod client;
 mod engines;
 mod fail_over;
 mod gate_nodes;
+mod gate_switch;
 mod history;
 mod hold_off;
 mod interventions;

@@ -22,7 +22,7 @@ async fn a_board_is_read_while_somebody_has_its_row_locked_and_a_write_gives_up(
     let store = open(&config).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();
     sqlx::query("begin").execute(&mut other).await.unwrap();
-    let theirs = "insert into boards (version, text) values (1, 'theirs')";
+    let theirs = "insert into boards (name, version, text) values ('locks', 1, 'theirs')";
     sqlx::query(theirs).execute(&mut other).await.unwrap();
     assert_eq!(store.board().await.unwrap().version, 0);
     let told = store.write_board(0, "ours").await;
@@ -46,7 +46,8 @@ async fn a_write_that_has_waited_for_one_that_is_undone_is_made() {
     let world = World::of(open(&config).await);
     let mut other = PgConnection::connect(&config.url).await.unwrap();
     let mut expected = 0;
-    for theirs in ["insert into boards (version, text) values (1, '')", "update boards set version = 1"] {
+    for theirs in ["insert into boards (name, version, text) values ('locks', 1, '')", "update boards set version = 1"]
+    {
         sqlx::query("begin").execute(&mut other).await.unwrap();
         sqlx::query(theirs).execute(&mut other).await.unwrap();
         let write = tokio::spawn({

@@ -34,7 +34,7 @@ pub struct PreAnswer {
     lease_until: Option<String>,
     /// False: the store does not answer, you asked for `open`, and nobody keeps others from doing it too.
     guarded: bool,
-    /// Claimed in the second store, because the first does not answer.
+    /// Claimed in one of the gate's two stores without a look into the other, because that does not answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
     /// The lease of an earlier attempt passed: it may have done part of the work.
@@ -167,9 +167,9 @@ pub struct OperationAnswer {
     on_expiry: &'static str,
     /// `fast` or `durable`.
     durability: &'static str,
-    /// `primary` or `fallback`: in which of the gate's stores it was claimed.
+    /// `fallback`: it was claimed in the second store because the first did not answer. Else `primary`.
     claimed_in: &'static str,
-    /// It was claimed in the second store because the first did not answer.
+    /// `claimed_in` is `fallback`: what the first store knows of it is not in here yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
     /// How many attempts that had been superseded reported a success all the same: so often the work may have been done

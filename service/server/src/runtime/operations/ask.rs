@@ -53,7 +53,7 @@ pub enum PreTold {
         reentry: bool,
         /// The same attempt asked before, and has this stamp already.
         repeated: bool,
-        /// Claimed in the second store, because the first is away.
+        /// Claimed in one store while the other could not be asked.
         degraded: bool,
     },
     /// The caller may do it, and nobody keeps others from doing it too.

@@ -1,16 +1,19 @@
 //! The gate as a node runs it: waiting, outages, two stores.
 //!
 //! The primary store serves what need not be durable. The second, if there is one, is the SQL store of the locks: it has
-//! the durable records, and takes over from a primary that is away for those who ask for that (`fallback`).
+//! the durable records, and takes over from a primary that is away for those who ask for that (`fallback`). All nodes can
+//! be switched to claim new operations in the second store, and back.
 
 mod ask;
 mod batch;
 mod outage;
+mod pre;
 mod stamp;
+mod switched;
 mod waits;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use latchgate_core::App;
 use latchgate_core::gate::{
@@ -19,22 +22,23 @@ use latchgate_core::gate::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::ask::{BatchTold, OnOutage, PostAsk, PreAsk, PreTold, Shown, ShownPage, Told};
-use self::outage::{Outage, Primary};
+use self::outage::Outage;
 pub use self::stamp::StampText;
 use self::stamp::{Home, Presented, Signer, Unguarded};
 use self::waits::Waits;
-use crate::runtime::gate::{Bounds, Gate, fresh_stamp};
+use crate::runtime::gate::{Bounds, Gate};
 use crate::runtime::{Answer, Failure};
 use crate::store::StoreError;
+use crate::store::engines::gate::GateEngines;
 use crate::store::gate::{Filter, GateStore, ListError};
 
 /// A waiting pre looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often a pre goes from the fallback store back to a primary that comes and goes.
-const PRE_ROUNDS_MAX: usize = 3;
 /// How often finished records are removed, and how many at a time.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 const EXPIRE_MAX: usize = 1_000;
+/// How long a node waits at its start to learn which store is active.
+const START_WAIT: Duration = Duration::from_secs(2);
 
 /// How much the gate of a node takes on.
 #[derive(Clone, Debug)]
@@ -42,11 +46,19 @@ pub struct GateLimits {
     /// Longest time for one command's dealings with a store.
     pub command_max: Duration,
     pub waiters_max: usize,
+    /// How long a node claims in a store after it has seen that this is the active one, and the longest time for that.
+    pub right: Duration,
+    pub look_max: Duration,
 }
 
 impl Default for GateLimits {
     fn default() -> Self {
-        Self { command_max: Duration::from_millis(450), waiters_max: 50_000 }
+        Self {
+            command_max: Duration::from_millis(450),
+            waiters_max: 50_000,
+            right: Duration::from_secs(3),
+            look_max: Duration::from_millis(800),
+        }
     }
 }
 
@@ -61,6 +73,8 @@ pub struct Operations {
 struct Inner {
     primary: Side,
     second: Option<Side>,
+    /// Which of the two has new operations.
+    engines: Option<GateEngines>,
     outage: Outage,
     signer: Signer,
     limits: GateLimits,
@@ -107,14 +121,24 @@ impl Operations {
             }));
             Ok(Side { gate: Gate::new(store, bounds), waits })
         };
+        // They are told apart by their kinds.
+        let other = second.as_ref().filter(|second| second.name() != primary.name());
+        let engines = other.map(|second| {
+            GateEngines::start([Arc::clone(&primary), Arc::clone(second)], limits.right, limits.look_max)
+        });
         let primary = side(primary).await?;
         let second = match second {
             Some(store) => Some(side(store).await?),
             None => None,
         };
+        if let Some(engines) = &engines {
+            // Without it the node starts all the same, and claims nothing yet.
+            let _ = engines.confirmed_within(START_WAIT).await;
+        }
         let inner = Arc::new(Inner {
             primary,
             second,
+            engines,
             outage: Outage::default(),
             signer: Signer::new(secret),
             limits,
@@ -128,66 +152,6 @@ impl Operations {
     /// Ends all waits.
     pub fn close(&self) {
         self.inner.closing.cancel();
-    }
-
-    /// May I do it?
-    ///
-    /// # Errors
-    /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
-    pub async fn pre(&self, app: &App, ask: PreAsk) -> Answer<PreTold> {
-        let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id: ask.fingerprint.id };
-        let mut claim = Claim {
-            operation: ask.operation.clone(),
-            sha256: ask.fingerprint.sha256,
-            checked: ask.checked,
-            stamp: fresh_stamp(),
-            attempt_id: ask.attempt_id.clone(),
-            lease_ms: ask.lease_ms,
-            on_expiry: ask.on_expiry,
-            durability: ask.durability,
-            shelf: Shelf::Primary,
-            waits_until: None,
-        };
-        let wait = Wait { asked: Instant::now(), patience: ask.wait };
-        if let (Durability::Durable, Some(second)) = (ask.durability, &inner.second) {
-            if let Some(refused) = inner.refused_in_front(&address, &claim, wait).await {
-                return Ok(refused);
-            }
-            return inner.pre_on(second, Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
-        }
-        if ask.durability == Durability::Durable && !inner.primary.gate.store().is_durable() {
-            return Err(Failure::NoDurableStore);
-        }
-        let mut may_be_in_second = false;
-        for _ in 0..PRE_ROUNDS_MAX {
-            let error = match inner.pre_on_primary(&address, &claim, wait, may_be_in_second).await {
-                Ok(told) => return Ok(told),
-                // It answers: that is no outage.
-                Err(Broken::Store(error @ StoreError::Contended(_))) => return Err(failure_of(error)),
-                Err(Broken::Store(error)) => error,
-                Err(broken) => return Err(broken.failure()),
-            };
-            inner.outage.begin(&error);
-            match (ask.on_outage, &inner.second) {
-                (OnOutage::Fallback, Some(second)) => {
-                    // The same stamp: should the claim have reached the primary after all, it is the same attempt.
-                    claim.shelf = Shelf::Fallback;
-                    match inner.pre_on(second, Home::Fallback, &address, claim.clone(), wait).await {
-                        Err(Broken::PrimaryIsBack) => {}
-                        told => return told.map_err(Broken::failure),
-                    }
-                    claim.shelf = Shelf::Primary;
-                    may_be_in_second = true;
-                }
-                // What has to be durable never goes unguarded.
-                (OnOutage::Open, _) if ask.durability == Durability::Fast => {
-                    return Ok(PreTold::Unguarded { stamp: inner.sign(&address, &claim) });
-                }
-                _ => return Err(failure_of(error)),
-            }
-        }
-        Err(Broken::PrimaryIsBack.failure())
     }
 
     /// This is how it ended.
@@ -269,19 +233,8 @@ impl Operations {
     pub async fn get(&self, app: &App, id: OperationId) -> Answer<Option<Shown>> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
-        let in_primary = inner.ask_primary(inner.primary.gate.get(&address)).await;
-        if let Ok(at) = &in_primary
-            && let Some(record) = at.answer.clone()
-        {
-            return Ok(Some(Shown { id, record, now: at.now }));
-        }
-        if let Some(second) = &inner.second {
-            let at = second.gate.get(&address).await.map_err(failure_of)?;
-            if let Some(record) = at.answer {
-                return Ok(Some(Shown { id, record, now: at.now }));
-            }
-        }
-        in_primary.map(|_| None).map_err(failure_of)
+        let at = inner.get(&address).await.map_err(failure_of)?;
+        Ok(at.map(|at| Shown { id, record: at.answer, now: at.now }))
     }
 
     /// A page of records, in an order of the stores' own: the primary's first.
@@ -351,10 +304,9 @@ impl Operations {
         Ok(Told::Outcome { outcome, now: self.inner.primary.gate.clock_now() })
     }
 
-    /// The kinds of the store that operations live in, and of the second.
-    pub fn store_names(&self) -> (&'static str, Option<&'static str>) {
-        let second = self.inner.second.as_ref().map(|side| side.gate.store().name());
-        (self.store_name(), second)
+    /// The kind of the store beside the primary.
+    pub fn second_name(&self) -> Option<&'static str> {
+        self.inner.second.as_ref().map(|side| side.gate.store().name())
     }
 
     pub fn store_name(&self) -> &'static str {
@@ -362,119 +314,7 @@ impl Operations {
     }
 }
 
-/// How long a pre waits, and since when.
-#[derive(Clone, Copy)]
-struct Wait {
-    asked: Instant,
-    patience: Duration,
-}
-
-/// Why a pre has no answer.
-enum Broken {
-    Store(StoreError),
-    Failed(Failure),
-    /// Asked in the fallback store: the primary has come back, and its answer counts.
-    PrimaryIsBack,
-}
-
-impl Broken {
-    fn failure(self) -> Failure {
-        match self {
-            Self::Store(error) => failure_of(error),
-            Self::Failed(failure) => failure,
-            Self::PrimaryIsBack => Failure::OutcomeUnknown("the gate's store comes and goes".to_owned()),
-        }
-    }
-}
-
 impl Inner {
-    /// Asks the primary unless it is away. While it returns, what the second store has of the operation is carried to it
-    /// first; `may_be_in_second`: this very claim may be there.
-    async fn pre_on_primary(
-        &self,
-        address: &OperationAddress,
-        claim: &Claim,
-        wait: Wait,
-        may_be_in_second: bool,
-    ) -> Result<PreTold, Broken> {
-        let state = self.outage.state();
-        if state == Primary::Down {
-            return Err(Broken::Store(is_down()));
-        }
-        if state == Primary::Returning || may_be_in_second {
-            outage::carry_one_back(self, address).await.map_err(Broken::Store)?;
-        }
-        self.pre_on(&self.primary, Home::Primary, address, claim.clone(), wait).await
-    }
-
-    async fn pre_on(
-        &self,
-        side: &Side,
-        home: Home,
-        address: &OperationAddress,
-        mut claim: Claim,
-        wait: Wait,
-    ) -> Result<PreTold, Broken> {
-        let deadline = wait.asked + wait.patience;
-        let mut place = None;
-        if !wait.patience.is_zero() {
-            place = Some(side.waits.join(address).map_err(Broken::Failed)?);
-        }
-        let is_over = || home == Home::Fallback && !self.outage.is_down();
-        loop {
-            if is_over() {
-                return Err(Broken::PrimaryIsBack);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
-            if let Some(place) = &mut place {
-                place.listen();
-            }
-            let told = side.gate.apply(address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
-            let remaining_ms = match told.outcome {
-                // Others are served by the primary already: it decides who may go.
-                Outcome::Go(_) if is_over() => return Err(Broken::PrimaryIsBack),
-                Outcome::Go(go) => {
-                    return Ok(PreTold::Go {
-                        stamp: StampText::guarded(home, go.stamp),
-                        attempt: go.attempt,
-                        lease_ms: go.remaining_ms,
-                        lease_until: go.lease_until,
-                        reentry: go.reentry,
-                        repeated: go.repeated,
-                        degraded: home == Home::Fallback,
-                    });
-                }
-                Outcome::InProgress { remaining_ms, .. } if !left.is_zero() && !self.closing.is_cancelled() => {
-                    remaining_ms
-                }
-                outcome => return Ok(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: told.now }),
-            };
-            let next_look = left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1));
-            if let Some(place) = &mut place {
-                tokio::select! {
-                    () = place.rung() => {}
-                    () = tokio::time::sleep(next_look) => {}
-                    () = self.outage.ended(), if home == Home::Fallback => {}
-                    () = self.closing.cancelled() => {}
-                }
-            }
-        }
-    }
-
-    /// What the primary, in front of the second store, already knows of an operation whose claim must be durable.
-    async fn refused_in_front(&self, address: &OperationAddress, claim: &Claim, wait: Wait) -> Option<PreTold> {
-        let at = self.ask_primary(self.primary.gate.get(address)).await.ok()?;
-        let record = at.answer?;
-        let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
-        match step.outcome {
-            Outcome::Go(_) => None,
-            // It is waited for where its end is told.
-            Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
-            outcome => Some(PreTold::Refused { outcome, waited: wait.asked.elapsed(), now: at.now }),
-        }
-    }
-
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
     async fn put_in_front(&self, address: &OperationAddress) {
         let Some(second) = &self.second else { return };
@@ -499,8 +339,11 @@ impl Inner {
 
     async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Told> {
         let told = match (home, &self.second) {
-            (Home::Durable | Home::Fallback, Some(second)) => self.apply_at_second(second, address, command).await,
-            (Home::Primary, _) | (_, None) => self.ask_primary(self.primary.gate.apply(address, command)).await,
+            (Home::Primary, Some(second)) => self.apply_at_first(second, address, command).await,
+            (Home::Durable | Home::Fallback | Home::Second, Some(second)) => {
+                self.apply_at_second(second, address, command).await
+            }
+            (_, None) => self.ask_primary(self.primary.gate.apply(address, command)).await,
         };
         let told = told.map_err(failure_of)?;
         Ok(Told::Outcome { outcome: told.outcome, now: told.now })
@@ -515,8 +358,6 @@ impl Inner {
         command: &Command,
     ) -> Result<super::gate::Told, StoreError> {
         let here = second.gate.apply(address, command).await;
-        let is_elsewhere =
-            |told: &super::gate::Told| matches!(told.outcome, Outcome::NotFound | Outcome::StampMismatch);
         match here {
             Ok(told) if !is_elsewhere(&told) => Ok(told),
             Ok(_) => self.ask_primary(self.primary.gate.apply(address, command)).await,
@@ -533,6 +374,9 @@ impl Inner {
 
     /// Enters an unguarded run in the ledger: in the primary, or for it in the second store if it is still away.
     async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<Told> {
+        if let Some(told) = self.enter_switched(address, &claim, &post).await? {
+            return Ok(told);
+        }
         let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
         let mut told = self.ask_primary(self.primary.gate.apply(address, &entry)).await;
         if let (Err(StoreError::Unavailable(_)), Some(second)) = (&told, &self.second) {
@@ -572,6 +416,11 @@ impl Unguarded {
             waits_until: None,
         }
     }
+}
+
+/// The attempt is not one of this store's.
+fn is_elsewhere(told: &super::gate::Told) -> bool {
+    matches!(told.outcome, Outcome::NotFound | Outcome::StampMismatch)
 }
 
 fn is_down() -> StoreError {

@@ -1,4 +1,4 @@
-//! Whether the primary store can be relied on.
+//! Whether the primary store can be relied on, and what has to be put right when it is back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::{Inner, Side};
 use crate::store::StoreError;
+use crate::store::engines::gate::GateEngines;
 use crate::store::gate::Stored;
 
 /// How often a store that is away is asked whether it is back.
@@ -90,10 +91,18 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
         if inner.outage.turn(Primary::Down, Primary::Returning) {
             tracing::info!("the gate's store is back");
         }
-        if let Err(error) = carry_all_back(&inner, is_away).await {
-            inner.outage.begin(&error);
-            tokio::time::sleep(PROBE_EVERY).await;
-            continue;
+        match carry_all_back(&inner, is_away).await {
+            Ok(true) => {}
+            // Nobody knows yet which way to carry.
+            Ok(false) => {
+                tokio::time::sleep(PROBE_EVERY).await;
+                continue;
+            }
+            Err(error) => {
+                inner.outage.begin(&error);
+                tokio::time::sleep(PROBE_EVERY).await;
+                continue;
+            }
         }
         if inner.outage.turn(Primary::Returning, Primary::Up) {
             tracing::info!("the gate's store is up");
@@ -103,26 +112,55 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
 
 async fn is_back(inner: &Inner) -> bool {
     let ping = tokio::time::timeout(inner.limits.command_max, inner.primary.gate.store().ping()).await;
-    matches!(ping, Ok(Ok(_)))
+    let confirms = async |engines: &GateEngines| {
+        let standing = engines.standing();
+        // Whoever finds the primary back may claim there.
+        standing.is_moving() || !standing.is_first() || engines.confirmed().await.is_some()
+    };
+    match &inner.engines {
+        Some(engines) => matches!(ping, Ok(Ok(_))) && confirms(engines).await,
+        None => matches!(ping, Ok(Ok(_))),
+    }
 }
 
+/// Returns whether the records of the fallback were looked for.
+///
 /// # Errors
 /// When the primary is away again.
-async fn carry_all_back(inner: &Inner, is_away: bool) -> Result<(), StoreError> {
-    let Some(second) = &inner.second else { return Ok(()) };
-    carry_round(inner, second).await?;
+async fn carry_all_back(inner: &Inner, is_away: bool) -> Result<bool, StoreError> {
+    let Some(second) = &inner.second else { return Ok(true) };
+    if !put_right(inner, second).await? {
+        return Ok(false);
+    }
     if is_away {
         tokio::time::sleep(RETURN_MIN).await;
-        carry_round(inner, second).await?;
+        return put_right(inner, second).await;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Unites records of the fallback with those of the primary, in the active engine.
+async fn put_right(inner: &Inner, second: &Side) -> Result<bool, StoreError> {
+    let Some(engines) = &inner.engines else { return carry_round(inner, second, Direction::Back).await.map(|()| true) };
+    let Some(standing) = engines.confirmed().await else { return Ok(false) };
+    let direction = if standing.is_first() { Direction::Back } else { Direction::Over };
+    carry_round(inner, second, direction).await.map(|()| true)
+}
+
+/// To the active engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// From the second store to the primary.
+    Back,
+    /// From the primary to the second store.
+    Over,
 }
 
 /// Carries back all that is found, as far as the second store lets it: what stays is found at the next look.
 ///
 /// # Errors
 /// When the primary is away again.
-async fn carry_round(inner: &Inner, second: &Side) -> Result<(), StoreError> {
+async fn carry_round(inner: &Inner, second: &Side, direction: Direction) -> Result<(), StoreError> {
     let mut tries: HashMap<OperationAddress, u32> = HashMap::new();
     loop {
         let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
@@ -137,7 +175,11 @@ async fn carry_round(inner: &Inner, second: &Side) -> Result<(), StoreError> {
             return Ok(());
         }
         for (address, stored) in found {
-            match carry_back(inner, second, &address, &stored).await {
+            let carried = match direction {
+                Direction::Back => carry_back(inner, second, &address, &stored).await,
+                Direction::Over => settle(inner, second, &address, &stored).await,
+            };
+            match carried {
                 Ok(Removed::Yes) => {}
                 // It has changed meanwhile: it is found, and carried, once more.
                 Ok(Removed::Changed) => *tries.entry(address).or_default() += 1,
@@ -173,7 +215,7 @@ pub(super) async fn carry_one_back(inner: &Inner, address: &OperationAddress) ->
 }
 
 /// Whether a record that was carried back is gone from the second store.
-enum Removed {
+pub(super) enum Removed {
     Yes,
     /// It has changed since it was read.
     Changed,
@@ -188,12 +230,60 @@ async fn carry_back(
     address: &OperationAddress,
     stored: &Stored,
 ) -> Result<Removed, StoreError> {
-    let told = inner.primary.gate.apply(address, &Command::CarryBack(Box::new(stored.record.clone()))).await?;
+    carry(second, &inner.primary, address, stored, || inner.may_carry(true)).await
+}
+
+/// The second store is the active engine: a record of the fallback stays there, with what the primary knows of it.
+///
+/// # Errors
+/// When the primary does not answer.
+async fn settle(
+    inner: &Inner,
+    second: &Side,
+    address: &OperationAddress,
+    stored: &Stored,
+) -> Result<Removed, StoreError> {
+    if !inner.may_carry(false) {
+        return Ok(Removed::Failed);
+    }
+    if let Some(known) = inner.primary.gate.remembered(address).await? {
+        return Ok(match carry(&inner.primary, second, address, &known, || inner.may_carry(false)).await {
+            // It is found once more, and nothing is known of it then.
+            Ok(Removed::Yes | Removed::Changed) => Removed::Changed,
+            Ok(Removed::Failed) | Err(_) => Removed::Failed,
+        });
+    }
+    Ok(match second.gate.settle(address, stored).await {
+        Ok(true) => Removed::Yes,
+        Ok(false) => Removed::Changed,
+        Err(error) => {
+            tracing::warn!(%error, id = %address.id, "a record of the fallback could not be settled");
+            Removed::Failed
+        }
+    })
+}
+
+/// Unites a record with what `to` has of the operation, and then removes it. Not if `may_remove` is over by then: whoever
+/// looked into the one store before it was united may look into the other after it was removed.
+///
+/// # Errors
+/// When `to` does not take it.
+pub(super) async fn carry(
+    from: &Side,
+    to: &Side,
+    address: &OperationAddress,
+    stored: &Stored,
+    may_remove: impl Fn() -> bool,
+) -> Result<Removed, StoreError> {
+    let told = to.gate.apply(address, &Command::CarryBack(Box::new(stored.record.clone()))).await?;
     if told.outcome == (Outcome::Carried { suspected: true }) {
         let operation = stored.record.operation.as_str();
         tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
     }
-    Ok(match second.gate.remove(address, stored).await {
+    if !may_remove() {
+        return Ok(Removed::Failed);
+    }
+    Ok(match from.gate.remove(address, stored).await {
         Ok(true) => Removed::Yes,
         Ok(false) => Removed::Changed,
         Err(error) => {

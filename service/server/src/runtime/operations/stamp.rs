@@ -12,7 +12,7 @@ const PURPOSE: &str = "latchgate unguarded stamp";
 /// Longest stamp, in bytes.
 pub const STAMP_MAX_BYTES: usize = 2_048;
 
-/// The text of a stamp: `p`, `d` or `f` and 32 hex digits, or an unguarded one, signed.
+/// The text of a stamp: `p`, `d`, `f` or `s` and 32 hex digits, or an unguarded one, signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StampText(String);
 
@@ -24,6 +24,8 @@ pub(super) enum Home {
     Durable,
     /// Claimed in the second store because the first was away.
     Fallback,
+    /// Claimed in the second store because that was the active engine.
+    Second,
 }
 
 /// A stamp that was presented.
@@ -67,6 +69,7 @@ impl StampText {
             Home::Primary => 'p',
             Home::Durable => 'd',
             Home::Fallback => 'f',
+            Home::Second => 's',
         };
         Self(format!("{letter}{stamp}"))
     }
@@ -104,6 +107,7 @@ impl Signer {
             "p" => Home::Primary,
             "d" => Home::Durable,
             "f" => Home::Fallback,
+            "s" => Home::Second,
             "o" => return self.read_unguarded(rest).map(Presented::Unguarded),
             _ => return None,
         };

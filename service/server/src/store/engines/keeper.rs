@@ -17,13 +17,13 @@ use super::slot::Slots;
 use super::{EngineSetConfig, Serving, SwitchFailure};
 
 /// How often the record is looked at while a right lasts.
-const LOOKS_PER_RIGHT: u32 = 4;
+pub(super) const LOOKS_PER_RIGHT: u32 = 4;
 /// How many decisions a node takes up at once, before it looks again at its orders.
-const STEPS_MAX: usize = 8;
+pub(super) const STEPS_MAX: usize = 8;
 /// After so many rights another node than the one named does the moving.
 const MOVER_RIGHTS: u32 = 3;
 /// By so much a record is ahead that nobody decided: further than those whom it passes over can have come.
-const USURPED_EPOCHS: u64 = 1_000;
+pub(super) const USURPED_EPOCHS: u64 = 1_000;
 
 /// What this node asks of the record.
 #[derive(Clone, Copy, Debug, Default)]

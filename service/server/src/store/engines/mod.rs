@@ -7,6 +7,7 @@
 //! node has run out.
 
 mod carry;
+pub mod gate;
 mod keeper;
 mod record;
 mod register;
@@ -25,7 +26,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keeper::{Keeper, Order, View, Wishes};
 use self::record::Record;
-pub use self::record::set_of;
+pub use self::record::{active_of, set_of};
 use self::right::Right;
 pub use self::slot::{Engine, Opener};
 use self::slot::{Slot, Slots};

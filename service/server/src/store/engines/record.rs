@@ -29,6 +29,9 @@ pub(super) struct Record {
     pub events_from: String,
     /// What the nodes seal tickets and stamps with, if that is not configured: hexadecimal.
     pub secret: String,
+    /// Of the gate alone: operations are claimed though the other engine does not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +69,7 @@ impl Record {
             forced_until: Timestamp::default(),
             events_from: String::new(),
             secret: String::new(),
+            by_force: false,
         }
     }
 
@@ -122,4 +126,10 @@ impl Board {
 pub fn set_of(board: &str) -> Option<Vec<String>> {
     let board: Board = serde_json::from_str(board).ok()?;
     Some(board.record.engines).filter(|engines| engines.len() > 1)
+}
+
+/// The engine that is active, or moved to, by what a store's board says.
+pub fn active_of(board: &str) -> Option<String> {
+    let board: Board = serde_json::from_str(board).ok()?;
+    Some(board.record.active)
 }

@@ -125,7 +125,7 @@ impl Boards for Slots {
     }
 }
 
-fn parse(engine: &str, text: &str) -> Result<Option<Board>, StoreError> {
+pub(super) fn parse(engine: &str, text: &str) -> Result<Option<Board>, StoreError> {
     if text.is_empty() {
         return Ok(None);
     }

@@ -11,7 +11,7 @@ use latchgate_core::{App, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, StoreError, Stored, WakeUp};
+use super::{At, Board, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, StoreError, Stored, WakeUp};
 
 /// Opens the store.
 pub type GateOpener = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Arc<dyn GateStore>>> + Send + Sync>;
@@ -106,6 +106,14 @@ impl GateStore for LateGateStore {
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
         self.store()?.fallbacks(limit).await
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        self.store()?.board().await
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        self.store()?.write_board(expected, text).await
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {

@@ -14,7 +14,7 @@ use super::{
     gone_before, is_off,
 };
 use crate::store::clock::ProcessClock;
-use crate::store::{StoreError, WAKE_UPS_MAX};
+use crate::store::{Board, StoreError, Version, WAKE_UPS_MAX};
 
 /// Clones share the records, as nodes share a database.
 #[derive(Clone)]
@@ -25,6 +25,7 @@ pub struct MemoryGateStore {
 struct Shared {
     clock: ProcessClock,
     shelf: Mutex<Shelf>,
+    board: Mutex<Board>,
     listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
 }
 
@@ -55,14 +56,18 @@ impl Shelf {
 
 impl Default for MemoryGateStore {
     fn default() -> Self {
-        let shared = Shared { clock: ProcessClock::start(), shelf: Mutex::default(), listeners: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+        let (shelf, board, listeners) = Default::default();
+        Self { shared: Arc::new(Shared { clock: ProcessClock::start(), shelf, board, listeners }) }
     }
 }
 
 impl MemoryGateStore {
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shared.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.shared.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn at<T>(&self, answer: T) -> At<T> {
@@ -165,6 +170,21 @@ impl GateStore for MemoryGateStore {
             .iter()
             .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::Shelf::Fallback);
         Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        let board = self.board().clone();
+        Ok(Board { now: self.shared.clock.now(), ..board })
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let mut board = self.board();
+        if board.version != expected {
+            return Ok(None);
+        }
+        let version = Version::fresh().number();
+        *board = Board { version, text: text.to_owned(), ..Board::default() };
+        Ok(Some(version))
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {

@@ -12,7 +12,7 @@ use latchgate_core::gate::{OperationAddress, OperationId, OperationName, Operati
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use tokio::sync::mpsc;
 
-use super::{StoreError, Version};
+use super::{Board, StoreError, Version};
 
 /// How many records a store looks at for one page of a listing, matching or not.
 pub const EXAMINED_MAX: usize = 2_000;
@@ -141,6 +141,12 @@ pub trait GateStore: Send + Sync + 'static {
         let _ = limit;
         Ok(Vec::new())
     }
+
+    /// The gate's board, as [`LockStore::board`](super::LockStore::board) has that of the locks.
+    async fn board(&self) -> Result<Board, StoreError>;
+
+    /// Replaces it, as [`LockStore::write_board`](super::LockStore::write_board) does that of the locks.
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError>;
 
     /// What this node is told from now on of operations that end while someone waits. [`WakeUp::All`] follows every gap.
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError>;

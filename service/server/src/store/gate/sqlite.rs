@@ -17,10 +17,11 @@ use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
     gone_before, id_of, is_off,
 };
+use crate::store::board::GATE;
 use crate::store::clock::ProcessClock;
 use crate::store::connections::{Connections, Loan};
-use crate::store::sqlite::{MIGRATIONS, options};
-use crate::store::{StoreError, Version, WAKE_UPS_MAX};
+use crate::store::sqlite::{MIGRATIONS, board, options};
+use crate::store::{Board, StoreError, Version, WAKE_UPS_MAX};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
@@ -243,6 +244,20 @@ impl GateStore for SqliteGateStore {
         let found = found.map_err(|error| unavailable(&error))?;
         connection.done();
         Ok(found)
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        let mut connection = self.lend_reader().await?;
+        let board = board::read(&mut connection, GATE).await.map_err(|error| unavailable(&error))?;
+        connection.done();
+        Ok(Board { now: self.clock.now(), ..board })
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let written = board::write(&mut connection, GATE, expected, text).await?;
+        connection.done();
+        Ok(written)
     }
 
     /// There is no other node: what ends here is told here.

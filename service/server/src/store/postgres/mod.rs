@@ -1,7 +1,7 @@
 //! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
 //! that lose twice, LISTEN/NOTIFY between nodes.
 
-mod board;
+pub(super) mod board;
 pub(super) mod checks;
 mod cluster;
 mod commit;
@@ -29,6 +29,7 @@ pub use self::config::PostgresConfig;
 use self::events::Trimmed;
 use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
 use self::sessions::{Route, Session, Sessions, parse_url};
+use super::board::LOCKS;
 use super::dump::{page_of, read_place};
 use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use super::{
@@ -323,14 +324,14 @@ impl LockStore for PostgresStore {
 
     async fn board(&self) -> Result<Board, StoreError> {
         let mut connection = self.lend().await?;
-        let board = board::read(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        let board = board::read(&mut connection, LOCKS).await.map_err(|error| self.unavailable(&error))?;
         self.done(connection).await?;
         Ok(board)
     }
 
     async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
         let mut connection = self.lend().await?;
-        let written = board::write(&mut connection, expected, text).await;
+        let written = board::write(&mut connection, LOCKS, expected, text).await;
         let written = written.map_err(|error| self.commit_failed(&error))?;
         connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
         Ok(written)

@@ -168,13 +168,13 @@ fn foreign() -> StoreError {
 }
 
 /// The board as it is kept: the version and the text, with a space in between.
-pub(super) fn encode_board(version: u64, text: &str) -> String {
+pub(in crate::store) fn encode_board(version: u64, text: &str) -> String {
     format!("{version} {text}")
 }
 
 /// # Errors
 /// When somebody else has written to the key.
-pub(super) fn decode_board(value: &str) -> Result<(u64, &str), StoreError> {
+pub(in crate::store) fn decode_board(value: &str) -> Result<(u64, &str), StoreError> {
     let parts = value.split_once(' ').and_then(|(version, text)| Some((version.parse().ok()?, text)));
     parts.ok_or_else(|| StoreError::Unavailable("the key of the board holds something else".to_owned()))
 }

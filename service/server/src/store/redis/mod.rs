@@ -10,7 +10,7 @@ mod events;
 mod layout;
 pub(in crate::store) mod link;
 mod listing;
-mod scripts;
+pub(in crate::store) mod scripts;
 mod servers;
 mod slot;
 mod url;
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 
 use self::commit::Locker;
 use self::layout::{Layout, decode};
-pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
+pub(in crate::store) use self::layout::{Time, begins_with, decode_board, encode_board, timestamp};
 use self::link::Failed;
 use self::scripts::{Entry, read};
 use self::servers::Servers;

@@ -18,7 +18,7 @@ const RENEWED_MS: u64 = 600_000;
 const KEPT_MS: u64 = 60_000;
 
 /// A script, and its text for a server that does not know it.
-pub(super) struct Program {
+pub(in crate::store) struct Program {
     pub text: &'static str,
     pub script: Script,
 }
@@ -34,7 +34,7 @@ pub(super) static COMMIT: LazyLock<Program> = program!("commit.lua");
 pub(super) static LOCK: LazyLock<Program> = program!("lock.lua");
 pub(super) static READ: LazyLock<Program> = program!("read.lua");
 /// The only one that changes the board.
-pub(super) static BOARD: LazyLock<Program> = program!("board.lua");
+pub(in crate::store) static BOARD: LazyLock<Program> = program!("board.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
 /// A change of one key, or only events of it, as the script takes it.

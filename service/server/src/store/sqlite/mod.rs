@@ -1,6 +1,6 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
 
-mod board;
+pub(super) mod board;
 mod commit;
 mod events;
 mod file_lock;
@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use self::commit::Locked;
 use self::file_lock::FileLock;
 use self::rows::{read_address, read_dumped, read_listed, read_stored};
+use super::board::LOCKS;
 use super::clock::ProcessClock;
 use super::connections::{Connections, Loan};
 use super::dump::{page_of, read_place};
@@ -280,14 +281,14 @@ impl LockStore for SqliteStore {
     /// Through the reader: it sees every commit that was acknowledged, and waits for no writer.
     async fn board(&self) -> Result<Board, StoreError> {
         let mut connection = self.lend_reader().await?;
-        let board = board::read(&mut connection).await.map_err(|error| unavailable(&error))?;
+        let board = board::read(&mut connection, LOCKS).await.map_err(|error| unavailable(&error))?;
         connection.done();
         Ok(Board { now: self.clock.now(), ..board })
     }
 
     async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
         let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
-        let written = board::write(&mut connection, expected, text).await?;
+        let written = board::write(&mut connection, LOCKS, expected, text).await?;
         connection.done();
         Ok(written)
     }

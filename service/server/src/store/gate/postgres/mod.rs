@@ -16,10 +16,11 @@ use super::{
     At, Change, Claimed, EXAMINED_MAX, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
     id_of, is_off,
 };
+use crate::store::board::GATE;
 use crate::store::postgres::sessions::{Route, Session, Sessions};
 use crate::store::postgres::wake_ups::listen;
-use crate::store::postgres::{self, PostgresConfig, checks};
-use crate::store::{StoreError, Version};
+use crate::store::postgres::{self, PostgresConfig, board, checks};
+use crate::store::{Board, StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 /// Connections for all calls together.
@@ -196,6 +197,21 @@ impl GateStore for PostgresGateStore {
         let found = found.map_err(|error| self.read_failed(&error))?;
         connection.done().await.map_err(|error| self.read_failed(&error))?;
         Ok(found)
+    }
+
+    async fn board(&self) -> Result<Board, StoreError> {
+        let mut connection = self.lend().await?;
+        let board = board::read(&mut connection, GATE).await.map_err(|error| self.read_failed(&error))?;
+        connection.done().await.map_err(|error| self.read_failed(&error))?;
+        Ok(board)
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let mut connection = self.lend().await?;
+        let written = board::write(&mut connection, GATE, expected, text).await;
+        let written = written.map_err(|error| self.write_failed(&error))?;
+        connection.done().await.map_err(|error| self.write_failed(&error))?;
+        Ok(written)
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {

@@ -32,6 +32,11 @@ impl Layout {
         format!("{}:gs:{}:{}", self.prefix, app.as_str().len(), app.as_str())
     }
 
+    /// Apart from that of the locks, which may have the same prefix.
+    pub(super) fn board(&self) -> String {
+        format!("{}:gate-board", self.prefix)
+    }
+
     /// The channel for ends of operations.
     pub(super) fn wake_ups(&self) -> String {
         format!("{}:gw", self.prefix)

@@ -19,9 +19,10 @@ use tokio::sync::mpsc;
 use self::layout::Layout;
 use super::{At, Change, Claimed, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version, is_off};
 use crate::store::redis::link::{Link, Target};
+use crate::store::redis::scripts::BOARD;
 use crate::store::redis::wake_ups::listen;
-use crate::store::redis::{Place, Time, timestamp};
-use crate::store::{StoreError, Version};
+use crate::store::redis::{Place, Time, decode_board, encode_board, timestamp};
+use crate::store::{Board, StoreError, Version};
 
 /// Replaces or removes a record whose version is still the expected one, if the caller's clock is right; keeps the
 /// index of suspects; tells whoever waits. Answers the clock and whether it wrote.
@@ -172,6 +173,25 @@ impl GateStore for RedisGateStore {
     /// Redis does so by itself.
     async fn expire(&self, _limit: usize) -> Result<u64, StoreError> {
         Ok(0)
+    }
+
+    /// The board, and then the clock.
+    async fn board(&self) -> Result<Board, StoreError> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("GET").arg(self.layout.board()).cmd("TIME");
+        let (found, time): (Option<String>, Time) =
+            pipeline.query_async(&mut self.connection.clone()).await.map_err(|error| read_failed(&error))?;
+        let (version, text) = found.as_deref().map(decode_board).transpose()?.unwrap_or_default();
+        Ok(Board { version, text: text.to_owned(), now: timestamp(time) })
+    }
+
+    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
+        let version = Version::fresh().number();
+        let mut script = BOARD.script.prepare_invoke();
+        script.key(self.layout.board()).arg(expected).arg(encode_board(version, text));
+        let is_made: bool =
+            script.invoke_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
+        Ok(is_made.then_some(version))
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
