@@ -46,6 +46,8 @@ pub struct EngineSetConfig {
 
 /// How long a node waits at its start for the others to say which engine is active.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// It is as many rights at least: by then it has itself brought a move to its end whose nodes are all gone.
+const START_RIGHTS: u32 = 8;
 /// How long a call waits for the node's right to be renewed.
 const RIGHT_WAIT: Duration = Duration::from_millis(250);
 
@@ -130,12 +132,13 @@ impl EngineSet {
         let wishes = watch::Sender::new(Wishes::default());
         let (orders, ordered) = mpsc::channel(1);
         let running = CancellationToken::new();
+        let patience = START_TIMEOUT.max(config.right * START_RIGHTS);
         let keeper = Keeper::new(slots.clone(), node.as_str(), config, serving, view, wishes.subscribe());
         tokio::spawn(running.clone().run_until_cancelled_owned(keeper.run(ordered)));
         let set =
             Self { node, slots, shards, serving: served, view: viewed, wishes, orders, _running: running.drop_guard() };
         let mut serving = set.serving.clone();
-        if timeout(START_TIMEOUT, serving.wait_for(Option::is_some)).await.is_err() {
+        if timeout(patience, serving.wait_for(Option::is_some)).await.is_err() {
             let troubles = set.slots.all.iter().filter(|slot| !slot.trouble().is_empty());
             let troubles: Vec<String> =
                 troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();

@@ -57,3 +57,16 @@ async fn a_move_can_be_called_off_and_the_old_engine_goes_on() {
     node.until_serving("b").await;
     assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_move_whose_nodes_are_all_gone_is_brought_to_its_end_by_those_who_start() {
+    let mut world = World::default();
+    let long = super::super::EngineSetConfig { right: Duration::from_secs(15), ..config() };
+    let node = Node::open(world.wires(&["a", "b"]), long.clone()).await.unwrap();
+    node.granted("k", "held").await;
+    node.order("b").await;
+    drop(node);
+    let node = Node::open(world.wires(&["a", "b"]), long).await.unwrap();
+    node.until_serving("b").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
