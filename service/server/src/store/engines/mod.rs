@@ -142,7 +142,9 @@ impl EngineSet {
             let troubles = set.slots.all.iter().filter(|slot| !slot.trouble().is_empty());
             let troubles: Vec<String> =
                 troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();
-            anyhow::bail!("the engines do not tell which of them is active; {}", troubles.join("; "));
+            let is_first = set.view.borrow().record.is_first();
+            let hint = if is_first { ": at the first start of a set all of them must answer" } else { "" };
+            anyhow::bail!("the engines do not tell which of them is active{hint}; {}", troubles.join("; "));
         }
         Ok(set)
     }

@@ -74,15 +74,40 @@ impl Record {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
-    /// The engines that the successor is decided at. Of two, nobody can tell a dead one from one that is cut off: there
+    /// The engines that the successor is decided at. At first all of them: each must say that it knows of no set yet, whatever
+    /// the others have lost, and in whichever order a node names them. Later a majority is enough. But of two, nobody can tell a dead one from one that is cut off: there
     /// it is the active one alone, without which no node can grant anything anyway.
     pub(super) fn deciders(&self) -> Vec<&str> {
-        if self.engines.len() >= 3 { self.engines.iter().map(String::as_str).collect() } else { vec![&self.active] }
+        if self.is_first() || self.engines.len() >= 3 {
+            self.engines.iter().map(String::as_str).collect()
+        } else {
+            vec![&self.active]
+        }
     }
 
     /// So many of the deciders that any two such groups share one.
     pub(super) fn majority(&self) -> usize {
-        self.deciders().len() / 2 + 1
+        let deciders = self.deciders().len();
+        if self.is_first() { deciders } else { deciders / 2 + 1 }
+    }
+
+    /// Nothing was decided yet: nodes that name the engines in another order have another one.
+    pub(super) fn is_first(&self) -> bool {
+        self.epoch == 0
+    }
+
+    /// The engine whose first record is everybody's.
+    pub(super) fn founder(&self) -> Option<&String> {
+        self.engines.iter().min()
+    }
+
+    pub(super) fn has_engines_of(&self, other: &Self) -> bool {
+        let sorted = |record: &Self| {
+            let mut engines = record.engines.clone();
+            engines.sort_unstable();
+            engines
+        };
+        sorted(self) == sorted(other)
     }
 
     pub(super) fn right(&self) -> Duration {

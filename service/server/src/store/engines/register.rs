@@ -100,15 +100,22 @@ impl<B: Boards> Register<B> {
         if let Some(latest) = latest {
             return looked(Look::Later(Box::new(latest.clone())), 0);
         }
+        let founding = founding(&answers, known);
+        if let Some(first) = founding.filter(|first| *first != known) {
+            return looked(Look::Later(Box::new(first.clone())), 0);
+        }
         let deciders = known.deciders();
         let is_decider = |engine: &str| deciders.contains(&engine);
         let at = |is_meant: fn(&Board, &Record) -> bool| {
             let is_meant = |read: &ReadBoard| read.board.as_ref().is_some_and(|board| is_meant(board, known));
             answers.iter().filter(|(engine, read)| is_decider(engine) && is_meant(read)).count()
         };
-        let untouched = at(|board, known| board.record.epoch == known.epoch && board.accepted.is_none());
-        let all = at(|board, known| board.record.epoch == known.epoch);
-        let is_behind = |read: &ReadBoard| read.board.as_ref().is_none_or(|board| board.record.epoch < known.epoch);
+        let untouched = at(|board, known| board.record == *known && board.accepted.is_none());
+        let all = at(|board, known| board.record == *known);
+        let is_other_first =
+            |board: &Board| founding.is_some() && board.record != *known && board.record.has_engines_of(known);
+        let is_old = |board: &Board| board.record.epoch < known.epoch || is_other_first(board);
+        let is_behind = |read: &ReadBoard| read.board.as_ref().is_none_or(is_old);
         let behind = answers.iter().filter(|(engine, read)| known.engines.contains(engine) && is_behind(read));
         let told = join_all(behind.map(|(engine, read)| self.tell(engine, read.version, known))).await;
         let look = if untouched >= known.majority() {
@@ -220,7 +227,8 @@ impl<B: Boards> Register<B> {
         let Ok(ReadBoard { version, board, .. }) = self.boards.read(engine).await else { return Step::Silent };
         let mut board = match board {
             Some(board) if board.record.epoch > known.epoch => return Step::Later(board.record),
-            Some(board) if board.record.epoch == known.epoch => board,
+            Some(board) if board.record == *known => board,
+            Some(board) if board.record.epoch == known.epoch => return Step::Silent,
             _ => Board::of(engine, known),
         };
         if let Some(promised) = board.promised.as_ref().filter(|promised| *promised >= ballot) {
@@ -233,6 +241,15 @@ impl<B: Boards> Register<B> {
             Err(_) => Step::Silent,
         }
     }
+}
+
+/// Nodes that name the engines in different orders begin with different records: whichever came first to one of the engines,
+/// the same for all, is everybody's. It is never replaced there but by one that was decided.
+fn founding<'a>(answers: &'a [(String, ReadBoard)], known: &Record) -> Option<&'a Record> {
+    let founder = known.founder().filter(|_| known.is_first())?;
+    let (_, read) = answers.iter().find(|(engine, _)| engine == founder)?;
+    let first = read.board.as_ref().map(|board| &board.record)?;
+    Some(first).filter(|first| first.has_engines_of(known))
 }
 
 enum Round {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use latchgate_core::lock::Outcome;
 use tokio::time::timeout;
 
+use super::super::EngineSetConfig;
 use super::world::{LONG, Line, Node, RIGHT, World, config};
+use crate::store::LockStore;
 
 #[tokio::test(start_paused = true)]
 async fn nodes_that_start_at_once_agree() {
@@ -61,7 +63,7 @@ async fn a_move_can_be_called_off_and_the_old_engine_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_move_whose_nodes_are_all_gone_is_brought_to_its_end_by_those_who_start() {
     let mut world = World::default();
-    let long = super::super::EngineSetConfig { right: Duration::from_secs(15), ..config() };
+    let long = EngineSetConfig { right: Duration::from_secs(15), ..config() };
     let node = Node::open(world.wires(&["a", "b"]), long.clone()).await.unwrap();
     node.granted("k", "held").await;
     node.order("b").await;
@@ -69,4 +71,42 @@ async fn a_move_whose_nodes_are_all_gone_is_brought_to_its_end_by_those_who_star
     let node = Node::open(world.wires(&["a", "b"]), long).await.unwrap();
     node.until_serving("b").await;
     assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_name_the_engines_in_another_order_do_not_use_two() {
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let mut world = World::default();
+        let (one, two) = (world.wires(&["a", "b"]), world.wires(&["b", "a"]));
+        // At the first start, when no engine has a board; each reaches one of them.
+        one.iter().find(|(name, _)| *name == second).unwrap().1.set(Line::Cut);
+        two.iter().find(|(name, _)| *name == first).unwrap().1.set(Line::Cut);
+        let open = |wires| timeout(LONG, Node::open(wires, config()));
+        let (one, two) = tokio::join!(open(one), open(two));
+        let serve =
+            |node: &Result<anyhow::Result<Node>, _>| matches!(node, Ok(Ok(node)) if node.set.status().is_serving);
+        assert!(!(serve(&one) && serve(&two)), "each serves from another engine");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_set_is_founded_while_an_engine_is_not_heard_that_may_know_of_one() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    // One engine has lost its board, and a third is added by a node that does not reach the active one.
+    node.wire("b").set(Line::Cut);
+    let lost = world.engine("b").memory.clone();
+    let version = lost.board().await.unwrap().version;
+    lost.write_board(version, "").await.unwrap();
+    let wires = world.wires(&["a", "b", "c"]);
+    wires[0].1.set(Line::Cut);
+    let by_itself = EngineSetConfig { switch_after: Some(RIGHT), ..config() };
+    let other = Node::open(wires.clone(), by_itself.clone()).await;
+    assert!(other.is_err_and(|error| error.to_string().contains("all of them must answer")));
+    wires[0].1.set(Line::Open);
+    let other = Node::open(wires, by_itself).await.unwrap();
+    other.until_record(|record| record.engines.len() == 3).await;
+    assert_eq!(other.record().active, "a");
+    assert!(matches!(other.renew("k", "held").await, Ok(Outcome::Renewed(_))));
 }
