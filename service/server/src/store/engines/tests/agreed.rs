@@ -28,11 +28,11 @@ async fn a_mover_whose_move_was_called_off_decides_nothing() {
     let engines = ["a", "b", "c"];
     let (slow, quick) = (world.node(&engines).await, world.node(&engines).await);
     slow.granted("k", "held").await;
-    slow.wire("b").set(Line::HungAt("begin_term"));
+    slow.wire("b").set(Line::HungAt(&["begin_term"]));
     slow.order("b").await;
     // It has carried everything over.
     slow.wire("b").until_stuck().await;
-    quick.wire("c").set(Line::HungAt("dump"));
+    quick.wire("c").set(Line::HungAt(&["dump"]));
     quick.order("c").await;
     slow.until_record(|record| record.active == "c").await;
     slow.wire("b").set(Line::Open);
