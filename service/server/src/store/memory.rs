@@ -86,6 +86,10 @@ impl MemoryStore {
         self.shared.tables().rows.remove(address);
     }
 
+    pub(super) fn forget_board(&self) {
+        self.shared.tables().board = Board::default();
+    }
+
     /// Commits so many times that nothing changes.
     pub(super) async fn count_up(&self, address: &Address, now: Timestamp, commits: u32) {
         for _ in 0..commits {

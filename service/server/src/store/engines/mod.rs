@@ -126,14 +126,15 @@ impl EngineSet {
     pub async fn open(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> anyhow::Result<Self> {
         let node = super::fresh_node_id();
         let all: Arc<[Arc<Slot>]> = engines.into_iter().map(|engine| Arc::new(Slot::new(engine))).collect();
-        let slots = Slots { all, timeout: config.timeout };
+        let slots = Slots { all, timeout: config.timeout, set: Arc::default() };
         let (serving, served) = watch::channel(None);
-        let (view, viewed) = watch::channel(View::of(&Record::first(&slots.names())));
+        let first = Record::first(&slots.names());
+        let (view, viewed) = watch::channel(View::of(&first));
         let wishes = watch::Sender::new(Wishes::default());
         let (orders, ordered) = mpsc::channel(1);
         let running = CancellationToken::new();
         let patience = START_TIMEOUT.max(config.right * START_RIGHTS);
-        let keeper = Keeper::new(slots.clone(), node.as_str(), config, serving, view, wishes.subscribe());
+        let keeper = Keeper::new(slots.clone(), node.as_str(), first, config, serving, view, wishes.subscribe());
         tokio::spawn(running.clone().run_until_cancelled_owned(keeper.run(ordered)));
         let set =
             Self { node, slots, shards, serving: served, view: viewed, wishes, orders, _running: running.drop_guard() };
@@ -143,7 +144,10 @@ impl EngineSet {
             let troubles: Vec<String> =
                 troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();
             let is_first = set.view.borrow().record.is_first();
-            let hint = if is_first { ": at the first start of a set all of them must answer" } else { "" };
+            let hint = match is_first {
+                true => ": at the first start of a set all of them must answer, and none may be of another set",
+                false => "",
+            };
             anyhow::bail!("the engines do not tell which of them is active{hint}; {}", troubles.join("; "));
         }
         Ok(set)

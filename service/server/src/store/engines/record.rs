@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// What all nodes go by. Each has exactly one successor: see [`super::register`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// Which set this is: at random, so that an engine that has been in another one is not taken for one of this.
+    pub set: String,
     /// Counts the decisions. The highest is in force.
     pub epoch: u64,
     /// Names of the set's engines, in the order of preference.
@@ -55,6 +57,7 @@ impl Record {
     /// Before anything was decided: the first engine serves.
     pub(super) fn first(engines: &[String]) -> Self {
         Self {
+            set: format!("{:016x}", rand::random::<u64>()),
             epoch: 0,
             engines: engines.to_vec(),
             active: engines.first().cloned().unwrap_or_default(),

@@ -21,7 +21,7 @@ const TRIES: u32 = 8;
 /// An engine's board as it was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadBoard {
-    /// 0 if there is none.
+    /// 0 if there is none. If there is one and no board, the engine has left the set that it was in.
     pub version: u64,
     pub board: Option<Board>,
     /// The engine's clock.
@@ -95,6 +95,9 @@ impl<B: Boards> Register<B> {
             answers.into_iter().filter_map(|(answer, engine)| Some((engine, answer.ok()?))).collect();
         let reached = answers.iter().map(|(engine, read)| (engine.clone(), read.now)).collect();
         let looked = |look: Look, behind: usize| Looked { look, began, answered, behind, reached };
+        if known.is_first() && is_of_several_sets(&answers) {
+            return looked(Look::Unknown, 0);
+        }
         let latest = answers.iter().filter_map(|(_, read)| read.board.as_ref().map(|board| &board.record));
         let latest = latest.max_by_key(|record| record.epoch).filter(|record| record.epoch > known.epoch);
         if let Some(latest) = latest {
@@ -241,6 +244,16 @@ impl<B: Boards> Register<B> {
             Err(_) => Step::Silent,
         }
     }
+}
+
+/// Engines of different sets, or some that have left the set that others are in: whichever record is the later, nobody can
+/// tell which of them has what is true.
+fn is_of_several_sets(answers: &[(String, ReadBoard)]) -> bool {
+    let records = || answers.iter().filter_map(|(_, read)| read.board.as_ref().map(|board| &board.record));
+    let mut sets = records().filter(|record| !record.is_first()).map(|record| &record.set);
+    let Some(set) = sets.next() else { return false };
+    let has_left = answers.iter().any(|(_, read)| read.board.is_none() && read.version > 0);
+    has_left || sets.any(|other| other != set)
 }
 
 /// Nodes that name the engines in different orders begin with different records: whichever came first to one of the engines,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::Outcome;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::EngineSetConfig;
 use super::world::{LONG, Line, Node, RIGHT, World, config};
@@ -36,7 +36,7 @@ async fn a_mover_whose_move_was_called_off_decides_nothing() {
     quick.order("c").await;
     slow.until_record(|record| record.active == "c").await;
     slow.wire("b").set(Line::Open);
-    tokio::time::sleep(RIGHT).await;
+    sleep(RIGHT).await;
     quick.wire("c").set(Line::Open);
     quick.until_serving("c").await;
     slow.until_serving("c").await;
@@ -96,9 +96,7 @@ async fn no_other_set_is_founded_while_an_engine_is_not_heard_that_may_know_of_o
     node.granted("k", "held").await;
     // One engine has lost its board, and a third is added by a node that does not reach the active one.
     node.wire("b").set(Line::Cut);
-    let lost = world.engine("b").memory.clone();
-    let version = lost.board().await.unwrap().version;
-    lost.write_board(version, "").await.unwrap();
+    world.engine("b").memory.forget_board();
     let wires = world.wires(&["a", "b", "c"]);
     wires[0].1.set(Line::Cut);
     let by_itself = EngineSetConfig { switch_after: Some(RIGHT), ..config() };
@@ -109,4 +107,52 @@ async fn no_other_set_is_founded_while_an_engine_is_not_heard_that_may_know_of_o
     other.until_record(|record| record.engines.len() == 3).await;
     assert_eq!(other.record().active, "a");
     assert!(matches!(other.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_of_another_set_is_not_taken_in() {
+    let mut world = World::default();
+    let here = world.node(&["a", "b"]).await;
+    let there = world.node(&["c", "d"]).await;
+    // So that the other set's record is the later one.
+    for engine in ["d", "c", "d", "c"] {
+        there.order(engine).await;
+        there.until_serving(engine).await;
+    }
+    here.granted("k", "held").await;
+    let mixed = Node::open(world.wires(&["a", "b", "c"]), config()).await;
+    assert!(mixed.is_err_and(|error| error.to_string().contains("another set")));
+    assert_eq!((here.record().active.as_str(), there.record().active.as_str()), ("a", "c"));
+    // Nor by a node that knows its own set already.
+    let wires = world.wires(&["a", "b", "c"]);
+    wires[2].1.set(Line::Cut);
+    let node = Node::open(wires, config()).await.unwrap();
+    node.wire("c").set(Line::Open);
+    sleep(RIGHT * 2).await;
+    assert!(node.set.status().engines[2].trouble.contains("another set"), "{:?}", node.set.status());
+    assert_eq!(node.record().engines, ["a", "b"]);
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::Renewed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_has_left_its_set_is_not_taken_back_by_what_the_others_remember() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    node.order("b").await;
+    node.until_serving("b").await;
+    drop(node);
+    sleep(RIGHT).await;
+    // The one that was active has left, and may have been used alone since.
+    let left = world.engine("b").memory.clone();
+    let version = left.board().await.unwrap().version;
+    assert!(left.write_board(version, "").await.unwrap().is_some());
+    let node = Node::open(world.wires(&["a", "b"]), config()).await;
+    assert!(node.is_err(), "{:?}", node.map(|node| node.set.status()));
+    // What that node was at comes to its end.
+    sleep(RIGHT).await;
+    let other = world.engine("a").memory.clone();
+    let version = other.board().await.unwrap().version;
+    assert!(other.write_board(version, "").await.unwrap().is_some());
+    let node = Node::open(world.wires(&["b", "a"]), config()).await.unwrap();
+    assert_eq!(node.record().active, "b");
 }
