@@ -85,6 +85,27 @@ impl MemoryStore {
     pub(super) fn forget(&self, address: &Address) {
         self.shared.tables().rows.remove(address);
     }
+
+    pub(super) fn forget_board(&self) {
+        self.shared.tables().board = Board::default();
+    }
+
+    /// Commits so many times that nothing changes.
+    pub(super) async fn count_up(&self, address: &Address, now: Timestamp, commits: u32) {
+        for _ in 0..commits {
+            let Stored { version, state } = self.shared.load(std::slice::from_ref(address)).states.remove(0);
+            let change = Change {
+                address: address.clone(),
+                expected: version,
+                state,
+                events: Vec::new(),
+                notice_at: None,
+                keep_until: now.plus_ms(3_600_000),
+                term: super::TermId::default(),
+            };
+            assert!(self.commit(now, &[change]).await.unwrap().result.is_complete());
+        }
+    }
 }
 
 impl Shared {

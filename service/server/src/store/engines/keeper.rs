@@ -86,12 +86,12 @@ impl Keeper {
     pub(super) fn new(
         slots: Slots,
         node: &str,
+        record: Record,
         config: EngineSetConfig,
         serving: watch::Sender<Option<Arc<Serving>>>,
         view: watch::Sender<View>,
         wishes: watch::Receiver<Wishes>,
     ) -> Self {
-        let record = Record::first(&slots.names());
         Self {
             register: Register { boards: slots, node: node.to_owned() },
             config,
@@ -197,6 +197,9 @@ impl Keeper {
         };
         if began(&record).is_none() || began(&record) != began(&self.record) {
             self.since = Instant::now();
+        }
+        if !record.is_first() {
+            let _ = self.register.boards.set.set(record.set.clone());
         }
         // What it would propose is the successor of another record.
         if let Some(moving) = self.moving.take() {

@@ -47,6 +47,8 @@ pub struct EngineSetConfig {
 
 /// How long a node waits at its start for the others to say which engine is active.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// It is as many rights at least: by then it has itself brought a move to its end whose nodes are all gone.
+const START_RIGHTS: u32 = 8;
 /// How long a call waits for the node's right to be renewed.
 const RIGHT_WAIT: Duration = Duration::from_millis(250);
 
@@ -126,22 +128,29 @@ impl EngineSet {
         let node = super::fresh_node_id();
         let all: Arc<[Arc<Slot>]> = engines.into_iter().map(|engine| Arc::new(Slot::new(engine))).collect();
         // A look that waits for a silent engine must leave enough of the right that it is to renew.
-        let slots = Slots { all, timeout: config.timeout.min(config.right / 6) };
+        let slots = Slots { all, timeout: config.timeout.min(config.right / 6), set: Arc::default() };
         let (serving, served) = watch::channel(None);
-        let (view, viewed) = watch::channel(View::of(&Record::first(&slots.names())));
+        let first = Record::first(&slots.names());
+        let (view, viewed) = watch::channel(View::of(&first));
         let wishes = watch::Sender::new(Wishes::default());
         let (orders, ordered) = mpsc::channel(1);
         let running = CancellationToken::new();
-        let keeper = Keeper::new(slots.clone(), node.as_str(), config, serving, view, wishes.subscribe());
+        let patience = START_TIMEOUT.max(config.right * START_RIGHTS);
+        let keeper = Keeper::new(slots.clone(), node.as_str(), first, config, serving, view, wishes.subscribe());
         tokio::spawn(running.clone().run_until_cancelled_owned(keeper.run(ordered)));
         let set =
             Self { node, slots, shards, serving: served, view: viewed, wishes, orders, _running: running.drop_guard() };
         let mut serving = set.serving.clone();
-        if timeout(START_TIMEOUT, serving.wait_for(Option::is_some)).await.is_err() {
+        if timeout(patience, serving.wait_for(Option::is_some)).await.is_err() {
             let troubles = set.slots.all.iter().filter(|slot| !slot.trouble().is_empty());
             let troubles: Vec<String> =
                 troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();
-            anyhow::bail!("the engines do not tell which of them is active; {}", troubles.join("; "));
+            let is_first = set.view.borrow().record.is_first();
+            let hint = match is_first {
+                true => ": at the first start of a set all of them must answer, and none may be of another set",
+                false => "",
+            };
+            anyhow::bail!("the engines do not tell which of them is active{hint}; {}", troubles.join("; "));
         }
         Ok(set)
     }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// What all nodes go by. Each has exactly one successor: see [`super::register`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// Which set this is: at random, so that an engine that has been in another one is not taken for one of this.
+    pub set: String,
     /// Counts the decisions. The highest is in force.
     pub epoch: u64,
     /// Names of the set's engines, in the order of preference.
@@ -58,6 +60,7 @@ impl Record {
     /// Before anything was decided: the first engine serves.
     pub(super) fn first(engines: &[String]) -> Self {
         Self {
+            set: format!("{:016x}", rand::random::<u64>()),
             epoch: 0,
             engines: engines.to_vec(),
             active: engines.first().cloned().unwrap_or_default(),
@@ -78,15 +81,40 @@ impl Record {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
-    /// The engines that the successor is decided at. Of two, nobody can tell a dead one from one that is cut off: there
+    /// The engines that the successor is decided at. At first all of them: each must say that it knows of no set yet, whatever
+    /// the others have lost, and in whichever order a node names them. Later a majority is enough. But of two, nobody can tell a dead one from one that is cut off: there
     /// it is the active one alone, without which no node can grant anything anyway.
     pub(super) fn deciders(&self) -> Vec<&str> {
-        if self.engines.len() >= 3 { self.engines.iter().map(String::as_str).collect() } else { vec![&self.active] }
+        if self.is_first() || self.engines.len() >= 3 {
+            self.engines.iter().map(String::as_str).collect()
+        } else {
+            vec![&self.active]
+        }
     }
 
     /// So many of the deciders that any two such groups share one.
     pub(super) fn majority(&self) -> usize {
-        self.deciders().len() / 2 + 1
+        let deciders = self.deciders().len();
+        if self.is_first() { deciders } else { deciders / 2 + 1 }
+    }
+
+    /// Nothing was decided yet: nodes that name the engines in another order have another one.
+    pub(super) fn is_first(&self) -> bool {
+        self.epoch == 0
+    }
+
+    /// The engine whose first record is everybody's.
+    pub(super) fn founder(&self) -> Option<&String> {
+        self.engines.iter().min()
+    }
+
+    pub(super) fn has_engines_of(&self, other: &Self) -> bool {
+        let sorted = |record: &Self| {
+            let mut engines = record.engines.clone();
+            engines.sort_unstable();
+            engines
+        };
+        sorted(self) == sorted(other)
     }
 
     pub(super) fn right(&self) -> Duration {

@@ -21,7 +21,7 @@ const TRIES: u32 = 8;
 /// An engine's board as it was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadBoard {
-    /// 0 if there is none.
+    /// 0 if there is none. If there is one and no board, the engine has left the set that it was in.
     pub version: u64,
     pub board: Option<Board>,
     /// The engine's clock.
@@ -108,10 +108,17 @@ impl<B: Boards> Register<B> {
         }
         let answers = boards;
         let looked = |look: Look, behind: usize| Looked { look, began, behind, reached };
+        if known.is_first() && is_of_several_sets(&answers) {
+            return looked(Look::Unknown, 0);
+        }
         let latest = answers.iter().filter_map(|(_, read)| read.board.as_ref().map(|board| &board.record));
         let latest = latest.max_by_key(|record| record.epoch).filter(|record| record.epoch > known.epoch);
         if let Some(latest) = latest {
             return looked(Look::Later(Box::new(latest.clone())), 0);
+        }
+        let founding = founding(&answers, known);
+        if let Some(first) = founding.filter(|first| *first != known) {
+            return looked(Look::Later(Box::new(first.clone())), 0);
         }
         let deciders = known.deciders();
         let is_decider = |engine: &str| deciders.contains(&engine);
@@ -119,9 +126,12 @@ impl<B: Boards> Register<B> {
             let is_meant = |read: &ReadBoard| read.board.as_ref().is_some_and(|board| is_meant(board, known));
             answers.iter().filter(|(engine, read)| is_decider(engine) && is_meant(read)).count()
         };
-        let untouched = at(|board, known| board.record.epoch == known.epoch && board.accepted.is_none());
-        let all = at(|board, known| board.record.epoch == known.epoch);
-        let is_behind = |read: &ReadBoard| read.board.as_ref().is_none_or(|board| board.record.epoch < known.epoch);
+        let untouched = at(|board, known| board.record == *known && board.accepted.is_none());
+        let all = at(|board, known| board.record == *known);
+        let is_other_first =
+            |board: &Board| founding.is_some() && board.record != *known && board.record.has_engines_of(known);
+        let is_old = |board: &Board| board.record.epoch < known.epoch || is_other_first(board);
+        let is_behind = |read: &ReadBoard| read.board.as_ref().is_none_or(is_old);
         let behind = answers.iter().filter(|(engine, read)| known.engines.contains(engine) && is_behind(read));
         let told = join_all(behind.map(|(engine, read)| self.tell(engine, read.version, known))).await;
         let look = if untouched >= known.majority() {
@@ -233,7 +243,8 @@ impl<B: Boards> Register<B> {
         let Ok(ReadBoard { version, board, .. }) = self.boards.read(engine).await else { return Step::Silent };
         let mut board = match board {
             Some(board) if board.record.epoch > known.epoch => return Step::Later(board.record),
-            Some(board) if board.record.epoch == known.epoch => board,
+            Some(board) if board.record == *known => board,
+            Some(board) if board.record.epoch == known.epoch => return Step::Silent,
             _ => Board::of(engine, known),
         };
         if let Some(promised) = board.promised.as_ref().filter(|promised| *promised >= ballot) {
@@ -246,6 +257,25 @@ impl<B: Boards> Register<B> {
             Err(_) => Step::Silent,
         }
     }
+}
+
+/// Engines of different sets, or some that have left the set that others are in: whichever record is the later, nobody can
+/// tell which of them has what is true.
+fn is_of_several_sets(answers: &[(String, ReadBoard)]) -> bool {
+    let records = || answers.iter().filter_map(|(_, read)| read.board.as_ref().map(|board| &board.record));
+    let mut sets = records().filter(|record| !record.is_first()).map(|record| &record.set);
+    let Some(set) = sets.next() else { return false };
+    let has_left = answers.iter().any(|(_, read)| read.board.is_none() && read.version > 0);
+    has_left || sets.any(|other| other != set)
+}
+
+/// Nodes that name the engines in different orders begin with different records: whichever came first to one of the engines,
+/// the same for all, is everybody's. It is never replaced there but by one that was decided.
+fn founding<'a>(answers: &'a [(String, ReadBoard)], known: &Record) -> Option<&'a Record> {
+    let founder = known.founder().filter(|_| known.is_first())?;
+    let (_, read) = answers.iter().find(|(engine, _)| engine == founder)?;
+    let first = read.board.as_ref().map(|board| &board.record)?;
+    Some(first).filter(|first| first.has_engines_of(known))
 }
 
 enum Round {

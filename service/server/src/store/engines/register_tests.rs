@@ -70,7 +70,10 @@ struct Seen {
 
 async fn node(number: usize, names: Vec<String>, boards: Simulated, seen: Arc<Mutex<Seen>>) {
     let register = Register { boards: boards.clone(), node: format!("node-{number}") };
-    let mut known = Record::first(&names);
+    // Each names them in an order of its own.
+    let mut own = names.clone();
+    own.rotate_left(number % names.len());
+    let mut known = Record::first(&own);
     for step in 0..30_u64 {
         let (proposes, cut) = {
             let mut random = boards.random.lock().unwrap();
@@ -82,6 +85,8 @@ async fn node(number: usize, names: Vec<String>, boards: Simulated, seen: Arc<Mu
         let next = match looked.look {
             Look::Current => {
                 let mut seen = seen.lock().unwrap();
+                let before = seen.successors.insert(known.epoch, known.clone());
+                assert!(before.is_none_or(|before| before == known), "two records of epoch {}", known.epoch);
                 let at = seen.current_at.entry(known.epoch).or_insert(looked.began);
                 *at = looked.began.max(*at);
                 proposes.then(|| known.next())
@@ -161,7 +166,7 @@ async fn two_of_three_engines_are_enough_and_one_is_not() {
         random: Arc::new(Mutex::new(StdRng::seed_from_u64(1))),
     };
     let register = Register { boards: boards.clone(), node: "n".to_owned() };
-    let first = Record::first(&names);
+    let first = Record { epoch: 1, ..Record::first(&names) };
     let next = Record { active: "b".to_owned(), ..first.next() };
     let mut decided = register.decide(&first, &next).await;
     while decided.is_err() {

@@ -1,10 +1,14 @@
 //! What comes along, and what does not come back.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use latchgate_core::lock::{Outcome, Refusal};
+use tokio::time::sleep;
 
-use super::world::{Line, World, at};
+use super::world::{LONG, Line, RIGHT, World, ask, at, id};
+use crate::runtime::{Acquired, Limits, Locks};
+use crate::store::LockStore;
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_held_in_the_new_engine_by_whoever_had_it_and_by_nobody_else() {
@@ -53,16 +57,41 @@ async fn what_the_new_engine_had_from_earlier_times_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_mover_that_comes_late_undoes_nothing() {
     let mut world = World::default();
-    let (slow, quick) = (world.node(&["a", "b"]).await, world.node(&["a", "b"]).await);
-    slow.granted("k", "held").await;
-    // It has read what the old engine knows, and gets no further.
-    slow.wire("b").set(Line::HungAt("load"));
-    slow.order("b").await;
-    slow.wire("b").until_stuck().await;
+    let (late, quick) = (world.node(&["a", "b"]).await, world.node(&["a", "b"]).await);
+    quick.granted("k", "held").await;
+    // One that helps out has read what the old engine knows, and stands still.
+    late.wire("b").set(Line::HungAt(&["load"]));
+    quick.wire("b").set(Line::HungAt(&["begin_term"]));
+    quick.order("b").await;
+    late.wire("b").until_stuck().await;
+    late.wire("b").set(Line::HungAt(&["load", "board"]));
+    quick.wire("b").set(Line::Open);
     quick.until_serving("b").await;
     quick.release("k", "held").await.unwrap();
-    slow.wire("b").set(Line::Open);
-    slow.until_serving("b").await;
+    // It does not hear of that, but goes on.
+    late.wire("b").set(Line::HungAt(&["board"]));
+    sleep(RIGHT).await;
     assert!(matches!(quick.renew("k", "held").await, Ok(Outcome::LeaseLost(_))));
     quick.granted("k", "next").await;
+}
+
+/// The node's cache is of one engine, and versions of two engines may be alike.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_remembers_of_one_engine_is_nothing_to_another() {
+    let mut world = World::default();
+    let now = world.engine("a").memory.ping().await.unwrap();
+    for (engine, commits) in [("a", 1), ("b", 2)] {
+        world.engine(engine).memory.count_up(&at("k"), now, commits).await;
+    }
+    let (caching, other) = (world.node(&["a", "b"]).await, world.node(&["a", "b"]).await);
+    let set = Arc::new(caching.set);
+    let locks = Locks::start(Arc::clone(&set) as Arc<dyn LockStore>, Limits::default()).await.unwrap();
+    assert!(matches!(locks.acquire(&at("k"), ask("before")).await, Ok(Acquired::Granted(_))));
+    locks.release(&at("k"), id("before")).await.unwrap();
+    other.granted("k", "held").await;
+    set.switch("b", false, false, LONG).await.unwrap();
+    other.until_serving("b").await;
+    locks.until_ready(LONG).await;
+    let answer = locks.acquire(&at("k"), ask("after")).await;
+    assert!(matches!(answer, Ok(Acquired::Refused(_))), "{answer:?}");
 }

@@ -14,7 +14,7 @@ async fn a_node_that_cannot_look_grants_nothing_after_a_switch() {
     let mut world = World::default();
     let (blind, seeing) = (world.node(&["a", "b"]).await, world.node(&["a", "b"]).await);
     for engine in ["a", "b"] {
-        blind.wire(engine).set(Line::HungAt("board"));
+        blind.wire(engine).set(Line::HungAt(&["board"]));
     }
     seeing.order("b").await;
     seeing.until_serving("b").await;
@@ -28,7 +28,7 @@ async fn what_a_node_grants_while_it_still_has_the_right_comes_along() {
     let mut world = World::default();
     let (blind, seeing) = (world.node(&["a", "b"]).await, world.node(&["a", "b"]).await);
     for engine in ["a", "b"] {
-        blind.wire(engine).set(Line::HungAt("board"));
+        blind.wire(engine).set(Line::HungAt(&["board"]));
     }
     seeing.order("b").await;
     assert!(!seeing.record().is_serving());
@@ -111,7 +111,7 @@ async fn a_switch_waits_for_the_longest_right_of_any_node() {
     patient.granted("first", "held").await;
     let quick = world.node(&["a", "b"]).await;
     for engine in ["a", "b"] {
-        patient.wire(engine).set(Line::HungAt("board"));
+        patient.wire(engine).set(Line::HungAt(&["board"]));
     }
     quick.order("b").await;
     quick.until_serving("b").await;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::super::{Engine, EngineSet, EngineSetConfig, Record};
+use crate::runtime::Ask;
 use crate::store::memory::MemoryStore;
 use crate::store::{
     Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
@@ -53,7 +54,7 @@ pub enum Line {
     /// Nothing comes of calls, until it is open.
     Hung,
     /// Nothing comes of these calls.
-    HungAt(&'static str),
+    HungAt(&'static [&'static str]),
     /// These calls are made, and their answers come when it is open.
     Mute(&'static str),
 }
@@ -81,7 +82,7 @@ impl Wire {
     async fn pass(&self, call: &'static str) -> Result<(), StoreError> {
         self.wait(|line| match line {
             Line::Hung => true,
-            Line::HungAt(hung) => hung == call,
+            Line::HungAt(hung) => hung.contains(&call),
             Line::Open | Line::Cut | Line::Mute(_) => false,
         })
         .await
@@ -386,7 +387,7 @@ pub fn at(key: &str) -> Address {
     Address { app: App::default(), key: Key::parse(key).unwrap() }
 }
 
-fn id(lease: &str) -> LeaseId {
+pub fn id(lease: &str) -> LeaseId {
     LeaseId::parse(lease).unwrap()
 }
 
@@ -407,4 +408,22 @@ pub fn acquire(lease: &str) -> Command {
         hold_off: None,
         metadata: None,
     })
+}
+
+pub fn ask(lease: &str) -> Ask {
+    Ask {
+        lease_id: id(lease),
+        owner: None,
+        mode: Mode::Exclusive,
+        limit: None,
+        ttl_ms: TTL_MS_MAX,
+        reentrant: false,
+        barge: false,
+        delay_ms: 0,
+        max_hold_ms: None,
+        priority: 1,
+        metadata: None,
+        wait: Duration::ZERO,
+        place: None,
+    }
 }
