@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use latchgate_testkit::eventually;
 use serde_json::json;
 
-use super::world::{LONG, Wired, World, charge, home, status, suspects, switch, switched, until_serving};
+use super::world::{LONG, World, charge, home, status, suspects, switch, switched, until_serving};
 use crate::client::{begun, pre, report};
 
 #[tokio::test]
@@ -148,23 +148,24 @@ async fn a_node_starts_without_the_engine_that_was_left() {
 #[tokio::test]
 async fn a_gate_that_nobody_has_switched_meets_a_long_outage_as_ever() {
     let mut world = World::start().await;
-    let Wired { node, .. } = world.node().await;
-    let before = begun(&node, charge("before")).await;
+    let wired = world.node().await;
+    let node = &wired.node;
+    let before = begun(node, charge("before")).await;
     world.redis.pause();
     // Longer than the node relies on what it has seen.
-    assert!(eventually(LONG, || async { status(&node).await["phase"] == "unconfirmed" }).await);
+    assert!(eventually(LONG, || async { status(node).await["phase"] == "unconfirmed" }).await);
     let with = |on_outage: &str| json!({ "operation": "charge", "contents": on_outage, "on_outage": on_outage });
-    let fallback = begun(&node, with("fallback")).await;
+    let fallback = begun(node, with("fallback")).await;
     assert_eq!((home(&fallback).as_str(), &fallback.body["degraded"]), ("f", &json!(true)));
-    assert_eq!(pre(&node, with("open")).await.body["guarded"], false);
-    pre(&node, with("closed")).await.assert_problem(503, "store-unavailable");
+    assert_eq!(pre(node, with("open")).await.body["guarded"], false);
+    pre(node, with("closed")).await.assert_problem(503, "store-unavailable");
     world.redis.resume();
     let waits = json!({ "operation": "probe", "contents": 0, "attempt_id": "probe" });
-    assert!(eventually(LONG, || async { pre(&node, waits.clone()).await.status.is_success() }).await);
-    assert_eq!(home(&begun(&node, with("closed")).await), "p");
-    pre(&node, with("fallback")).await.assert_problem(409, "operation-in-progress");
+    assert!(eventually(LONG, || async { pre(node, waits.clone()).await.status.is_success() }).await);
+    assert_eq!(home(&begun(node, with("closed")).await), "p");
+    pre(node, with("fallback")).await.assert_problem(409, "operation-in-progress");
     for go in [&before, &fallback] {
-        assert_eq!(report(&node, go, json!({ "outcome": "success" })).await.status, 200);
+        assert_eq!(report(node, go, json!({ "outcome": "success" })).await.status, 200);
     }
-    assert_eq!(suspects(&node).await, [""; 0]);
+    assert_eq!(suspects(node).await, [""; 0]);
 }
