@@ -164,7 +164,9 @@ impl Carrier {
                 return Ok(());
             }
             let term = new.term();
+            let asked = std::time::Instant::now();
             let loaded = self.timed(new.load(&addresses)).await?;
+            let answered = std::time::Instant::now();
             // Not before what is there has been read: see above.
             self.check().await?;
             let change = |(address, stored): (&Address, Stored)| {
@@ -184,8 +186,13 @@ impl Carrier {
             if changes.is_empty() {
                 return Ok(());
             }
-            let now = shown(new, self.config.timeout).await?;
-            let committed = self.timed(new.commit(now, &changes)).await?;
+            // By the clock as it was then: what comes late, because this node stood still or the network did, is refused by the
+            // engine. A row that was not there has no version to tell that it has come and gone since.
+            if asked.elapsed() > self.record.right() {
+                return Err(Failed::Other("it took too long to confirm the move".to_owned()));
+            }
+            let since_ms = u64::try_from(answered.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let committed = self.timed(new.commit(loaded.now.plus_ms(since_ms), &changes)).await?;
             addresses = match committed.result {
                 CommitResult::Checked(versions) => {
                     let lost = changes.into_iter().zip(versions).filter(|(_, version)| version.is_none());

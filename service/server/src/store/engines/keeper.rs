@@ -375,7 +375,9 @@ impl Keeper {
         if !self.is_reached(engine) {
             return Err(SwitchFailure::NoAnswer(engine.clone()));
         }
-        if let Some(left) = self.truth().filter(|left| *stopped && self.is_reached(left)) {
+        // An engine that was moved to and died may have served by then: what the one before it knows is given up with it.
+        let is_all_there = |truth: &String| self.is_reached(truth) && self.is_reached(&self.record.active);
+        if let Some(left) = self.truth().filter(|truth| *stopped && is_all_there(truth)) {
             return Err(SwitchFailure::NotStopped(left));
         }
         let next = self.towards(engine, *force, *stopped);

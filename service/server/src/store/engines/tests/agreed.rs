@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::Outcome;
+use latchgate_core::lock::{Outcome, Refusal};
 use tokio::time::{sleep, timeout};
 
-use super::super::EngineSetConfig;
+use super::super::{EngineSetConfig, SwitchFailure};
 use super::world::{LONG, Line, Node, RIGHT, World, config};
 use crate::store::LockStore;
 
@@ -155,4 +155,20 @@ async fn an_engine_that_has_left_its_set_is_not_taken_back_by_what_the_others_re
     assert!(other.write_board(version, "").await.unwrap().is_some());
     let node = Node::open(world.wires(&["b", "a"]), config()).await.unwrap();
     assert_eq!(node.record().active, "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_engines_one_that_dies_while_it_is_moved_to_can_be_left_again() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    node.order("b").await;
+    node.wire("b").set(Line::Cut);
+    // It may have served already, and granted what the old engine does not know.
+    let back = async |stopped| node.set.switch("a", false, stopped, LONG).await;
+    assert_eq!(back(false).await, Err(SwitchFailure::InDoubt("b".to_owned())));
+    assert_eq!(back(true).await, Ok(()));
+    node.until_serving("a").await;
+    assert!(matches!(node.renew("k", "held").await, Ok(Outcome::LeaseLost(_))));
+    assert!(matches!(node.acquire("k", "next").await, Ok(Outcome::Refused(Refusal::HeldOff(_)))));
 }
