@@ -371,6 +371,7 @@ impl ServeArgs {
         );
         ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
         ensure!(self.store.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
+        ensure!(self.store.engine_right_ms >= 1_000, "--engine-right-ms must be at least 1000");
         ensure!(
             self.store.locks.len() < 2 || self.store.engine_right_ms >= 3 * self.store.store_timeout_ms,
             "--engine-right-ms must be at least three times --store-timeout-ms"

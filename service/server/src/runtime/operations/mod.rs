@@ -133,7 +133,9 @@ impl Operations {
         };
         if let Some(engines) = &engines {
             // Without it the node starts all the same, and claims nothing yet.
-            let _ = engines.confirmed_within(START_WAIT).await;
+            if engines.confirmed_within(START_WAIT).await.is_none() {
+                tracing::warn!(engines = ?engines.status().engines, "the gate's stores do not tell which of them is active");
+            }
         }
         let inner = Arc::new(Inner {
             primary,

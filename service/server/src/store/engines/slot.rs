@@ -103,18 +103,20 @@ impl Slots {
     }
 }
 
-impl Slots {
-    /// Its board, unless it is known to have nothing to say in this set.
-    fn of_this_set(&self, version: u64, board: Option<Board>) -> Result<Option<Board>, StoreError> {
-        let trouble = match (self.set.get(), &board) {
-            (Some(_), None) if version > 0 => "it has left the set: it can only come back when all engines leave it",
-            (Some(set), Some(board)) if *set != board.record.set && !board.record.is_first() => {
-                "it is one of another set's engines: dissolve that with `latchgate leave-set`"
-            }
-            _ => return Ok(board),
-        };
-        Err(StoreError::Unavailable(trouble.to_owned()))
-    }
+/// An engine's board, unless it is known to have nothing to say in this set.
+pub(super) fn of_this_set(
+    set: Option<&String>,
+    version: u64,
+    board: Option<Board>,
+) -> Result<Option<Board>, StoreError> {
+    let trouble = match (set, &board) {
+        (Some(_), None) if version > 0 => "it has left the set: it can only come back when all engines leave it",
+        (Some(set), Some(board)) if *set != board.record.set && !board.record.is_first() => {
+            "it is one of another set's engines: dissolve that with `latchgate leave-set`"
+        }
+        _ => return Ok(board),
+    };
+    Err(StoreError::Unavailable(trouble.to_owned()))
 }
 
 impl Boards for Slots {
@@ -129,7 +131,7 @@ impl Boards for Slots {
         let answer = timeout(self.timeout, store.board()).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it took too long to answer".to_owned())));
         let answer = answer.map_err(StoreError::of_reading).inspect_err(|error| note(&error.to_string()))?;
-        let board = parse(engine, &answer.text).and_then(|board| self.of_this_set(answer.version, board));
+        let board = parse(engine, &answer.text).and_then(|board| of_this_set(self.set.get(), answer.version, board));
         let board = board.inspect_err(|error| note(&error.to_string()))?;
         note("");
         Ok(ReadBoard { version: answer.version, board, now: answer.now })

@@ -1,13 +1,13 @@
 //! The boards of the gate's engines.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::super::record::Board;
 use super::super::register::{Boards, ReadBoard};
-use super::super::slot::parse;
+use super::super::slot::{of_this_set, parse};
 use crate::store::StoreError;
 use crate::store::gate::GateStore;
 
@@ -39,6 +39,8 @@ pub(super) struct GateBoards {
     pub all: Arc<[Place; 2]>,
     /// Longest time for one answer.
     pub timeout: Duration,
+    /// The set that these are engines of, once that is known.
+    pub set: Arc<OnceLock<String>>,
 }
 
 impl GateBoards {
@@ -60,7 +62,10 @@ impl Boards for GateBoards {
         let answer = timeout(self.timeout, place.store.board()).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it took too long to answer".to_owned())));
         let answer = answer.map_err(StoreError::of_reading).inspect_err(|error| place.note(&error.to_string()))?;
-        let board = parse(engine, &answer.text).inspect_err(|error| place.note(&error.to_string()))?;
+        let board = parse(engine, &answer.text);
+        let foreign = |_| StoreError::Unavailable("its board is that of another gate: see docs/GATE.md".to_owned());
+        let board = board.and_then(|board| of_this_set(self.set.get(), answer.version, board).map_err(foreign));
+        let board = board.inspect_err(|error| place.note(&error.to_string()))?;
         place.note("");
         Ok(ReadBoard { version: answer.version, board, now: answer.now })
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::keeper::{LOOKS_PER_RIGHT, STEPS_MAX, USURPED_EPOCHS};
 use super::super::record::{Move, Phase, Record};
-use super::super::register::{Look, Looked, Register};
+use super::super::register::{Boards as _, Look, Looked, ReadBoard, Register};
 use super::super::right::GUARD;
 use super::{GateBoards, Standing, SwitchFailure};
 
@@ -84,9 +84,26 @@ impl Keeper {
                 true
             }
             Look::Undecided => self.decide(self.record.next()).await,
+            Look::Unknown if self.record.is_first() && self.prefer_first().await => true,
             // Engines that were behind have been told.
             Look::Unknown => looked.behind > 0,
         }
+    }
+
+    /// At the start, with boards of two gates, of which neither was ever switched: a store of this one may have been put in
+    /// the place of another, or restored from another's. Whichever it is, the first engine is the active one, and its board
+    /// decides. Returns whether that is so.
+    async fn prefer_first(&self) -> bool {
+        let boards = &self.register.boards;
+        let mut sets = Vec::new();
+        for place in boards.all.iter() {
+            let Ok(ReadBoard { board: Some(board), .. }) = boards.read(place.name).await else { return false };
+            if board.record.is_first() || board.record.since > 0 || board.record.active != self.record.active {
+                return false;
+            }
+            sets.push(board.record.set);
+        }
+        sets[0] != sets[1] && boards.set.set(sets.swap_remove(0)).is_ok()
     }
 
     fn adopt(&mut self, record: Record) {
@@ -101,6 +118,9 @@ impl Keeper {
                 tracing::warn!(epoch, active, "SWITCH of the gate: it goes on without the other engine");
             }
             true => {}
+        }
+        if !record.is_first() {
+            let _ = self.register.boards.set.set(record.set.clone());
         }
         let mut right = Arc::clone(&self.standing.borrow().right);
         // If it is the same, the right goes on: nothing is decided about the engine.

@@ -68,6 +68,7 @@ impl GateEngines {
             all: Arc::new(stores.map(|(name, store)| Place::new(name, store))),
             // A look that waits for a silent engine must leave enough of the right that it is to renew.
             timeout: answer_max.min(right / 6),
+            set: Arc::default(),
         };
         let record = Record::first(&boards.names());
         let (standing, stood) = watch::channel(Arc::new(Standing::of(record.clone(), Arc::default(), &boards)));

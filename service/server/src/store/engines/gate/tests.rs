@@ -99,3 +99,45 @@ async fn a_node_with_another_second_store_claims_nothing_after_a_switch() {
     node.switch("other", false, LONG).await.unwrap();
     assert!(stranger.confirmed_within(LONG).await.is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_second_store_of_another_gate_is_not_switched_to_but_does_no_harm() {
+    let (ours, theirs) = (stores(), stores());
+    for stores in [&ours, &theirs] {
+        claims_in(&node(stores)).await;
+    }
+    let mixed = [Arc::clone(&ours[0]), Arc::clone(&theirs[1])];
+    for node in [node(&mixed), node(&ours), node(&mixed)] {
+        assert_eq!(claims_in(&node).await, "one");
+    }
+    let node = node(&mixed);
+    claims_in(&node).await;
+    assert_eq!(node.switch("other", false, LONG).await, Err(SwitchFailure::NoAnswer("other".to_owned())));
+    assert!(node.status().engines[1].trouble.contains("another gate"), "{:?}", node.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_stores_of_two_gates_of_which_one_was_switched_nobody_claims() {
+    let (ours, theirs) = (stores(), stores());
+    claims_in(&node(&ours)).await;
+    let switching = node(&theirs);
+    claims_in(&switching).await;
+    switching.switch("other", false, LONG).await.unwrap();
+    claims_in(&switching).await;
+    let mixed = [Arc::clone(&ours[0]), Arc::clone(&theirs[1])];
+    assert!(node(&mixed).confirmed_within(LONG).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_has_forgotten_all_is_told_again() {
+    let stores = stores();
+    let switching = node(&stores);
+    claims_in(&switching).await;
+    switching.switch("other", false, LONG).await.unwrap();
+    claims_in(&switching).await;
+    drop(switching);
+    let forgetful: Arc<dyn GateStore> = Arc::new(MemoryGateStore::default());
+    let node = node(&[Arc::clone(&forgetful), Arc::clone(&stores[1])]);
+    assert_eq!(claims_in(&node).await, "other");
+    assert!(forgetful.board().await.unwrap().text.contains("other"));
+}
