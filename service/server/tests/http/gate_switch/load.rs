@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures::future::join_all;
 use latchgate_testkit::eventually;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::world::{LONG, Wired, World, suspects, switched, until_serving};
-use crate::client::{post, pre};
+use super::world::{LONG, Wired, World, charge, suspects, switched, until_serving};
+use crate::client::{begun, post, pre, report};
 
 /// Clients that carry out one order after the other, four at a time for each, and what they see.
 struct Load {
@@ -165,4 +166,30 @@ async fn a_node_that_stands_still_during_a_switch_lets_nobody_go_twice() {
     }
     load.goes_on().await;
     load.judged(workers, &nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_an_attempt_in_the_engine_that_was_left_fails_one_caller_may_go() {
+    const OPERATIONS: u32 = 60;
+    let world = World::start().await;
+    let nodes = world.two().await;
+    let mut running = Vec::new();
+    for order in 0..OPERATIONS {
+        running.push(begun(&nodes[0].node, charge(order)).await);
+    }
+    switched(&nodes, "postgres").await;
+    for (order, go) in (0..OPERATIONS).zip(&running) {
+        let fails = async {
+            // Some callers have looked by then.
+            pre(&nodes[1].node, charge(order)).await;
+            report(&nodes[0].node, go, json!({ "outcome": "failure" })).await
+        };
+        let callers = join_all((0..24).map(|caller| pre(&nodes[caller % 2].node, charge(order))));
+        let (failed, told) = tokio::join!(fails, callers);
+        assert_eq!(failed.status, 200, "{}", failed.body);
+        let goes = told.iter().filter(|answer| answer.status.is_success()).count();
+        assert!(goes <= 1, "{goes} may go for order {order}");
+        let after = pre(&nodes[0].node, charge(order)).await;
+        assert_eq!(after.status.is_success(), goes == 0, "{}", after.body);
+    }
 }
