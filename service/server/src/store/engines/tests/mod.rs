@@ -2,5 +2,6 @@
 
 mod agreed;
 mod carried;
+mod random;
 mod rights;
 mod world;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Acquire, Command, Event, LeaseId, Mode, NodeId, Outcome, Place, Release, Renew, step};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::super::{Engine, EngineSet, EngineSetConfig, Record};
 use crate::runtime::Ask;
@@ -25,9 +25,10 @@ pub const RIGHT: Duration = Duration::from_millis(1_500);
 pub const TTL_MS_MAX: u64 = 60_000;
 
 /// What an engine is, whoever reaches it.
-#[derive(Default)]
 pub struct Shared {
     pub memory: MemoryStore,
+    /// Its clock goes on as that of the test does.
+    began: (Instant, std::time::Instant),
     /// How far its clock is off, in ms.
     pub offset_ms: AtomicI64,
     pub tells_terms: bool,
@@ -36,13 +37,33 @@ pub struct Shared {
     pub ttl_ms_max: AtomicU64,
 }
 
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            memory: MemoryStore::default(),
+            began: (Instant::now(), std::time::Instant::now()),
+            offset_ms: AtomicI64::default(),
+            tells_terms: false,
+            term: AtomicU64::default(),
+            ttl_ms_max: AtomicU64::default(),
+        }
+    }
+}
+
 impl Shared {
+    /// Its clock, less that of the memory.
+    fn ahead_ms(&self) -> i64 {
+        let ms = |elapsed: Duration| i64::try_from(elapsed.as_millis()).unwrap();
+        let (began, really) = self.began;
+        self.offset_ms.load(Ordering::SeqCst) + ms(began.elapsed()) - ms(really.elapsed())
+    }
+
     fn shown(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.offset_ms.load(Ordering::SeqCst)))
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.ahead_ms()))
     }
 
     fn meant(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_ms(now.as_ms().saturating_add_signed(-self.offset_ms.load(Ordering::SeqCst)))
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(-self.ahead_ms()))
     }
 }
 
@@ -363,7 +384,11 @@ impl Node {
     }
 
     pub async fn acquire(&self, key: &str, lease: &str) -> Result<Outcome, StoreError> {
-        self.ask(key, acquire(lease)).await
+        self.acquire_for(key, lease, TTL_MS_MAX).await
+    }
+
+    pub async fn acquire_for(&self, key: &str, lease: &str, ttl_ms: u64) -> Result<Outcome, StoreError> {
+        self.ask(key, acquire(lease, ttl_ms)).await
     }
 
     /// The token of a grant.
@@ -391,13 +416,13 @@ pub fn id(lease: &str) -> LeaseId {
     LeaseId::parse(lease).unwrap()
 }
 
-pub fn acquire(lease: &str) -> Command {
+fn acquire(lease: &str, ttl_ms: u64) -> Command {
     Command::Acquire(Acquire {
         lease_id: id(lease),
         owner: None,
         mode: Mode::Exclusive,
         limit: None,
-        ttl_ms: TTL_MS_MAX,
+        ttl_ms,
         reentrant: false,
         barge: false,
         delay_ms: 0,
