@@ -48,7 +48,8 @@ pub struct StoreArgs {
     /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, `redis+cluster://HOST,HOST`, which may forget held locks
     /// when they crash or fail over. If absent: `DATABASE_URL` if that is a Postgres URL, else `sqlite:latchgate.db`. Given
     /// more than once, or several with spaces in between, an engine set: the first is active until all nodes are switched to
-    /// another. `NAME=URL` names one; without a name it is called by its kind.
+    /// another. All must answer when the set is first used, later not. `NAME=URL` names one; without a name it is called by
+    /// its kind.
     #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS", hide_env_values = true, value_delimiter = ' ')]
     pub locks: Vec<String>,
 

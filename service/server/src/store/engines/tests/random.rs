@@ -97,7 +97,7 @@ impl Run {
         while Instant::now() < self.over {
             let _ = timeout(
                 PATIENCE,
-                self.one(&self.nodes).set.switch(*self.one::<&'static str>(engines), false, false, PATIENCE),
+                self.one(&self.nodes).set.switch(self.one::<&'static str>(engines), false, false, PATIENCE),
             )
             .await;
             self.pause(12_000).await;

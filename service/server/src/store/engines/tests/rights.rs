@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use latchgate_core::lock::{Outcome, Refusal};
+use latchgate_core::lock::{LockState, Outcome, Refusal};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::world::{LONG, Line, Node, RIGHT, TTL_MS_MAX, World, config};
-use crate::store::{LockStore, StoreError};
+use super::world::{LONG, Line, Node, RIGHT, TTL_MS_MAX, World, at, config};
+use crate::store::{Change, CommitResult, LockStore, StoreError, Version};
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_cannot_look_grants_nothing_after_a_switch() {
@@ -76,6 +76,38 @@ async fn after_an_engine_was_lost_nothing_is_granted_until_its_longest_lease_is_
     let now = node.set.ping().await.unwrap();
     let Ok(Outcome::Refused(Refusal::HeldOff(until))) = node.acquire("k", "next").await else { panic!() };
     assert!(until.ms_since(now) > TTL_MS_MAX, "{} ms", until.ms_since(now));
+    // Nor is it by going back.
+    node.wire("a").set(Line::Open);
+    let is_back = async || node.set.switch("a", false, false, LONG).await;
+    while is_back().await.is_err() {}
+    node.until_serving("a").await;
+    let answer = node.acquire("k", "next").await;
+    assert!(matches!(answer, Ok(Outcome::Refused(Refusal::HeldOff(_)))), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_judged_on_one_engines_states_is_not_written_to_another() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    let term = node.set.term().id;
+    node.order("b").await;
+    node.until_serving("b").await;
+    let now = node.set.ping().await.unwrap();
+    // Neither has the key, so that no version tells them apart.
+    let change = Change {
+        address: at("k"),
+        expected: Version::ABSENT,
+        state: LockState::default(),
+        events: Vec::new(),
+        notice_at: None,
+        keep_until: now,
+        term,
+    };
+    let committed = node.set.commit(now, std::slice::from_ref(&change)).await.unwrap();
+    assert_eq!(committed.result, CommitResult::TermOver);
+    let (_, locked) = node.set.lock(&[at("k")]).await.unwrap();
+    let committed = locked.commit_all(now, &[change]).await.unwrap();
+    assert_eq!(committed.result, CommitResult::TermOver);
 }
 
 #[tokio::test(start_paused = true)]
