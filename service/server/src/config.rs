@@ -36,6 +36,8 @@ pub enum Command {
     Health(HealthArgs),
     /// Grant no new leases for a while, on all nodes: before or after a fail-over of Postgres that may lose commits.
     HoldOff(HoldOffArgs),
+    /// Switch an engine set to another engine, from outside: no node starts while the active engine is dead.
+    SwitchEngine(SwitchEngineArgs),
     /// Dissolve an engine set: a store that was one of its engines can then be used alone. Stop all nodes first.
     LeaveSet(MigrateArgs),
     /// Print the API's description (OpenAPI, JSON).
@@ -126,6 +128,26 @@ pub struct StoreArgs {
 
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchEngineArgs {
+    /// The engine to use from now on.
+    #[arg(long, value_name = "NAME", env = "LATCHGATE_ENGINE")]
+    pub engine: String,
+
+    /// The active engine is stopped for good: no node can reach it.
+    #[arg(long, env = "LATCHGATE_ENGINE_STOPPED")]
+    pub stopped: bool,
+
+    /// Do not wait for leases of the old engine that cannot be carried over.
+    #[arg(long, env = "LATCHGATE_ENGINE_FORCE")]
+    pub force: bool,
+
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
@@ -330,6 +352,18 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
+impl StoreArgs {
+    /// `idle_retention` is how long the state of an idle key is kept.
+    pub fn engine_set(&self, idle_retention: Duration) -> EngineSetConfig {
+        EngineSetConfig {
+            right: Duration::from_millis(self.engine_right_ms),
+            switch_after: Some(self.switch_after_ms).filter(|ms| *ms > 0).map(Duration::from_millis),
+            timeout: Duration::from_millis(self.store_timeout_ms),
+            idle_retention,
+        }
+    }
+}
+
 impl ServeArgs {
     /// # Errors
     /// When a URL is of no engine, or names do not tell the engines apart.
@@ -427,12 +461,7 @@ impl ServeArgs {
     }
 
     pub fn engine_set(&self) -> EngineSetConfig {
-        EngineSetConfig {
-            right: Duration::from_millis(self.store.engine_right_ms),
-            switch_after: Some(self.store.switch_after_ms).filter(|ms| *ms > 0).map(Duration::from_millis),
-            timeout: Duration::from_millis(self.store.store_timeout_ms),
-            idle_retention: Duration::from_millis(self.idle_retention_ms),
-        }
+        self.store.engine_set(Duration::from_millis(self.idle_retention_ms))
     }
 
     pub fn runtime_limits(&self) -> Limits {

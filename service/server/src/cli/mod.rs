@@ -2,6 +2,7 @@
 
 mod health;
 mod hold_off;
+mod switch_engine;
 
 use crate::config::{Cli, Command};
 use crate::{http, serve};
@@ -14,6 +15,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => serve::migrate(args).await,
+        Command::SwitchEngine(args) => switch_engine::run(&args).await,
         Command::LeaveSet(args) => serve::leave_set(args).await,
         Command::Health(args) => health::run(&args).await,
         Command::HoldOff(args) => hold_off::run(&args).await,

@@ -120,11 +120,34 @@ pub struct EngineStatus {
 }
 
 impl EngineSet {
-    /// Begins to take part, and waits until it is known which engine is active.
+    /// Begins to take part, and waits until the active engine serves.
+    ///
+    /// # Errors
+    /// When it is not known which that is, or it does not answer; says what is the matter with which engine.
+    pub async fn open(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> anyhow::Result<Self> {
+        let patience = START_TIMEOUT.max(config.right * START_RIGHTS);
+        let set = Self::begin(engines, shards, config);
+        let mut serving = set.serving.clone();
+        if timeout(patience, serving.wait_for(Option::is_some)).await.is_err() {
+            anyhow::bail!("the engines do not tell which of them is active, or it does not answer{}", set.troubles());
+        }
+        Ok(set)
+    }
+
+    /// Begins to take part, and waits until it is known what was decided last, though no engine may serve.
     ///
     /// # Errors
     /// When that cannot be found out; says what is the matter with which engine.
-    pub async fn open(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> anyhow::Result<Self> {
+    pub async fn join(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> anyhow::Result<Self> {
+        let set = Self::begin(engines, shards, config);
+        let mut view = set.view.clone();
+        if timeout(START_TIMEOUT, view.wait_for(|view| !view.record.is_first())).await.is_err() {
+            anyhow::bail!("no engine tells what was decided{}", set.troubles());
+        }
+        Ok(set)
+    }
+
+    fn begin(engines: Vec<Engine>, shards: usize, config: EngineSetConfig) -> Self {
         let node = super::fresh_node_id();
         let all: Arc<[Arc<Slot>]> = engines.into_iter().map(|engine| Arc::new(Slot::new(engine))).collect();
         // A look that waits for a silent engine must leave enough of the right that it is to renew.
@@ -135,24 +158,21 @@ impl EngineSet {
         let wishes = watch::Sender::new(Wishes::default());
         let (orders, ordered) = mpsc::channel(1);
         let running = CancellationToken::new();
-        let patience = START_TIMEOUT.max(config.right * START_RIGHTS);
         let keeper = Keeper::new(slots.clone(), node.as_str(), first, config, serving, view, wishes.subscribe());
         tokio::spawn(running.clone().run_until_cancelled_owned(keeper.run(ordered)));
-        let set =
-            Self { node, slots, shards, serving: served, view: viewed, wishes, orders, _running: running.drop_guard() };
-        let mut serving = set.serving.clone();
-        if timeout(patience, serving.wait_for(Option::is_some)).await.is_err() {
-            let troubles = set.slots.all.iter().filter(|slot| !slot.trouble().is_empty());
-            let troubles: Vec<String> =
-                troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();
-            let is_first = set.view.borrow().record.is_first();
-            let hint = match is_first {
-                true => ": at the first start of a set all of them must answer, and none may be of another set",
-                false => "",
-            };
-            anyhow::bail!("the engines do not tell which of them is active{hint}; {}", troubles.join("; "));
-        }
-        Ok(set)
+        Self { node, slots, shards, serving: served, view: viewed, wishes, orders, _running: running.drop_guard() }
+    }
+
+    /// What is the matter with which engine, to follow a message.
+    fn troubles(&self) -> String {
+        let troubles = self.slots.all.iter().filter(|slot| !slot.trouble().is_empty());
+        let troubles: Vec<String> = troubles.map(|slot| format!("{}: {}", slot.engine.name, slot.trouble())).collect();
+        let hint = if self.view.borrow().record.is_first() {
+            ": at the first start of a set all of them must answer, and none may be of another set"
+        } else {
+            ""
+        };
+        format!("{hint}; {}", troubles.join("; "))
     }
 
     /// Switches all nodes to `engine`, and waits until this one uses it, but no longer than `patience`.
@@ -174,8 +194,9 @@ impl EngineSet {
         self.orders.send(order).await.map_err(|_| SwitchFailure::ShuttingDown)?;
         answer.await.map_err(|_| SwitchFailure::ShuttingDown)??;
         let mut serving = self.serving.clone();
-        let is_there =
-            |serving: &Option<Arc<Serving>>| serving.as_ref().is_some_and(|serving| serving.engine == engine);
+        let is_there = |serving: &Option<Arc<Serving>>| {
+            serving.as_ref().is_some_and(|serving| serving.engine == engine && serving.right.holds())
+        };
         // If it takes longer, the status tells how it goes on.
         let _ = timeout(patience, serving.wait_for(is_there)).await;
         Ok(())

@@ -133,3 +133,23 @@ async fn an_engine_that_is_not_active_and_hangs_holds_nobody_up() {
     world.redis[0].resume();
     switched(&nodes[0], "one").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_all_nodes_are_gone_with_the_active_engine_the_command_line_switches_and_nodes_start_again() {
+    let mut world = World::start(1).await;
+    let engines = ["one", "pg"];
+    let before = {
+        let nodes = world.nodes(1, &engines, &[]).await;
+        granted(&nodes[0].node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await
+    };
+    world.redis[0].kill9();
+    let refused = world.switch_engine(&engines, &["--engine", "pg"]).await;
+    assert!(refused.contains("--stopped"), "{refused}");
+    let done = world.switch_engine(&engines, &["--engine", "pg", "--stopped"]).await;
+    assert!(done.contains("All nodes use pg"), "{done}");
+    let wired = world.node(&engines, &[]).await;
+    until_serving(&wired, "pg").await;
+    let next = granted(&wired.node, "k", json!({ "wait_ms": 20_000 })).await;
+    assert!(next.token() > before.token());
+    assert_eq!(renew(&wired.node, "k", &next.text("lease_id")).await.status, 200);
+}

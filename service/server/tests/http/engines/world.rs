@@ -98,6 +98,18 @@ impl World {
         Wired { node: Node::start(BIN, &all).await, wires }
     }
 
+    /// What `latchgate switch-engine` says.
+    pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
+        let locks: Vec<String> = engines.iter().map(|engine| self.url(engine, self.port(engine))).collect();
+        let mut command = tokio::process::Command::new(BIN);
+        command.arg("switch-engine").args(TIMES).args(args);
+        for url in &locks {
+            command.args(["--locks", url]);
+        }
+        let ended = tokio::time::timeout(LONG, command.output()).await.expect("no hang").unwrap();
+        String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
+    }
+
     pub async fn nodes(&self, count: usize, engines: &[&'static str], args: &[&str]) -> Vec<Wired> {
         let mut nodes = Vec::new();
         for _ in 0..count {
