@@ -108,6 +108,14 @@ impl MemoryStore {
     }
 }
 
+#[cfg(test)]
+impl MemoryStore {
+    /// As a server does that keeps nothing on disk, when it is started again.
+    pub(super) fn lose_everything(&self) {
+        *self.shared.tables() = Tables::default();
+    }
+}
+
 impl Shared {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)

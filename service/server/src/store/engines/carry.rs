@@ -11,7 +11,7 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::record::{Move, Phase, Record};
-use super::register::{Look, Register};
+use super::register::{Boards, Look, Register};
 use super::right::GUARD;
 use super::slot::{Slots, shown};
 use super::{EngineSetConfig, after_longest_lease};
@@ -80,6 +80,10 @@ impl Carrier {
             Some(name) => Some(slots.need(name).map_err(Failed::Old)?),
             None => None,
         };
+        if let Some(from) = &self.moving.from {
+            // One that has lost what it had would be carried over as it is.
+            slots.read(from).await.map_err(Failed::Old)?;
+        }
         // How much more the new engine's clock shows than the old one's: asked later, it shows no less for that.
         let mut by_ms = 0;
         if let Some(old) = &old {
@@ -102,6 +106,10 @@ impl Carrier {
             None if self.moving.force => (Timestamp::default(), after_longest_lease(now, &self.record)),
             None => (after_longest_lease(now, &self.record), Timestamp::default()),
         };
+        // From now on, without a board it is not the engine that it was.
+        if slots.read(&self.record.active).await?.version == 0 {
+            return Err(Failed::Other("the new engine has not been told of the move yet".to_owned()));
+        }
         let events_from = self.timed(new.last_event()).await?.to_string();
         let next = self.record.next();
         let since = next.epoch;

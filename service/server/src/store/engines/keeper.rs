@@ -206,6 +206,7 @@ impl Keeper {
             moving.abort();
         }
         self.record = record;
+        self.register.boards.rely_on(self.truth().filter(|_| !self.record.is_first()));
         self.answered = Instant::now();
         self.view.send_modify(|view| {
             view.record = self.record.clone();

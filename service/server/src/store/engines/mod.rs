@@ -151,7 +151,7 @@ impl EngineSet {
         let node = super::fresh_node_id();
         let all: Arc<[Arc<Slot>]> = engines.into_iter().map(|engine| Arc::new(Slot::new(engine))).collect();
         // A look that waits for a silent engine must leave enough of the right that it is to renew.
-        let slots = Slots { all, timeout: config.timeout.min(config.right / 6), set: Arc::default() };
+        let slots = Slots::new(all, config.timeout.min(config.right / 6));
         let (serving, served) = watch::channel(None);
         let first = Record::first(&slots.names());
         let (view, viewed) = watch::channel(View::of(&first));

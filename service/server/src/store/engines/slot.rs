@@ -81,9 +81,25 @@ pub(super) struct Slots {
     pub timeout: Duration,
     /// The set that these are engines of, once that is known.
     pub set: Arc<OnceLock<String>>,
+    /// The engine that has what is true, and so has a board.
+    pub truth: Arc<Mutex<Option<String>>>,
 }
 
 impl Slots {
+    pub(super) fn new(all: Arc<[Arc<Slot>]>, timeout: Duration) -> Self {
+        Self { all, timeout, set: Arc::default(), truth: Arc::default() }
+    }
+
+    pub(super) fn rely_on(&self, truth: Option<String>) {
+        *self.truth.lock().unwrap_or_else(PoisonError::into_inner) = truth;
+    }
+
+    /// Whether the engine is not the one that it was: it has nothing, and should have everything.
+    fn is_bare(&self, engine: &str, version: u64) -> bool {
+        let truth = self.truth.lock().unwrap_or_else(PoisonError::into_inner);
+        version == 0 && truth.as_deref() == Some(engine)
+    }
+
     pub(super) fn names(&self) -> Vec<String> {
         self.all.iter().map(|slot| slot.engine.name.clone()).collect()
     }
@@ -133,6 +149,11 @@ impl Boards for Slots {
         let answer = answer.map_err(StoreError::of_reading).inspect_err(|error| note(&error.to_string()))?;
         let board = parse(engine, &answer.text).and_then(|board| of_this_set(self.set.get(), answer.version, board));
         let board = board.inspect_err(|error| note(&error.to_string()))?;
+        if self.is_bare(engine, answer.version) {
+            let trouble = "it is another store than it was, or has lost what it had";
+            note(trouble);
+            return Err(StoreError::Unavailable(trouble.to_owned()));
+        }
         note("");
         Ok(ReadBoard { version: answer.version, board, now: answer.now })
     }

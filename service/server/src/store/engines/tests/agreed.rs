@@ -172,3 +172,31 @@ async fn of_two_engines_one_that_dies_while_it_is_moved_to_can_be_left_again() {
     assert!(matches!(node.renew("k", "held").await, Ok(Outcome::LeaseLost(_))));
     assert!(matches!(node.acquire("k", "next").await, Ok(Outcome::Refused(Refusal::HeldOff(_)))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_store_under_the_active_engines_name_is_not_used() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    let mut elsewhere = World::default();
+    let mut wires = elsewhere.wires(&["a"]);
+    wires.extend(world.wires(&["b"]));
+    let Err(refused) = Node::open(wires, config()).await else { panic!("it uses another store than the others") };
+    assert!(refused.to_string().contains("another store"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_active_engine_that_comes_back_empty_grants_nothing_and_its_leases_are_waited_for() {
+    let mut world = World::default();
+    let node = world.node(&["a", "b"]).await;
+    node.granted("k", "held").await;
+    world.engine("a").memory.lose_everything();
+    // As long as the node relies on what it has seen, it does not notice.
+    sleep(2 * RIGHT).await;
+    assert!(node.acquire("k", "next").await.is_err());
+    // It cannot be asked for what it had: it is as good as stopped.
+    node.set.switch("b", false, true, LONG).await.unwrap();
+    node.until_serving("b").await;
+    let refused = node.acquire("k", "next").await.unwrap();
+    assert!(matches!(refused, Outcome::Refused(Refusal::HeldOff(_))), "{refused:?}");
+}
