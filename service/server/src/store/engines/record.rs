@@ -81,9 +81,10 @@ impl Record {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
-    /// The engines that the successor is decided at. At first all of them: each must say that it knows of no set yet, whatever
-    /// the others have lost, and in whichever order a node names them. Later a majority is enough. But of two, nobody can tell a dead one from one that is cut off: there
-    /// it is the active one alone, without which no node can grant anything anyway.
+    /// The engines that the successor is decided at. At first all of them: each must say that it knows of no set yet,
+    /// whatever the others have lost, and in whichever order a node names them. Later a majority is enough. But of two,
+    /// nobody can tell a dead one from one that is cut off: there it is the active one alone, without which no node can
+    /// grant anything anyway.
     pub(super) fn deciders(&self) -> Vec<&str> {
         if self.is_first() || self.engines.len() >= 3 {
             self.engines.iter().map(String::as_str).collect()
