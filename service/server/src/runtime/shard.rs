@@ -323,6 +323,7 @@ impl Shard {
         let mut works = Vec::with_capacity(brought.len());
         let mut brought = brought;
         let is_up = self.node.health.is_up();
+        let term = self.node.store.term().id;
         for (address, brought) in &mut brought {
             if !is_up {
                 let arrived = std::mem::take(&mut brought.arrived);
@@ -331,11 +332,10 @@ impl Shard {
                 self.answer_failure(address, brought, &batch::Failed { failure, settled: Vec::new(), arrived });
                 continue;
             }
-            if self.can_just_wait(address, brought) {
+            if self.can_just_wait(address, brought, term) {
                 continue;
             }
-            let cached = if brought.must_load { None } else { self.cached(address) };
-            let (base, term) = cached.map_or_else(Default::default, |(stored, term)| (Some(stored), term));
+            let base = if brought.must_load { None } else { self.cached(address, term) };
             let uncertain = self.rooms.get(address).map(|room| room.uncertain.clone()).unwrap_or_default();
             works.push(Work {
                 address: address.clone(),
@@ -367,7 +367,7 @@ impl Shard {
 
     /// Whether nothing has to be read or written for this key: everybody who came only joins a queue whose turn is in
     /// the store already, so that they will be served when it comes.
-    fn can_just_wait(&mut self, address: &Address, brought: &Brought) -> bool {
+    fn can_just_wait(&mut self, address: &Address, brought: &Brought, term: TermId) -> bool {
         if brought.must_load || !brought.commands.is_empty() {
             return false;
         }
@@ -383,7 +383,7 @@ impl Shard {
         if cached.at.elapsed() > JOIN_MAX_AGE && !brought.arrived.is_empty() {
             return false;
         }
-        if cached.term != self.node.store.term().id {
+        if cached.term != term {
             return false;
         }
         // Its owner may hold the lock already, it may go ahead of the queue, its limit may be wrong.
@@ -399,12 +399,12 @@ impl Shard {
             && stands(state, &self.node.id, place, now)
     }
 
-    fn cached(&mut self, address: &Address) -> Option<(Stored, TermId)> {
+    fn cached(&mut self, address: &Address, term: TermId) -> Option<Stored> {
         let cached = self.cache.get(address)?;
         // Where other nodes wait too, they have most likely written since.
         let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != self.node.id);
-        let is_good = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared && cached.term == self.node.store.term().id;
-        is_good.then(|| (cached.stored.clone(), cached.term))
+        let is_good = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared && cached.term == term;
+        is_good.then(|| cached.stored.clone())
     }
 
     fn answer(&mut self, judged: Judged, brought: &mut Brought) {
