@@ -1,6 +1,6 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down
+.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,7 +8,7 @@ help: ## Show this list
 serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for another store)
 	cargo run --release --locked -- serve $(ARGS)
 
-test: ## Install what is missing, start private servers, run every test (ARGS go to cargo test)
+test: ## Install missing packages, start private servers, run every test (ARGS go to cargo test)
 	scripts/test.sh $(ARGS)
 
 check: ## What CI runs: formatting, lints, generated files, a cluster and its faults, tests
@@ -20,7 +20,7 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
+drift: ## Fail if openapi/openapi.json, docs/ERRORS.md or the files for Docker do not fit the code
 	scripts/drift.sh
 
 openapi: ## Generate openapi/openapi.json from the code
@@ -28,10 +28,13 @@ openapi: ## Generate openapi/openapi.json from the code
 	cargo run --locked --quiet -p latchgate -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
+errors: ## Generate docs/ERRORS.md from the table of error codes
+	UPDATE=1 cargo test --locked --quiet -p latchgate --lib docs_errors_md
+
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
 	scripts/bench.sh $(ARGS)
 
-cluster: ## Start Postgres, Redis, three nodes and nginx, or what of them does not run (ARGS="--balance round_robin")
+cluster: ## Start those of Postgres, Redis, three nodes and nginx that are not running (ARGS="--balance round_robin")
 	scripts/cluster.sh up $(ARGS)
 
 cluster-down: ## Stop the cluster and remove its data

@@ -2,7 +2,7 @@
 # Measures on a private Postgres (fsync on), as ratios in one run.
 #
 #   scripts/bench.sh [ARGS]            one node beside an HTTP handler that only parses and answers
-#   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that goes from node to node beside one whose waiters are at one
+#   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that passes from node to node, beside one whose waiters are at one node
 #
 # Arguments go to `latchgate-bench compare` and `compare-handoffs`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
@@ -11,17 +11,17 @@ ensure_packages cc curl postgres
 cargo build --release --locked -p latchgate -p latchgate-bench
 bin=${CARGO_TARGET_DIR:-target}/release
 
-# Each waiter is a connection: one descriptor here and one in the node.
+# Each waiter is a connection: one descriptor in the client and one in the node.
 ulimit -n "$(ulimit -Hn)"
 
-# Linux shares the processors out among sessions before it does among processes (sched_autogroup). With three servers in
-# sessions of their own, what is measured is that.
+# Linux distributes the processors among sessions before processes (sched_autogroup). Servers in sessions of their own would distort
+# the measurement.
 ONE_SESSION=yes
 
 start_postgres
 
-# A fresh server makes and zero-fills each segment of its log when it first comes to it, which one that has run for a
-# while does not: it writes over old ones. Let it have them.
+# A new server creates and zero-fills each segment of its write-ahead log; a server that has run for a while overwrites old segments.
+# This makes the old segments.
 age_postgres() {
     local sql=("alter system set min_wal_size = '1GB'" "select pg_reload_conf()") segment
     for ((segment = 0; segment < 60; segment++)); do
@@ -31,7 +31,7 @@ age_postgres() {
 }
 age_postgres
 
-# start_node NAME: what a history costs besides: HISTORY=on scripts/bench.sh
+# start_node NAME: without history; HISTORY=on scripts/bench.sh measures with it.
 start_node() {
     start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}"
 }

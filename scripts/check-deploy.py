@@ -30,7 +30,7 @@ def read(path):
 
 
 def interpolated(value):
-    """As Compose does it: with the defaults, and with a password for what has none."""
+    """As Compose interpolates: with the defaults, and with a password for variables without one."""
     if isinstance(value, dict):
         return {key: interpolated(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -71,14 +71,14 @@ def directive(name, text):
 
 def check_environment_file():
     used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT))
-    told = set(re.findall(r"^(?:# )?([A-Z_]+)=", read(".env.example"), re.MULTILINE))
-    expect(used == told, f".env.example and docker-compose.yml differ in {sorted(used ^ told)}")
+    documented = set(re.findall(r"^(?:# )?([A-Z_]+)=", read(".env.example"), re.MULTILINE))
+    expect(used == documented, f".env.example and docker-compose.yml differ in {sorted(used ^ documented)}")
 
 
 def check_nodes(nodes, dockerfile):
     known = set(re.findall(r"\[env: (\w+)", SERVE_HELP))
     entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE).group(1))
-    expect(re.search(rf"^COPY --from=build \S+ {entry[0]}$", dockerfile, re.MULTILINE), "ENTRYPOINT is not what is copied")
+    expect(re.search(rf"^COPY --from=build \S+ {entry[0]}$", dockerfile, re.MULTILINE), "ENTRYPOINT is not the copied binary")
     image_env = dict(re.findall(r"^ENV (\w+)=(\S+)$", dockerfile, re.MULTILINE))
     exposed = re.search(r"^EXPOSE (\d+)$", dockerfile, re.MULTILINE).group(1)
     expect([node for node in nodes.values() if "build" in node], "no node builds the image")
@@ -87,7 +87,7 @@ def check_nodes(nodes, dockerfile):
         expect(env.keys() <= known, f"{name}: serve does not know {sorted(env.keys() - known)}")
         accepted = latchgate(*node["command"], "--help")
         expect(accepted.returncode == 0, f"{name}: {node['command']}: {accepted.stderr}")
-        # The last thing that is looked at before a store is opened: all other values have been accepted by then.
+        # The store is the last setting to be checked, so this error shows that all others are accepted.
         refused = latchgate(*node["command"], env=env | {"LATCHGATE_LOCKS": "nothing"})
         expect("--locks must be" in refused.stderr, f"{name}: its environment is refused: {refused.stderr}")
         check_urls(name, env)
@@ -125,8 +125,8 @@ def check_services():
             expect(service.get("user", "root").split(":")[0] not in ("root", "0"), f"{name} runs as root")
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            is_there = os.path.exists(source) if source.startswith(".") else source in COMPOSE["volumes"]
-            expect(is_there, f"{name}: there is no {source}")
+            exists = os.path.exists(source) if source.startswith(".") else source in COMPOSE["volumes"]
+            expect(exists, f"{name}: there is no {source}")
     used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
     expect(COMPOSE["volumes"].keys() <= used, "a volume is not used")
 
@@ -158,7 +158,7 @@ def check_nginx(nodes):
     expect(f"{rendered}/nginx.conf" in nginx["command"] and rendered in nginx["command"], "nginx reads another file")
     port = env["BALANCER_LISTEN"].split(":")[1]
     expect(nginx["ports"][0].endswith(f":{port}"), "another port is published than nginx listens on")
-    expect(f"http://127.0.0.1:{port}/healthz" in nginx["healthcheck"]["test"], "nginx's health check asks another port")
+    expect(f"http://127.0.0.1:{port}/healthz" in nginx["healthcheck"]["test"], "nginx's health check uses another port")
 
     subnet = ipaddress.ip_network(COMPOSE["networks"]["front"]["ipam"]["config"][0]["subnet"])
     addresses = []
@@ -173,7 +173,7 @@ def check_nginx(nodes):
     body = directive("client_max_body_size", template)
     expect(body == f"{setting('operation-body-bytes-max') // 1024}k", f"nginx takes bodies of {body}, a node does not")
     read_timeout = in_ms(directive("proxy_read_timeout", template))
-    expect(read_timeout > setting("wait-ms-max") + 10_000, "nginx does not wait for a long poll")
+    expect(read_timeout > setting("wait-ms-max") + 10_000, "nginx does not wait as long as a long poll")
     for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
         expect(in_ms(keepalive) < setting("header-timeout-ms"), "nginx uses connections that a node has closed")
     for name in sorted(given):
@@ -186,7 +186,7 @@ def check_prometheus(addresses):
     [config] = [word.split("=")[1] for word in prometheus["command"] if word.startswith("--config.file=")]
     expect(f"./deploy/prometheus.yml:{config}:ro" in prometheus["volumes"], "Prometheus reads another file")
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
-    expect(job["static_configs"][0]["targets"] == addresses, "Prometheus asks others than the nodes")
+    expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")
     expect(f'route("{path}"' in read("service/server/src/http/mod.rs"), f"a node has no {path}")
 
@@ -214,7 +214,7 @@ def check_embedded(source, path, copied):
     expect(path.split("/")[0] in copied, f"{source} embeds {path}, which deploy/Dockerfile does not copy")
 
 
-# On one line: it is wrapped anywhere.
+# On one line: the help is wrapped at any place.
 SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
 COMPOSE_TEXT = read("docker-compose.yml")
 COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))

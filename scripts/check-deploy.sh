@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fails when docker-compose.yml, deploy/ and .env.example do not fit each other or the binary. It needs no Docker, and does
-# not show that the images work.
+# Fails when docker-compose.yml, deploy/ and .env.example do not fit each other or the binary. It needs no Docker, but does not show
+# that the images work.
 #
-#   scripts/check-deploy.sh [BINARY]   without one, cargo builds it
+#   scripts/check-deploy.sh [BINARY]   if absent, cargo builds it
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc envsubst nginx python3-yaml

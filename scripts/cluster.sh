@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# A cluster of real parts on this machine: Postgres, Redis, three nodes, and nginx in front. It goes on when this script
-# has ended.
+# A cluster on this machine: Postgres, Redis, three nodes, and nginx in front. It keeps running after this script has ended.
 #
-#   scripts/cluster.sh up [--balance by_key|round_robin]   starts it, or whatever of it does not run
+#   scripts/cluster.sh up [--balance by_key|round_robin]   starts the parts that are not running
 #   scripts/cluster.sh down                                stops it and removes its data
 #
 # From the environment:
-#   CLUSTER_DIR      its state: a link to a directory under TMPDIR (.cluster)
-#   CLUSTER_BINARY   a `latchgate` that is already built; without it, cargo builds one
-#   LATCHGATE_…      the nodes get these too
+#   CLUSTER_DIR      a link to its data in a directory under TMPDIR (.cluster)
+#   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
+#   LATCHGATE_…      settings of the nodes
 source "$(dirname "$0")/lib.sh"
 
 CLUSTER_DIR=${CLUSTER_DIR:-.cluster}
@@ -36,9 +35,9 @@ up() {
         cargo build --release --locked -p latchgate
         binary=${CARGO_TARGET_DIR:-target}/release/latchgate
     fi
-    # One path for it, wherever it is looked at from.
+    # An absolute path: the nodes run in other directories.
     binary=$(realpath "$binary")
-    # Each waiter is two connections of nginx.
+    # Each waiter needs two connections of nginx.
     ulimit -n "$(ulimit -Hn)"
 
     enter_room
@@ -48,11 +47,11 @@ up() {
     done
     start_parts "$binary" "$balance"
     if ((${#running[@]} == ${#PARTS[@]})); then
-        say "the cluster was up already"
+        say "the cluster was already up"
     elif ((${#running[@]} > 0)); then
-        say "these ran already: ${running[*]}"
+        say "already running: ${running[*]}"
     fi
-    # From here on they are on their own.
+    # From here on the parts outlive this script.
     STARTED=()
     IS_NEW=
     report
@@ -69,15 +68,14 @@ down() {
         stop "${PARTS[index]}"
     done
     remove_room
-    say "the cluster is down, and its data is gone"
+    say "the cluster is down, and its data is removed"
 }
 
-# The data cannot be in the checkout itself: the user postgres may not be able to pass through to it, and the name of a
-# socket must be short.
+# The data cannot be in the checkout itself: the user postgres may not have access to it, and the path of a socket must be short.
 find_room() {
     [[ -L $CLUSTER_DIR ]] || return 1
-    ROOM=$(readlink "$CLUSTER_DIR") # where it led to may be gone
-    # Removed with all that is in it: so it must be one of ours.
+    ROOM=$(readlink "$CLUSTER_DIR") # its target may no longer exist
+    # The directory will be removed with its contents, so it must be one that this script has made.
     [[ $(basename "$ROOM") == latchgate-cluster.* ]] || die "$CLUSTER_DIR is not a link that this script has made"
 }
 
@@ -88,8 +86,8 @@ remove_room() {
     rm -f "$CLUSTER_DIR"
 }
 
-# Takes the room of the cluster that runs, or makes a new one. Of a cluster that has no part left, after a reboot say,
-# nothing is kept: others may have its ports.
+# Finds the directory of the running cluster, or makes a new one. If no part runs any more, for example after a reboot, the old
+# data is removed: other programs may have taken its ports.
 enter_room() {
     local part name port
     if find_room; then
@@ -99,18 +97,18 @@ enter_room() {
                 return
             fi
         done
-        say "nothing of the last cluster runs any more: starting a new one"
+        say "no part of the last cluster runs any more: starting a new cluster"
         remove_room
     fi
     [[ ! -e $CLUSTER_DIR ]] || die "$CLUSTER_DIR is in the way"
     ROOM=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/latchgate-cluster.XXXXXX")")
     chmod 711 "$ROOM"
-    # Fails if somebody else is starting one at this moment.
+    # Fails if another process starts a cluster at this moment.
     ln -s "$ROOM" "$CLUSTER_DIR" || { rm -rf "$ROOM"; exit 1; }
     IS_NEW=yes
 }
 
-# start_parts BINARY BALANCE: those that do not run.
+# start_parts BINARY BALANCE: starts the parts that are not running.
 start_parts() {
     local node part
     is_running postgres || start_postgres
@@ -119,7 +117,7 @@ start_parts() {
     export LATCHGATE_GATE=redis://127.0.0.1:${PORTS[redis]}
     for node in node-1 node-2 node-3; do
         if is_running "$node"; then
-            # Its stores may just have come back.
+            # Its stores may just have been restarted.
             until_ready "$node" "http://127.0.0.1:${PORTS[$node]}/readyz"
         else
             start_http "$node" "$1" serve
@@ -130,7 +128,7 @@ start_parts() {
     report_urls >"$ROOM/urls"
 }
 
-# balance METHOD: has nginx run with it; an empty one means the last one, at first by_key.
+# balance METHOD: runs nginx with this method; if empty, with the last one, at first by_key.
 balance() {
     local was='' try
     [[ ! -e $ROOM/balance ]] || was=$(<"$ROOM/balance")
@@ -144,10 +142,10 @@ balance() {
         export BALANCER_LISTEN=127.0.0.1:${PORTS[nginx]}
         render_nginx >"$ROOM/nginx.conf"
         if [[ $BALANCER_METHOD != "$was" ]]; then
-            # Running requests end where they are.
+            # Running requests end at their nodes.
             "${nginx[@]}" -q -s reload 2>>"$ROOM/nginx.log"
         fi
-        # It may take nodes that are back for down for a second.
+        # For a second, nginx may still regard restarted nodes as down.
         until_ready nginx "http://$BALANCER_LISTEN/healthz"
         return
     fi
@@ -166,7 +164,7 @@ balance() {
     die "nginx does not start"
 }
 
-# until_ready NAME URL: for what runs already.
+# until_ready NAME URL: waits for a part that already runs.
 until_ready() {
     read -r _ STARTED_PID _ <"$ROOM/$1.pid"
     wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
@@ -196,7 +194,7 @@ Take your first lock through nginx:
 END
 }
 
-# A cluster that is only half up is of no use to anybody.
+# A cluster that has not started completely is removed.
 IS_NEW=
 leave() {
     stop_all

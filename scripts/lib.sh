@@ -1,31 +1,31 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # the variables set here are for the scripts that source this
-# For the other scripts: `source "$(dirname "$0")/lib.sh"`. Installs what is missing, starts private servers and stops
-# them when the script ends, however it ends.
+# For the other scripts: `source "$(dirname "$0")/lib.sh"`. Installs missing packages, starts private servers, and stops them when
+# the script ends, however it ends.
 #
-# A Postgres or Redis that happens to run as a service of this machine is never used: installing Debian's packages may
-# start one, and its data is not ours.
+# A Postgres or Redis that runs as a service of this machine is never used: Debian's packages may start one, but its data belongs
+# to the machine.
 
 set -Eeuo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/latchgate.XXXXXX")
-# The postgres user must be able to pass through to its own directory below.
+# The user postgres needs access to its own directory below.
 chmod 711 "$SCRATCH"
 STARTED=()
-# Where servers keep their data, their logs and their pid files.
+# The directory of the servers' data, logs and pid files.
 ROOM=$SCRATCH
-# Ports by server's name: given ones are taken, others are free ones and entered here.
+# Ports by server name. A server without an entry gets a free port, which is then entered.
 declare -A PORTS=()
-# Set by a script whose servers go on after it has ended.
+# Set by a script whose servers keep running after it has ended.
 OUTLIVES=
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst jq nginx pgbouncer postgres python3-yaml redis) that
-# are missing, by apt when we are root, and otherwise says what to install.
+# are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -36,7 +36,7 @@ ensure_packages() {
         die "please install: ${missing[*]} (Debian's names; as root: apt-get install --no-install-recommends ${missing[*]})"
     fi
     say "installing ${missing[*]}"
-    # The exit code does not matter: a package's own service may fail to start. What counts is that the tool is there.
+    # The exit code does not matter, because a package's own service may fail to start. The tools are checked below.
     DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || true
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >&2 || true
     for tool in "$@"; do
@@ -73,7 +73,7 @@ postgres_bin() {
     [[ -z $initdb ]] || dirname "$initdb"
 }
 
-# nginx is in /usr/sbin, which is not in everybody's PATH.
+# nginx is in /usr/sbin, which is not in every PATH.
 nginx_bin() {
     PATH=$PATH:/usr/sbin command -v nginx || true
 }
@@ -96,12 +96,12 @@ AS_POSTGRES=()
 [[ $(id -u) != 0 ]] || AS_POSTGRES=(--reuid postgres --regid postgres --init-groups)
 
 # start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $ROOM/NAME.log;
-# sets STARTED_PID. Should this script be killed outright, the kernel stops the command, unless OUTLIVES is set.
+# sets STARTED_PID. If this script is killed, the kernel stops the command, unless OUTLIVES is set.
 start() {
     local name=$1 signal=TERM at_our_death as=()
     shift
     if [[ $name == postgres ]]; then
-        # To Postgres, SIGTERM means: wait until all clients have gone.
+        # On SIGTERM, Postgres would wait until all clients have disconnected.
         signal=INT
         as=("${AS_POSTGRES[@]}")
     fi
@@ -109,15 +109,15 @@ start() {
     [[ -z ${ONE_SESSION-} ]] || apart=()
     at_our_death=$signal
     [[ -z $OUTLIVES ]] || at_our_death=clear
-    # In one setpriv: a later change of user would make the kernel forget the signal.
+    # In one setpriv: a later change of user would reset the signal.
     "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
     echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
 }
 
-# birth_of PID: when the process was started, in ticks; nothing if it has ended, though its parent may not have noticed.
-# With it a pid names one process for good: pids come round again.
+# birth_of PID: when the process was started, in ticks; nothing if it has ended, even if its parent has not waited for it. Pids are
+# reused, but pid and start time together identify one process.
 birth_of() {
     local stat
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
@@ -125,7 +125,7 @@ birth_of() {
     awk '$1 != "Z" && $1 != "X" { print $20 }' <<<"${stat##*) }"
 }
 
-# is_running NAME: does the process live that was started as NAME in this ROOM, by whichever script?
+# is_running NAME: whether the process that any script started as NAME in this ROOM still runs.
 is_running() {
     local signal pid birth
     read -r signal pid birth 2>/dev/null <"$ROOM/$1.pid" && [[ -n $birth && $birth == "$(birth_of "$pid")" ]]
@@ -141,8 +141,8 @@ stop() {
     sweep "$1"
 }
 
-# sweep NAME: ends what a killed NAME has left: workers of nginx, say, which still answer on its port. Whose they are is
-# seen by where their output goes.
+# sweep NAME: ends the processes that a killed NAME has left, for example workers of nginx, which still answer on its port. They
+# are recognised by the file that their output goes to.
 sweep() {
     local output pid
     while read -r output; do
@@ -151,7 +151,7 @@ sweep() {
     done < <(find /proc/[0-9]*/fd/1 -lname "$ROOM/$1.log" 2>/dev/null)
 }
 
-# end_process SIGNAL PID: returns when it has ended; after ten seconds by force.
+# end_process SIGNAL PID: returns when the process has ended; after ten seconds it is killed.
 end_process() {
     kill -s "$1" "$2" 2>/dev/null || return 0
     for _ in {1..200}; do
@@ -205,20 +205,20 @@ start_postgres() {
     die "Postgres does not start"
 }
 
-# forget_killed_postgres DIR: to Postgres, a killed server whose parent has not noticed still runs: in a container without an
-# init, say. Its lock files may go once none of its processes is left.
+# forget_killed_postgres DIR: Postgres believes that a killed server still runs if its parent has not waited for it, for example in
+# a container without an init. Its lock files may be removed once none of its processes is left.
 forget_killed_postgres() {
     sweep postgres
     rm -f "$1"/data/postmaster.pid "$1"/.s.PGSQL.*
 }
 
-# postgres_is_ready LOCK_FILE: unlike a connection, it cannot be that of another server on the port; and its first line tells
-# it from one that a killed server has left behind.
+# postgres_is_ready LOCK_FILE: unlike a connection, the lock file cannot belong to another server on the port; and its first line
+# distinguishes it from the file of a killed server.
 postgres_is_ready() {
     [[ $(head -n 1 "$1") == "$STARTED_PID" ]] && grep -q '^ready' "$1"
 }
 
-# start_redis: a throw-away server that keeps everything in memory, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
+# start_redis: a throw-away server without persistence, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
 REDIS_OPTIONS=()
 start_redis() {
     local dir=$ROOM/redis try port
@@ -236,7 +236,7 @@ start_redis() {
     die "Redis does not start"
 }
 
-# start_http NAME COMMAND...: the command is given `--listen ADDRESS` as its last arguments; sets HTTP_URL.
+# start_http NAME COMMAND...: runs the command with `--listen ADDRESS` as its last arguments; sets HTTP_URL.
 start_http() {
     local name=$1 try port
     shift
@@ -253,16 +253,16 @@ start_http() {
     die "$name does not start"
 }
 
-# render_nginx: prints deploy/nginx.conf with the environment's BALANCER_… variables in their places, as nginx's own image
-# renders it. Nothing else with a $ is touched: nginx has variables itself.
+# render_nginx: prints deploy/nginx.conf with the BALANCER_… variables of the environment inserted, as nginx's own image does.
+# Other words with a $ are variables of nginx and stay.
 render_nginx() {
     local names
-    # shellcheck disable=SC2016 # envsubst wants the names as they stand in the template
+    # shellcheck disable=SC2016 # envsubst takes the names as they are in the template
     names=$(compgen -e BALANCER_ | sed 's/.*/${&}/')
     envsubst "$names" <deploy/nginx.conf
 }
 
-# stop_all: ends what was started, last first, and removes its data. Runs by itself at the end.
+# stop_all: stops the started servers, last first, and removes their data. Runs automatically at the end.
 stop_all() {
     local signal pid index
     for ((index = ${#STARTED[@]} - 1; index >= 0; index--)); do
@@ -274,6 +274,6 @@ stop_all() {
 }
 
 trap stop_all EXIT
-# Turned into an exit, so that the trap above runs once and the code says what happened.
+# Turned into an exit, so that the trap above runs once, with an exit code that shows the signal.
 trap 'exit 130' INT
 trap 'exit 143' TERM

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts a cluster of its own with scripts/cluster.sh, uses it through nginx, kills parts of it, and takes it down.
-# CLUSTER_BINARY is a `latchgate` that is already built; without it, cargo builds one.
+# CLUSTER_BINARY is a built `latchgate`; if absent, cargo builds one.
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages curl jq
@@ -28,7 +28,7 @@ ask() {
     printf '%s\n' "$answer"
 }
 
-# until_waiting KEY N: as many wait in all.
+# until_waiting KEY N: until the nodes report N waiters.
 until_waiting() {
     local deadline=$((SECONDS + 10)) node waiters
     while ((SECONDS < deadline)); do
@@ -38,7 +38,7 @@ until_waiting() {
         done
         sleep 0.05
     done
-    die "$1 has not come to have $2 waiters"
+    die "$1 does not get $2 waiters"
 }
 
 release() {
@@ -109,28 +109,28 @@ a_killed_node_is_not_missed() {
     local lease i
     lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":60000}' | jq -r .lease_id)
     kill_part node-2
-    # Refused connections are tried at the next node: no key has lost its node.
+    # If nginx cannot connect to a node, it tries the next one, for any key.
     for i in {1..30}; do ask 200 POST "/v1/locks/after-$i/acquire" >/dev/null; done
     ask 423 POST /v1/locks/kept/acquire >/dev/null
     cluster up
     release kept "$lease"
 }
 
-without_nodes_nginx_says_so_as_a_node_would() {
+without_nodes_nginx_answers_with_a_problem() {
     local node
     for node in node-1 node-2 node-3; do kill_part "$node"; done
-    code_is outcome-unknown "$(ask 503 POST /v1/locks/nobody/acquire)"
-    code_is outcome-unknown "$(ask 503 DELETE /v1/operations/nobody)"
+    code_is outcome-unknown "$(ask 503 POST /v1/locks/unserved/acquire)"
+    code_is outcome-unknown "$(ask 503 DELETE /v1/operations/unserved)"
     kill_part nginx
     cluster up
-    ask 200 POST /v1/locks/nobody/acquire >/dev/null
+    ask 200 POST /v1/locks/unserved/acquire >/dev/null
 }
 
-what_was_granted_outlives_its_servers() {
+grants_survive_restarts_of_all_servers() {
     local part lease
     lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":60000}' | jq -r .lease_id)
     ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives"}' >/dev/null
-    # All but nginx: of a cluster without any part nothing is kept.
+    # All but nginx: without any running part, the cluster's data would be removed.
     for part in redis postgres node-1 node-2 node-3; do kill_part "$part"; done
     cluster up
     ask 423 POST /v1/locks/outlives/acquire >/dev/null
@@ -152,9 +152,9 @@ a_waiter_that_hangs_up_leaves_the_queue
 keys_and_bodies_pass_as_they_are
 the_gate_refuses_what_is_running
 a_killed_node_is_not_missed
-without_nodes_nginx_says_so_as_a_node_would
-what_was_granted_outlives_its_servers
+without_nodes_nginx_answers_with_a_problem
+grants_survive_restarts_of_all_servers
 cluster up --balance round_robin
 for i in 1 2 3; do a_waiter_gets_what_another_connection_releases "round-robin-$i"; done
 nothing_is_left
-say "the cluster does what it should"
+say "the cluster passes its tests"

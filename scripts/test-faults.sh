@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Kills every part of a cluster in turn while clients take and release locks through nginx, restarts it as a supervisor
-# would, and sees that locks are granted again with nobody's help. At the end what all clients saw is judged: no lock may
-# ever have had two holders.
+# Kills every part of a cluster in turn while clients take and release locks through nginx, restarts it as a supervisor would, and
+# checks that locks are granted again without an operator. At the end it checks the recorded history: no lock may ever have had two
+# holders.
 #
-#   CLUSTER_BINARY   a `latchgate` that is already built; without it, cargo builds one
+#   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
 #   BENCH_BINARY     a `latchgate-bench`, likewise
 #   ROUNDS           how often each part is killed (1)
 source "$(dirname "$0")/lib.sh"
@@ -18,10 +18,9 @@ if [[ -z $BENCH_BINARY ]]; then
 fi
 
 KEYS=8
-# How often each of them is granted between two faults, at least.
+# Fewest grants of each key between two faults.
 GRANTS_MIN=25
-# How long after a fault everything must be as before, in s: a dead node's turn stands for five, and an answer is waited
-# for that long.
+# Longest recovery after a fault, in s. A dead node's turn lapses after five, and clients wait as long for an answer.
 RECOVERY_MAX=30
 HISTORY=$SCRATCH/history
 FAULTS=()
@@ -46,7 +45,7 @@ cluster() {
 
 now_ms() { echo $((${EPOCHREALTIME/[^0-9]/} / 1000)); }
 
-# gate_loop: does one thing after the other, once each, through the gate; each is repeated until there is a yes.
+# gate_loop: does one operation after the other through the gate, and repeats each call until it succeeds.
 gate_loop() {
     local n=0 claim id stamp
     while ((n += 1)); do
@@ -62,13 +61,13 @@ gate_loop() {
     done
 }
 
-# pre N: asks to do the Nth thing; prints the answer if it is a yes.
+# pre N: claims the Nth operation; prints the answer if that succeeds.
 pre() {
     curl -sf -m 5 -X POST "$NGINX/v1/operations/pre" \
         -d "{\"operation\":\"charge\",\"contents\":{\"order\":$1},\"attempt_id\":\"attempt-$1\"}"
 }
 
-# again: after a moment, unless it is over.
+# again: pauses; fails when the test is over.
 again() {
     sleep 0.05
     [[ ! -e $SCRATCH/over ]]
@@ -76,7 +75,7 @@ again() {
 
 operations_done() { wc -l <"$SCRATCH/done"; }
 
-# last_us: when the last call was answered. Its line may not be whole yet; the one before is.
+# last_us: when the last but one call was answered. The line of the last one may not be complete yet.
 last_us() { tail -n 2 "$HISTORY" | head -n 1 | jq .received_us; }
 
 # granted_keys LINE: how many keys were granted often enough after that line of the history.
@@ -85,7 +84,7 @@ granted_keys() {
         sort | uniq -c | awk -v min="$GRANTS_MIN" '$1 >= min' | wc -l
 }
 
-# until_as_before FAULT: all keys are granted, and the gate says yes, from now on.
+# until_as_before FAULT: waits until all keys are granted and operations succeed again.
 until_as_before() {
     local lines operations deadline=$((SECONDS + RECOVERY_MAX))
     lines=$(wc -l <"$HISTORY")
@@ -98,7 +97,7 @@ and $(($(operations_done) - operations)) operations done"
     done
 }
 
-# fault NAME SIGNAL PART: ends a part's main process, and has a supervisor start it again.
+# fault NAME SIGNAL PART: ends a part's main process, and starts it again as a supervisor would.
 fault() {
     local pid
     FAULTS+=("$1")
@@ -111,8 +110,8 @@ fault() {
     until_as_before "$1"
 }
 
-# longest_gaps: one line for each fault: the longest time without any grant, that without one of the same key, and that
-# without an operation, in ms, each from the fault on until the next.
+# longest_gaps: prints one line for each fault: the longest time without a grant of any key, without a grant of the same key, and
+# without a completed operation, in ms, each between this fault and the next.
 longest_gaps() {
     local index from_us to_us from_ms to_ms
     BEGAN_US+=("$(last_us)")
@@ -130,8 +129,8 @@ longest_gaps() {
 
 table_row() { printf '%-28s  %12s  %12s  %12s\n' "$@"; }
 
-# longest_gap FROM TO UNIT: of lines with a time and a name, in order: the longest time between two of the same name of which the
-# second is in that interval.
+# longest_gap FROM TO UNIT: reads lines with a time and a name, in order of time; prints the longest time between two lines of the
+# same name, the second of which is in the interval.
 longest_gap() {
     awk -v from="$1" -v to="$2" -v unit="$3" '
         ($2 in last) && $1 >= from && $1 < to && $1 - last[$2] > longest { longest = $1 - last[$2] }
@@ -139,18 +138,18 @@ longest_gap() {
         END { printf "%d", longest / unit }'
 }
 
-# judge FILE: the verdict on a history; prints what was seen.
-judge() {
-    "$BENCH_BINARY" check "$1" --handovers-min 100 || die "what the clients saw is not what locks do"
+# check_history FILE: fails if a lock broke a promise; prints a summary.
+check_history() {
+    "$BENCH_BINARY" check "$1" --handovers-min 100 || die "the recorded history shows a broken promise"
 }
 
 cluster up
 say "the cluster is up; recording"
-# They end when told to.
+# Both run until they are stopped.
 start recorder "$BENCH_BINARY" record --urls "$NGINX" --keys "$KEYS" --clients 24 --seconds 86400 --ttl-ms 3000 \
     --abandon-one-in 0 --out "$HISTORY"
 RECORDER=$STARTED_PID
-# Locks of its own, whose holders often vanish: who comes next must have waited for the end of the lease.
+# Other locks, whose holders often vanish: the next holder must wait for the end of the lease.
 start vanishing "$BENCH_BINARY" record --urls "$NGINX" --keys 4 --clients 8 --seconds 86400 --ttl-ms 1000 \
     --abandon-one-in 20 --out "$HISTORY-vanishing"
 VANISHING=$STARTED_PID
@@ -170,13 +169,13 @@ done
 touch "$SCRATCH/over"
 kill "$RECORDER" "$VANISHING"
 for pid in "$RECORDER" "$VANISHING" "$GATE_LOOP"; do wait "$pid"; done
-seen=$(judge "$HISTORY")
-seen_vanishing=$(judge "$HISTORY-vanishing")
-(($(jq .unknown_outcomes <<<"$seen") > 0)) || die "no client has noticed anything: those were no faults"
-# What was done stays done.
+seen=$(check_history "$HISTORY")
+seen_vanishing=$(check_history "$HISTORY-vanishing")
+(($(jq .unknown_outcomes <<<"$seen") > 0)) || die "no client has noticed a fault"
+# Operations that were done must still be known.
 while read -r n; do
     answer=$(curl -s -m 5 -X POST "$NGINX/v1/operations/pre" -d "{\"operation\":\"charge\",\"contents\":{\"order\":$n}}")
-    [[ $(jq -r .code <<<"$answer") == operation-duplicate ]] || die "operation $n was done, and may be done again: $answer"
+    [[ $(jq -r .code <<<"$answer") == operation-duplicate ]] || die "operation $n was done, but can be done again: $answer"
 done <"$SCRATCH/done-before-faults"
 
 echo
@@ -187,4 +186,4 @@ for seen in "$seen" "$seen_vanishing"; do
     jq -r '"\(.grants) grants, \(.handovers) hand-overs, \(.unknown_outcomes) unknown outcomes: never two holders, and tokens rose"' \
         <<<"$seen"
 done
-say "the cluster gets over what it should"
+say "the cluster recovers from all faults"

@@ -1,4 +1,4 @@
-//! Judges a recorded history.
+//! Checks a recorded history.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use latchgate_testkit::recorded::{self, Call};
 
-/// How many violations are shown: of a lock that is none there may be very many.
+/// Most violations to print: a broken lock may have very many.
 const SHOWN_MAX: usize = 10;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// What `record` has written
+    /// The file that `record` has written
     pub file: PathBuf,
-    /// How often a lock must have gone from one client to another, for the history to tell anything
+    /// How often a lock must have passed from one client to another for the history to count
     #[arg(long, default_value_t = 1)]
     pub handovers_min: usize,
 }
 
-/// Prints what was seen as a JSON line. An error if a rule was broken, or if too little was seen.
+/// Prints the result as a JSON line. An error if a rule was broken, or if the history has too few hand-overs.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = recorded::check(&read(&args.file)?);
     println!("{}", serde_json::to_string(&report)?);

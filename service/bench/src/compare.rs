@@ -1,4 +1,4 @@
-//! Two ratios, each from measurements that take turns in one run: what a machine does meanwhile happens to both sides.
+//! Two ratios, each from measurements that alternate in one run, so that other load on the machine affects both sides.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub struct Args {
     /// The floor server to measure it beside
     #[arg(long)]
     floor: String,
-    /// How often each measurement is made
+    /// Number of measurements on each side
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     /// Connections for the uncontended pairs
@@ -57,7 +57,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         print!("{}", table(args, &comparison));
     }
-    comparison.verdict()
+    comparison.check()
 }
 
 async fn measure(args: &Args) -> anyhow::Result<Comparison> {
@@ -96,7 +96,7 @@ fn handoff_args(args: &Args, waiters: u64) -> handoff::Args {
     handoff::Args {
         url: Some(args.subject.clone()),
         urls: Vec::new(),
-        // A fresh key each time: no measurement inherits another's queue.
+        // A new key each time: no measurement inherits a queue.
         key: None,
         waiters,
         seconds: args.seconds,
@@ -105,9 +105,9 @@ fn handoff_args(args: &Args, waiters: u64) -> handoff::Args {
 }
 
 impl Comparison {
-    /// An error if the lock was not a lock, or if so much as one request failed: a rate with failures means nothing.
-    fn verdict(&self) -> anyhow::Result<()> {
-        self.few.iter().chain(&self.many).try_for_each(handoff::Report::verdict)?;
+    /// An error if a lock broke a promise, or if any request failed: a rate with failures means nothing.
+    fn check(&self) -> anyhow::Result<()> {
+        self.few.iter().chain(&self.many).try_for_each(handoff::Report::check)?;
         unless_failed(&self.errors())
     }
 

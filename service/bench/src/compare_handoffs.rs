@@ -1,5 +1,4 @@
-//! What it costs that the next waiter is at another node: hand-offs of one key across nodes beside those on one node,
-//! measured in turns in one run.
+//! The cost of a next waiter at another node: hand-offs of one key across nodes beside those on one node, alternating in one run.
 
 use std::fmt::Write as _;
 
@@ -10,15 +9,15 @@ use crate::report::{Errors, Quantiles, each, median, merge, ratio, unless_failed
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A node that all waiters ask, as http://HOST:PORT
+    /// The node of all waiters, as http://HOST:PORT
     #[arg(long)]
     same: String,
-    /// Nodes of the same tier, to which the waiters are dealt out in turn
+    /// Nodes of the same tier; the waiters are distributed over them in turn
     #[arg(long, value_delimiter = ',', required = true)]
     across: Vec<String>,
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     waiters: u64,
-    /// How often each measurement is made
+    /// Number of measurements on each side
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     /// How long each measurement takes
@@ -34,9 +33,9 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Comparison {
-    /// Hand-offs from a waiter at one node to one at another, beside those at one node: from release sent to grant, p50.
+    /// Hand-offs that cross nodes, beside those at one node: from release sent to grant, p50.
     crossing_to_same: f64,
-    /// All hand-offs where the waiters are at several nodes, also those that stay at one.
+    /// All hand-offs with waiters at several nodes, including those that stay at one node.
     across_to_same: f64,
     same: Vec<handoff::Report>,
     across: Vec<handoff::Report>,
@@ -64,14 +63,14 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         print!("{}", table(args, &comparison));
     }
-    comparison.verdict()
+    comparison.check()
 }
 
 fn handoff_args(args: &Args, urls: &[String]) -> handoff::Args {
     handoff::Args {
         url: None,
         urls: urls.to_vec(),
-        // A fresh key each time: no measurement inherits another's queue.
+        // A new key each time: no measurement inherits a queue.
         key: None,
         waiters: args.waiters,
         seconds: args.seconds,
@@ -80,11 +79,11 @@ fn handoff_args(args: &Args, urls: &[String]) -> handoff::Args {
 }
 
 impl Comparison {
-    /// An error if the lock was not a lock, or if so much as one request failed.
-    fn verdict(&self) -> anyhow::Result<()> {
+    /// An error if a lock broke a promise, or if any request failed.
+    fn check(&self) -> anyhow::Result<()> {
         let mut errors = Errors::new();
         for report in self.same.iter().chain(&self.across) {
-            report.verdict()?;
+            report.check()?;
             merge(&mut errors, report.errors.clone());
         }
         unless_failed(&errors)

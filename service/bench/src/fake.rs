@@ -1,4 +1,4 @@
-//! Nodes for tests of what judges nodes.
+//! Simulated nodes, for the tests of the checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

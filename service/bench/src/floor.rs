@@ -1,5 +1,4 @@
-//! The floor: what a lock would cost if deciding and storing cost nothing. The same routes, the same bodies, parsed and
-//! answered.
+//! The floor: what a lock would cost if deciding and storing were free. The same routes and bodies, parsed and answered.
 
 use std::net::SocketAddr;
 
@@ -18,7 +17,7 @@ pub async fn serve(listen: SocketAddr) -> anyhow::Result<()> {
 
 pub async fn serve_on(listener: TcpListener, routes: Router) -> anyhow::Result<()> {
     let listener = listener.tap_io(|stream| {
-        // A connection that is gone already fails on its first read.
+        // A connection that has already broken fails on its first read.
         let _ = stream.set_nodelay(true);
     });
     Ok(axum::serve(listener, routes).await?)
@@ -31,7 +30,7 @@ fn routes() -> Router {
         .route("/v1/locks/{key}/release", post(release))
 }
 
-/// With all the fields that the service parses.
+/// The fields of the service's own request.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireBody {

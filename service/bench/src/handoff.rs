@@ -1,4 +1,4 @@
-//! One lock, many waiters: how fast it goes from one to the next, and that it never is with two.
+//! One lock, many waiters: how fast the lock passes from one to the next, and that two never hold it at once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ pub struct Args {
     /// A node, as http://HOST:PORT
     #[arg(long, required_unless_present = "urls")]
     pub url: Option<String>,
-    /// Several nodes of one tier; the waiters are dealt out to them in turn
+    /// Several nodes of one tier; the waiters are distributed over them in turn
     #[arg(long, value_delimiter = ',', conflicts_with = "url")]
     pub urls: Vec<String>,
-    /// The lock; by default one that nobody else has
+    /// The lock; by default one with a new random name
     #[arg(long)]
     pub key: Option<String>,
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
@@ -40,14 +40,14 @@ pub struct Report {
     pub nodes: usize,
     pub seconds: u64,
     pub handoffs_per_second: f64,
-    /// From a release being answered to the next grant being answered; zero when they crossed.
+    /// From the answer to a release to the answer to the next acquire; zero if they overtook each other.
     pub gap_us: Quantiles,
-    /// From a release being sent to the next grant being answered.
+    /// From the sending of a release to the answer to the next acquire.
     pub handoff_us: Quantiles,
-    /// Hand-offs from a waiter at one node to one at another, and how long these took.
+    /// Hand-offs from a waiter at one node to a waiter at another, and how long they took.
     pub crossings: usize,
     pub crossing_us: Quantiles,
-    /// How often the least and the most favoured waiter got it while measured.
+    /// How often the least and the most favoured waiter got the lock during the measurement.
     pub grants_min: usize,
     pub grants_max: usize,
     /// Grants seen while another waiter had not yet sent its release. Must be 0.
@@ -58,8 +58,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// An error if the lock was not a lock.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    /// An error if two waiters held the lock at once, or a token did not rise.
+    pub fn check(&self) -> anyhow::Result<()> {
         if self.overlaps + self.tokens_not_rising > 0 {
             bail!("{} overlapping grants, {} tokens that did not rise", self.overlaps, self.tokens_not_rising);
         }
@@ -84,8 +84,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
     let mut tasks = JoinSet::new();
     for waiter in waiters {
         tasks.spawn(waiter.run(from, until));
-        // Sent all at once, they would stand grouped by node, by what little their clocks differ: few hand-offs would go from
-        // one node to another. Each comes back at the end of the queue, so that their order stays.
+        // If all began at once, the small differences between the nodes' clocks would group the queue by node, and few hand-offs
+        // would cross nodes. Later each waiter returns to the end of the queue, so that the order remains.
         tokio::time::sleep(ARRIVE_EVERY).await;
     }
 
@@ -115,7 +115,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
     })
 }
 
-/// What all waiters together have observed of the lock.
+/// What the waiters together have observed.
 #[derive(Default)]
 struct Seen {
     held: bool,
@@ -133,12 +133,12 @@ struct Seen {
 struct Handoff {
     since_sent: Duration,
     since_answered: Duration,
-    /// The holder before asked another node.
+    /// The previous holder is at another node.
     is_crossing: bool,
 }
 
 impl Seen {
-    /// `None` for the first grant of all.
+    /// `None` for the very first grant.
     fn granted(&mut self, node: usize, token: u64, now: Instant) -> Option<Handoff> {
         self.overlaps += u64::from(self.held);
         self.tokens_not_rising += u64::from(token <= self.token);
@@ -150,7 +150,7 @@ impl Seen {
         Some(Handoff { since_sent, since_answered, is_crossing })
     }
 
-    /// Called before the release is sent: from then on the next grant is none too early.
+    /// Called before the release is sent: a grant after that is no overlap.
     fn releasing(&mut self, now: Instant) {
         self.held = false;
         self.release_sent = Some(now);
@@ -158,7 +158,7 @@ impl Seen {
     }
 
     fn released(&mut self, token: u64, now: Instant) {
-        // Else the next grant's answer has overtaken this one.
+        // Otherwise the answer to the next acquire has overtaken this one.
         if token == self.token && !self.held {
             self.release_answered = Some(now);
         }
@@ -207,7 +207,7 @@ impl Waiter {
     async fn run(mut self, from: Instant, until: Instant) -> Tally {
         let mut sequence = 0;
         loop {
-            // The end may cut a wait short, but never a release: a lock left behind would be held for its whole lease.
+            // The end of the run may cut a wait short, but not a release: the lock would stay held for the rest of its lease.
             let acquire = self.acquire(sequence, from, until);
             let failure = match tokio::time::timeout_at(until.into(), acquire).await {
                 Err(_) => return self.tally,
@@ -268,21 +268,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_that_is_one_passes() {
+    async fn a_correct_lock_passes() {
         let report = run(&args(fake_node(1).await)).await.unwrap();
         assert!(report.handoffs_per_second > 0.0 && report.errors.is_empty(), "{report:?}");
-        report.verdict().unwrap();
+        report.check().unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_lock_with_two_holders_is_found_out() {
+    async fn two_holders_at_once_are_reported() {
         let report = run(&args(fake_node(2).await)).await.unwrap();
         assert!(report.overlaps > 0, "{report:?}");
-        report.verdict().unwrap_err();
+        report.check().unwrap_err();
     }
 
     #[test]
-    fn a_token_that_does_not_rise_is_found_out() {
+    fn a_token_that_does_not_rise_is_reported() {
         let mut seen = Seen::default();
         for token in [5, 6, 6] {
             seen.granted(0, token, Instant::now());

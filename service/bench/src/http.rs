@@ -1,5 +1,5 @@
-//! The least HTTP/1.1 client that can keep a server busy: one request at a time on a kept connection, its bytes built
-//! beforehand. Whatever the client costs, the server cannot use.
+//! A minimal HTTP/1.1 client: one request at a time on a persistent connection, with bytes built beforehand. The client shares the
+//! processors with the server, so it must cost little.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const HEADERS_MAX: usize = 64;
 
-/// Where to connect: `HOST:PORT` of an `http://HOST:PORT`.
+/// The `HOST:PORT` of an `http://HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct Target(String);
 
@@ -28,14 +28,14 @@ impl Target {
     }
 }
 
-/// A POST whose body names a lease id, which [`Request::lease`] replaces in place.
+/// A POST whose body has a lease id, which [`Request::lease`] replaces in place.
 pub struct Request {
     bytes: Vec<u8>,
     sequence_at: usize,
 }
 
 impl Request {
-    /// `body` is given a lease id and returns JSON that contains it.
+    /// `body` takes a lease id and returns JSON that contains it.
     pub fn post(target: &Target, path: &str, ids: &LeaseIds, body: impl FnOnce(&str) -> String) -> Self {
         let id = ids.text(0);
         let bytes = post(target, path, &body(&id));
@@ -43,7 +43,7 @@ impl Request {
         Self { bytes: bytes.into_bytes(), sequence_at: id_at + id.len() - SEQUENCE_DIGITS }
     }
 
-    /// The request for the lease of that sequence number.
+    /// The request for the lease with this sequence number.
     pub fn lease(&mut self, sequence: u64) -> &[u8] {
         let digits = &mut self.bytes[self.sequence_at..][..SEQUENCE_DIGITS];
         let mut rest = sequence;
@@ -82,16 +82,16 @@ impl LeaseIds {
     }
 }
 
-/// Random, so that one run's keys and lease ids are not another's.
+/// Random, so that no two runs share keys or lease ids.
 pub fn run_id() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// A request that was not answered with a go.
+/// A request without a 2xx answer.
 pub struct Failure {
-    /// What was asked, with the status and problem code of the answer: `acquire 423 lock-held`.
+    /// The request, with the status and problem code of the answer: `acquire 423 lock-held`.
     pub what: String,
-    /// It may have been done all the same: to be repeated with the same lease id, lest a lease be left behind.
+    /// The request may have been carried out: repeat it with the same lease id, so that no lease is left behind.
     pub outcome_unknown: bool,
 }
 
@@ -107,15 +107,15 @@ impl Connection {
         Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
     }
 
-    /// Sends `request`; returns the status and the body of the answer. After an error, or when dropped half-way, the
-    /// connection is of no use.
-    pub async fn ask(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
+    /// Sends `request`; returns the status and the body of the answer. After an error, or if the call is dropped, the connection
+    /// must not be used again.
+    pub async fn send(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
         let (status, body) = self.exchange(request).await?;
         Ok((status, &self.buffer[body]))
     }
 
-    /// Sends `request`, called `name` in failures; returns the body of a 2xx answer. Connects anew when the connection was
-    /// lost. When dropped half-way, the connection is of no use.
+    /// Sends `request`, called `name` in failures; returns the body of a 2xx answer. Reconnects after a broken connection. If the
+    /// call is dropped, the connection must not be used again.
     pub async fn call(&mut self, name: &str, request: &[u8]) -> Result<&[u8], Failure> {
         match self.exchange(request).await {
             Ok((200..300, body)) => Ok(&self.buffer[body]),

@@ -1,5 +1,5 @@
-//! Load for Latchgate: the ratios its design promises, measured side by side in one run, and histories that tell whether its
-//! locks are locks.
+//! Load for Latchgate: the ratios that its design promises, measured side by side in one run, and recorded histories that show
+//! whether its locks keep their promises.
 
 pub mod check;
 pub mod compare;

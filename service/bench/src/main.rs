@@ -14,22 +14,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the floor: the same routes, handlers that parse, answer and do nothing else
+    /// Serve the floor: the same routes, with handlers that only parse and answer
     FloorServer {
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7079")]
         listen: SocketAddr,
     },
-    /// Acquire and release without contention, each connection on its own keys; prints a JSON line
+    /// Acquire and release without contention, each connection with its own keys; prints a JSON line
     Pairs(pairs::Args),
-    /// Hand one lock over between many waiters; prints a JSON line, and fails if two held it at once
+    /// Pass one lock between many waiters; prints a JSON line, and fails if two waiters held it at once
     Handoff(handoff::Args),
     /// Measure a node beside the floor, and many waiters beside few, in turns; prints medians and ratios
     Compare(compare::Args),
     /// Measure hand-offs across nodes beside those on one node, in turns; prints medians and ratios
     CompareHandoffs(compare_handoffs::Args),
-    /// Take, renew and release locks as careful clients do, and write down every call, one JSON line for each
+    /// Take, renew and release locks as careful clients do, and record each call as a JSON line
     Record(record::Args),
-    /// Tell from what `record` wrote whether the locks were locks; fails if not
+    /// Check what `record` wrote; fails if a lock broke a promise
     Check(check::Args),
 }
 
@@ -44,7 +44,7 @@ async fn main() -> anyhow::Result<()> {
         Command::Handoff(args) => {
             let report = handoff::run(&args).await?;
             println!("{}", serde_json::to_string(&report)?);
-            report.verdict()
+            report.check()
         }
         Command::Compare(args) => compare::run(&args).await,
         Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,

@@ -1,4 +1,4 @@
-//! Uncontended acquire and release: each connection asks in a closed loop for keys of its own.
+//! Uncontended acquire and release: each connection works in a closed loop on keys of its own.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::http::{Connection, Failure, LeaseIds, Request, Target, run_id};
 use crate::report::{Durations, Errors, Quantiles, merge, per_second};
 
-/// How long a connection rests after an error, so that a broken server is not also flooded.
+/// Pause of a connection after an error, so that a failing server is not flooded.
 pub const REST_AFTER_ERROR: Duration = Duration::from_millis(10);
 
 #[derive(Clone, clap::Args)]
@@ -133,7 +133,7 @@ impl Looper {
         let started = Instant::now();
         self.connection.call("acquire", key.acquire.lease(sequence)).await?;
         let acquired = Instant::now();
-        // An unknown outcome here is cured by repeating the pair: it is told `lease-lost`, or gets its lease again.
+        // After an unknown outcome the pair is repeated: the acquire gets its lease again, or `lease-lost`.
         self.connection.call("release", key.release.lease(sequence)).await?;
         Ok((acquired - started, acquired.elapsed()))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use serde::Serialize;
 
-/// Failures by what failed, its status and its problem code: `acquire 423 lock-held`.
+/// Counts failures by request, status and problem code: `acquire 423 lock-held`.
 pub type Errors = BTreeMap<String, u64>;
 
 #[derive(Clone, Debug, Serialize)]
@@ -15,7 +15,7 @@ pub struct Quantiles {
     pub p99: u32,
 }
 
-/// Durations in microseconds, kept one by one: a run has some hundred thousand.
+/// Durations in microseconds, each one stored: a run has some hundred thousand.
 #[derive(Default)]
 pub struct Durations(Vec<u32>);
 
@@ -32,7 +32,7 @@ impl Durations {
         self.0.len()
     }
 
-    /// Zeros when there are none.
+    /// Zeros if there are no durations.
     pub fn quantiles(mut self) -> Quantiles {
         self.0.sort_unstable();
         let at = |percent: usize| self.0.get(self.0.len() * percent / 100).copied().unwrap_or(0);
@@ -50,13 +50,13 @@ pub fn per_second(count: usize, window: Duration) -> f64 {
     (count as f64 / window.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// The upper one of an even number; zero of none.
+/// Of an even number of values the upper one; 0 without values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// `(1 2 3)`: the median's runs, so that a reader sees how far they lie apart.
+/// `(1 2 3)`: the runs behind a median, which show the spread.
 pub fn each<R>(reports: &[R], of: impl Fn(&R) -> f64) -> String {
     let runs: Vec<String> = reports.iter().map(|report| format!("{:.0}", of(report))).collect();
     format!("({})", runs.join(" "))
@@ -66,7 +66,7 @@ pub fn ratio(of: f64, to: f64) -> f64 {
     if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
 }
 
-/// An error if so much as one request failed: a rate with failures means nothing.
+/// An error if any request failed: a rate with failures means nothing.
 pub fn unless_failed(errors: &Errors) -> anyhow::Result<()> {
     if !errors.is_empty() {
         bail!("some requests failed: {errors:?}");

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    AttemptId, Claim, Command, Durability, Go, OnExpiry, OperationName, OperationRecord, Outcome, Post, Report,
-    Sha256Digest, Shelf, Stamp, Step, step,
+    AttemptId, Claim, Command, Durability, Go, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Post,
+    Report, Sha256Digest, Shelf, Stamp, Step, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
@@ -172,6 +172,7 @@ impl World {
                 durability: Durability::Fast,
                 shelf: Shelf::Primary,
                 waits_until: waits.then(|| now.plus_ms(5_000)),
+                hold_off: HoldOff::default(),
             }),
             Wish::Post { go, report, retention_ms } => Command::Post(Post {
                 stamp: stamp_of(go),

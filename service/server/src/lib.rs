@@ -1,10 +1,15 @@
-//! The `latchgate` server. ARCHITECTURE.md tells which room does what.
+//! The `latchgate` server. ARCHITECTURE.md says which module does what.
 
 pub mod cli;
 pub mod config;
 pub mod engines;
+pub mod failure;
+pub mod gate;
+mod greeting;
 pub mod http;
-pub mod runtime;
+pub mod listen;
+pub mod locks;
+pub mod seal;
 pub mod serve;
 pub mod store;
 pub mod telemetry;

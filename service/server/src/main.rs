@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use latchgate::config::Cli;
 
 #[global_allocator]
@@ -10,7 +9,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match latchgate::cli::run(Cli::parse()).await {
+    let run = async { latchgate::cli::run(Cli::read()?).await };
+    match run.await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("latchgate: {error:#}");

@@ -1,16 +1,16 @@
-//! Worlds for integration tests, built in one line and gone with the test.
+//! Private servers and nodes for integration tests, started in one line and removed with the test.
 //!
-//! Two kinds of server:
+//! There are two kinds of servers:
 //!
 //! - **Private** ones ([`postgres::Postgres`], [`redis::Redis`], [`node::Node`]) belong to one test, which may pause,
-//!   kill and restart them. They die with their value, and with the test process however that ends.
+//!   kill and restart them. They end with their value, and with the test process, however that ends.
 //! - **Shared** ones ([`postgres::shared_database`], [`redis::shared_url`]) are started once by `make test` and named in
-//!   the environment. They are fast to use, and no test may disturb them.
+//!   the environment. They save the time of a start, and no test may disturb them.
 //!
-//! [`recorded`] tells from what clients saw of a lock whether it was one.
+//! [`recorded`] checks from what clients have recorded whether a lock kept its promises.
 //!
-//! Fixtures panic with the reason and the server's log instead of returning errors: a test that has no world has
-//! nothing to decide.
+//! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
+//! decide anything.
 
 pub mod node;
 pub mod pgbouncer;
@@ -25,4 +25,4 @@ mod process;
 mod wait;
 
 pub use ports::free_port;
-pub use wait::eventually;
+pub use wait::{eventually, until};

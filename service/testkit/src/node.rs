@@ -22,7 +22,7 @@ const START_TRIES: usize = 5;
 
 /// One node: `latchgate serve --listen 127.0.0.1:PORT …` in a directory of its own, removed with it.
 ///
-/// It sees none of the test's `LATCHGATE_…` variables nor its `DATABASE_URL`. When a test panics, the end of its log
+/// It gets none of the test's `LATCHGATE_…` variables nor its `DATABASE_URL`. When a test panics, the end of its log
 /// follows the panic.
 pub struct Node {
     server: Server,
@@ -68,8 +68,8 @@ impl Node {
             }
             tries -= 1;
             let log = tail(&world.log());
-            // Only a lost race for the port is worth another try.
-            if tries == 0 || !log.contains("ddress already in use") {
+            // Another process may have taken the free port meanwhile.
+            if tries == 0 || !log.contains("already listens there") {
                 return Err(NotReady { status: server.exited(), log });
             }
             let _ = fs::remove_file(world.log());
@@ -91,27 +91,27 @@ impl Node {
         self.world.dir.path()
     }
 
-    /// What it has printed and logged so far, over all its restarts.
+    /// The output of the node so far, over all its restarts.
     pub fn log(&self) -> String {
         fs::read(self.world.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Kills it; returns when it is gone.
+    /// Kills the node; returns when it has ended.
     pub fn kill9(&mut self) {
         self.server.kill9();
     }
 
-    /// Asks it to stop (SIGTERM); returns at once.
+    /// Sends SIGTERM to the node; returns at once.
     pub fn terminate(&mut self) {
         self.server.signal(Signal::SIGTERM);
     }
 
-    /// Waits for its end; `None` if it still runs after `timeout`.
+    /// Waits for the end of the node; `None` if it still runs after `timeout`.
     pub async fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
         self.server.wait_exit(timeout).await
     }
 
-    /// Stops it (SIGSTOP): connections stay open and nobody answers.
+    /// Stops the node (SIGSTOP): its connections stay open and it does not answer.
     pub fn pause(&mut self) {
         self.server.pause();
     }
@@ -142,6 +142,18 @@ impl Drop for Node {
     }
 }
 
+/// A command of the `latchgate` binary that gets none of the test's `LATCHGATE_…` variables nor its `DATABASE_URL`: the binary
+/// refuses variables that it does not know, such as the test's `LATCHGATE_TEST_…`.
+pub fn command(bin: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(bin.as_ref());
+    for (name, _) in std::env::vars_os() {
+        if name == "DATABASE_URL" || name.to_string_lossy().starts_with("LATCHGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// The binary named by `LATCHGATE_BIN`, else the one in the target directory that this test was built into. Tests of the
 /// `latchgate` package have the better `env!("CARGO_BIN_EXE_latchgate")`, which cargo keeps up to date.
 ///
@@ -159,7 +171,7 @@ pub fn binary() -> PathBuf {
     })
 }
 
-/// What stays when the process comes and goes.
+/// The part of a node that outlives its processes.
 struct World {
     dir: TempDir,
     port: u16,
@@ -179,12 +191,7 @@ impl World {
     }
 
     fn spawn(&self) -> Server {
-        let mut node = Command::new(&self.bin);
-        for (name, _) in std::env::vars_os() {
-            if name == "DATABASE_URL" || name.to_string_lossy().starts_with("LATCHGATE_") {
-                node.env_remove(name);
-            }
-        }
+        let mut node = command(&self.bin);
         node.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)]).args(&self.args);
         node.envs(self.env.iter().map(|(name, value)| (name, value)));
         Server::spawn(node, self.dir.path(), &self.log()).expect("the latchgate binary can be run")

@@ -15,8 +15,8 @@ use crate::wait::eventually;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const START_TRIES: usize = 5;
 
-/// A private PgBouncer with four connections for each database, and its default settings otherwise: start-up parameters that
-/// it does not know are refused.
+/// A private PgBouncer with four connections for each database and default settings otherwise. It refuses start-up parameters that
+/// it does not know.
 pub struct PgBouncer {
     port: u16,
     _server: Server,

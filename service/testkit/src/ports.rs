@@ -1,20 +1,20 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-// Below the kernel's ephemeral range (32768 and up). A port from inside it may be taken by any outgoing connection while
-// its server is down, and a client that keeps reconnecting to it can even connect to itself: restarts would be flaky.
+// Below the kernel's ephemeral range (32768 and up). While a server is down, an outgoing connection may take a port in that range,
+// and a client that keeps reconnecting to it can even connect to itself.
 const FIRST: u32 = 15_000;
 const COUNT: u32 = 15_000;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A loopback port that nobody listens on now. Another process may take it before you do: start again on a clash.
+/// A loopback port on which no process listens now. Another process may take it first: on a clash, start again.
 ///
 /// # Panics
 ///
 /// When every candidate is taken.
 pub fn free_port() -> u16 {
-    // Test binaries that run side by side begin at different places.
+    // Test binaries that run at the same time begin at different ports.
     let begin = std::process::id().wrapping_mul(61);
     for _ in 0..COUNT {
         let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;

@@ -24,7 +24,7 @@ const START_TRIES: usize = 5;
 
 /// A private Postgres on a loopback port, with a data directory that is removed with it.
 ///
-/// It trusts everybody from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, 200 connections, and `fsync` and
+/// It trusts every client from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, 200 connections, and `fsync` and
 /// `synchronous_commit` on. As root it runs as the system user `postgres`, since Postgres refuses to run as root.
 pub struct Postgres {
     server: Server,
@@ -85,15 +85,15 @@ impl Postgres {
     ///
     /// # Panics
     ///
-    /// When it has not after a minute.
+    /// When that takes more than a minute.
     pub async fn caught_up(&self, standby: &Self) {
         let written = self.query("postgres", "select pg_current_wal_flush_lsn()").await;
-        let asks = format!("select pg_last_wal_replay_lsn() >= '{written}'");
-        let is_there = || async { standby.query("postgres", &asks).await == "t" };
+        let query = format!("select pg_last_wal_replay_lsn() >= '{written}'");
+        let is_there = || async { standby.query("postgres", &query).await == "t" };
         assert!(eventually(READY_WITHIN, is_there).await, "the standby does not follow:\n{}", standby.log());
     }
 
-    /// What `statement` answers with, as text.
+    /// The result of `statement`, as text.
     ///
     /// # Panics
     ///
@@ -117,7 +117,7 @@ impl Postgres {
         self.world.port
     }
 
-    /// What the server has logged so far.
+    /// The server's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.world.log()).unwrap_or_default()
     }
@@ -129,7 +129,7 @@ impl Postgres {
         assert!(ended, "Postgres did not stop within {STOP_WITHIN:?}:\n{}", tail(&self.world.log()));
     }
 
-    /// Kills the postmaster and all its backends at once; returns when they are gone. What had been flushed stays.
+    /// Kills the postmaster and all its backends at once; returns when they have ended. Flushed data remains.
     pub fn kill9(&mut self) {
         self.server.kill9();
     }
@@ -142,7 +142,7 @@ impl Postgres {
         assert!(ready, "Postgres did not start again:\n{}", tail(&self.world.log()));
     }
 
-    /// Stops all its processes (SIGSTOP): connections stay open and nobody answers.
+    /// Stops all its processes (SIGSTOP): its connections stay open and it does not answer.
     pub fn pause(&mut self) {
         self.server.pause();
     }
@@ -198,7 +198,7 @@ fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{options}", &url[..end])
 }
 
-/// What stays when the server's processes come and go.
+/// The part of a server that outlives its processes.
 struct World {
     dir: TempDir,
     port: u16,
@@ -212,7 +212,7 @@ impl World {
         world
     }
 
-    /// Without data.
+    /// A server without data.
     fn empty(settings: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -221,7 +221,7 @@ impl World {
 
     fn init(&self) {
         let mut initdb = self.command("initdb");
-        // --no-sync concerns only the files of the empty cluster: whatever the test commits is synced.
+        // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
         initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
         let output = initdb.arg(self.data()).current_dir(self.dir.path()).output().expect("initdb can be run");
         assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
@@ -247,7 +247,7 @@ impl World {
         Server::spawn(postgres, self.dir.path(), &self.log()).expect("postgres can be run")
     }
 
-    /// False when it ended instead, as it does when the port is taken.
+    /// Returns `false` if the server has ended, for example because the port is taken.
     async fn becomes_ready(&self, server: &mut Server) -> bool {
         let id = server.id().to_string();
         let mut ended = false;
@@ -259,8 +259,8 @@ impl World {
         ready && !ended
     }
 
-    /// The lock file names its process in line 1 and its state in line 8. Unlike a connection, it cannot be confused with
-    /// another server on the port, nor, by its process id, with what a killed one has left behind.
+    /// The lock file has the process id in line 1 and the state in line 8. Unlike a connection, it cannot belong to another server
+    /// on the port; and the process id distinguishes it from the file of a killed server.
     fn says_ready(&self, id: &str) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -280,7 +280,7 @@ impl World {
     }
 }
 
-/// Runs `program`, which refuses to run as root, as the system user `postgres` if we are root, and gives that user `dir`.
+/// As root, runs `program` as the system user `postgres`, because it refuses to run as root, and gives that user `dir`.
 pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
     const USER: &str = "postgres";
     if !Uid::effective().is_root() {
@@ -289,13 +289,13 @@ pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
     let user = User::from_name(USER).ok().flatten();
     let user = user.expect("the system user `postgres` exists; `make test` installs Postgres");
     chown(dir, Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("root may give files away");
-    // setpriv becomes the program: the child we hold is the server itself.
+    // setpriv becomes the program, so that the child process is the server itself.
     let mut command = Command::new("setpriv");
     command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"]).arg(program);
     command
 }
 
-/// Debian keeps the server's programs out of PATH, one directory for each version: the newest first.
+/// Debian has the server's programs outside of PATH, in one directory for each version. The newest comes first.
 fn binaries() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
     let mut versions: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

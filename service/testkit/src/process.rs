@@ -12,7 +12,7 @@ use crate::wait::eventually;
 
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// A server's main process with its children, which does not outlive the test.
+/// A server's main process with its children. They do not outlive the test.
 pub(crate) struct Server {
     child: Child,
     warden: Child,
@@ -20,11 +20,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command` with its output appended to `log`. Should this process die without dropping the value, the server
-    /// is killed and `dir` removed.
+    /// Starts `command` with its output appended to `log`. If this process dies without dropping the value, a second process kills
+    /// the server and removes `dir`.
     pub(crate) fn spawn(mut command: Command, dir: &Path, log: &Path) -> io::Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
-        // Its own process group: the terminal's Ctrl-C is for the test, which then decides.
+        // In a process group of its own: Ctrl-C in the terminal ends the test, which then ends its servers.
         let child = command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -43,9 +43,9 @@ impl Server {
     /// The exit status if the main process has ended.
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
-            self.status = self.child.try_wait().expect("our own child can be waited for");
+            self.status = self.child.try_wait().expect("a child process can be waited for");
             if self.status.is_some() {
-                // Before the kernel gives the process id to somebody else.
+                // Before the kernel reuses the process id.
                 self.dismiss_warden();
             }
         }
@@ -90,7 +90,7 @@ impl Server {
         send(self.id(), Signal::SIGCONT);
     }
 
-    /// Kills every process of the server at once, as a power cut would; returns when all are gone.
+    /// Kills every process of the server at once, as a power cut would; returns when all have ended.
     pub(crate) fn kill9(&mut self) {
         if self.exited().is_some() {
             return;
@@ -139,8 +139,8 @@ pub(crate) fn find_program(program: &str, directories: &[PathBuf]) -> PathBuf {
     found.unwrap_or_else(|| panic!("`{program}` is not installed; `make test` installs what the tests need"))
 }
 
-/// A process that notices our death by the end of its standard input. A parent-death signal would not do: it follows the
-/// thread that spawned the server, and test threads end before their process does.
+/// A process that notices the end of this one by the end of its standard input. A parent-death signal would be sent too early: when
+/// the thread that spawned the server ends, which test threads do before their process.
 fn warden(server: u32, dir: &Path) -> io::Result<Child> {
     const SCRIPT: &str = r#"
         read -r _
@@ -159,7 +159,7 @@ fn warden(server: u32, dir: &Path) -> io::Result<Child> {
 
 fn send(process: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(process).expect("process ids are small"));
-    // The only failure possible is that the process has just ended, which is what every caller can live with.
+    // The only possible failure is that the process has just ended, which suits every caller.
     let _ = signal::kill(pid, signal);
 }
 
@@ -172,7 +172,7 @@ fn stop(process: u32) {
 fn settle(done: impl Fn() -> bool) {
     let deadline = Instant::now() + SETTLE;
     while !done() {
-        assert!(Instant::now() < deadline, "a server's processes did not obey a signal within {SETTLE:?}");
+        assert!(Instant::now() < deadline, "a server's processes did not react to a signal within {SETTLE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

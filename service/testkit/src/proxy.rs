@@ -1,4 +1,4 @@
-//! What stands between clients and a server: it can be pointed at another server, as a virtual IP is, or be cut.
+//! A proxy between clients and a server. It can be pointed at another server, like a virtual IP, or be cut.
 
 use std::io;
 
@@ -6,14 +6,14 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Passes connections to 127.0.0.1 on, in the runtime of the test that started it.
+/// Forwards connections on 127.0.0.1, in the runtime of the test that has started it.
 pub struct Proxy {
     port: u16,
     target: watch::Sender<Option<u16>>,
 }
 
 impl Proxy {
-    /// Passes on to `port`.
+    /// Starts a proxy that forwards connections to `port`.
     ///
     /// # Panics
     ///
@@ -31,18 +31,18 @@ impl Proxy {
         self.port
     }
 
-    /// Cuts all connections; new ones lead to `port`.
+    /// Cuts all connections; new ones are forwarded to `port`.
     pub fn point_at(&self, port: u16) {
         let _ = self.target.send(Some(port));
     }
 
-    /// Cuts all connections and lets no new ones pass.
+    /// Cuts all connections and closes new ones.
     pub fn cut(&self) {
         let _ = self.target.send(None);
     }
 }
 
-/// Ends with the proxy.
+/// The task that accepts connections. It ends with the proxy.
 async fn accept(listener: TcpListener, mut target: watch::Receiver<Option<u16>>) {
     loop {
         tokio::select! {

@@ -26,8 +26,8 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts a server that appends every write to a synced file, so that nothing acknowledged is lost by
-    /// [`kill9`](Self::kill9), and that takes no snapshots.
+    /// Starts a server that appends every write to a synced file, so that [`kill9`](Self::kill9) loses no acknowledged write, and
+    /// that takes no snapshots.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
@@ -57,17 +57,17 @@ impl Redis {
         self.world.port
     }
 
-    /// What it answers to a command, as `redis-cli` shows it.
+    /// The server's answer to a command, as `redis-cli` prints it.
     pub fn ask(&self, command: &[&str]) -> String {
         ask(self.world.port, command)
     }
 
-    /// What the server has logged so far.
+    /// The server's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.world.log()).unwrap_or_default()
     }
 
-    /// Kills it; returns when it is gone.
+    /// Kills the server; returns when it has ended.
     pub fn kill9(&mut self) {
         self.server.kill9();
     }
@@ -80,7 +80,7 @@ impl Redis {
         assert!(ready, "Redis did not start again:\n{}", tail(&self.world.log()));
     }
 
-    /// Stops it (SIGSTOP): connections stay open and nobody answers.
+    /// Stops the server (SIGSTOP): its connections stay open and it does not answer.
     pub fn pause(&mut self) {
         self.server.pause();
     }
@@ -91,7 +91,7 @@ impl Redis {
     }
 }
 
-/// The URL of the server that `make test` has started. All tests of a run share it: choose keys nobody else has.
+/// The URL of the server that `make test` has started. All tests of a run share it: choose keys that no other test uses.
 ///
 /// # Panics
 ///
@@ -102,14 +102,14 @@ pub fn shared_url() -> String {
     })
 }
 
-/// What the server at this port of 127.0.0.1 answers to a command; nothing if there is none.
+/// The answer of the server at this port of 127.0.0.1 to a command; empty if there is no server.
 pub(crate) fn ask(port: u16, command: &[&str]) -> String {
     let mut asking = Command::new(find_program("redis-cli", &[]));
     let answer = asking.args(["-p", &port.to_string()]).args(command).output().expect("redis-cli can be run");
     String::from_utf8_lossy(&answer.stdout).into_owned()
 }
 
-/// What stays when the process comes and goes.
+/// The part of a server that outlives its processes.
 struct World {
     dir: TempDir,
     port: u16,
@@ -136,7 +136,7 @@ impl World {
         Server::spawn(redis, self.dir.path(), &self.log()).expect("redis-server can be run")
     }
 
-    /// False when it ended instead, as it does when the port is taken.
+    /// Returns `false` if the server has ended, for example because the port is taken.
     async fn becomes_ready(&self, server: &mut Server) -> bool {
         let ready = eventually(READY_WITHIN, || {
             let ended = server.exited().is_some();
@@ -151,7 +151,7 @@ impl World {
     }
 }
 
-/// Whether it answers a ping; while it loads its data it answers `-LOADING`.
+/// Whether the server answers a ping. While it loads its data, it answers `-LOADING`.
 async fn pong(port: u16) -> bool {
     let ping = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -15,7 +15,7 @@ use crate::wait::eventually;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const MASTERS: u32 = 3;
 const SLOTS: u32 = 16_384;
-/// What the Sentinel watches over.
+/// The name of the Sentinel's service.
 const SERVICE: &str = "latchgate";
 
 /// A private cluster of three masters without replicas.
@@ -63,13 +63,13 @@ fn knows_all(master: &Redis) -> bool {
         && slots.lines().filter(|line| line.contains("connected ") && line.contains('-')).count() == MASTERS as usize
 }
 
-/// The URL of a cluster that all tests of a process share: choose keys nobody else has.
+/// The URL of a cluster that all tests of a process share: choose keys that no other test uses.
 pub async fn shared_cluster() -> String {
     static SHARED: OnceCell<RedisCluster> = OnceCell::const_new();
     SHARED.get_or_init(RedisCluster::start).await.url()
 }
 
-/// A master, its replica, and a Sentinel that promotes the replica when the master is away for half a second.
+/// A master, its replica, and a Sentinel that promotes the replica when the master has not answered for half a second.
 pub struct WatchedRedis {
     pub master: Redis,
     pub replica: Redis,
@@ -110,12 +110,12 @@ impl WatchedRedis {
         format!("redis+sentinel://127.0.0.1:{}/{SERVICE}", self.port)
     }
 
-    /// What the Sentinel has logged so far.
+    /// The Sentinel's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("sentinel.log")).unwrap_or_default()
     }
 
-    /// Stops the Sentinel: nobody is promoted any more.
+    /// Stops the Sentinel, so that no replica is promoted any more.
     pub fn stop_watching(&mut self) {
         self.sentinel.kill9();
     }

@@ -1,9 +1,26 @@
+//! Waiting for a condition.
+
+use std::fmt::Display;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+/// Long enough for a condition that must come true, on a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
-/// Polls `condition` until it is true or `timeout` has passed; says which it was.
+/// Polls `condition` until it is true.
+///
+/// # Panics
+/// When it is not true within a minute; with `what` was expected.
+pub async fn until<C, F>(what: impl Display, condition: C)
+where
+    C: FnMut() -> F,
+    F: Future<Output = bool>,
+{
+    assert!(eventually(PATIENCE, condition).await, "not within {PATIENCE:?}: {what}");
+}
+
+/// Polls `condition` until it is true or `timeout` has passed; returns whether it was true.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -11,7 +28,7 @@ const POLL_EVERY: Duration = Duration::from_millis(10);
 /// assert!(latchgate_testkit::eventually(Duration::from_secs(1), || async { true }).await);
 /// # });
 /// ```
-#[must_use = "a condition that never came true must fail the test"]
+#[must_use = "a condition that has not become true must fail the test"]
 pub async fn eventually<C, F>(timeout: Duration, mut condition: C) -> bool
 where
     C: FnMut() -> F,
@@ -19,7 +36,7 @@ where
 {
     let deadline = Instant::now() + timeout;
     loop {
-        // A condition that hangs, say on a paused server, must not outlive the deadline.
+        // A condition that hangs, for example on a paused server, must not outlive the deadline.
         let left = deadline.saturating_duration_since(Instant::now());
         if let Ok(true) = tokio::time::timeout(left, condition()).await {
             return true;
@@ -36,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_condition_that_turns_true_is_seen() {
+    async fn eventually_returns_when_the_condition_becomes_true() {
         let mut calls = 0;
         assert!(
             eventually(Duration::from_secs(20), || {
@@ -49,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_condition_that_hangs_is_given_up() {
+    async fn eventually_gives_up_a_condition_that_hangs() {
         assert!(!eventually(Duration::from_millis(30), std::future::pending).await);
     }
 }

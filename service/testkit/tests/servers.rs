@@ -1,4 +1,4 @@
-//! The fixtures keep their own promises. Needs the programs that `make test` installs.
+//! Tests of the fixtures. They need the programs that `make test` installs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,7 +37,7 @@ async fn a_private_postgres_is_durable_and_keeps_its_data_through_a_kill() {
     psql(&url, "create table kept (n int); insert into kept values (7)").expect("a fresh database takes tables");
 
     postgres.kill9();
-    psql(&url, "select 1").expect_err("a killed server answers nobody");
+    psql(&url, "select 1").expect_err("a killed server does not answer");
     postgres.start_again().await;
     assert_eq!(psql(&url, "select n from kept").as_deref(), Ok("7"));
 
@@ -98,7 +98,7 @@ async fn shared_databases_are_fresh() {
 }
 
 #[tokio::test]
-async fn an_appending_redis_keeps_its_data_through_a_kill_and_another_forgets() {
+async fn a_redis_with_an_append_only_file_keeps_its_data_through_a_kill_and_one_without_loses_it() {
     let (mut keeps, mut forgets) = (Redis::start().await, Redis::start_with(&[("appendonly", "no")]).await);
     for redis in [&mut keeps, &mut forgets] {
         assert_eq!(redis_cli(&redis.url(), &["set", "n", "7"]), "OK");
@@ -129,5 +129,5 @@ async fn a_node_is_killed_terminated_and_started_again_on_its_port() {
 async fn a_node_that_refuses_to_start_says_why() {
     let Err(refusal) = Node::try_start(pretend_node(), &["--refuse"], &[]).await else { panic!("it started") };
     assert_eq!(refusal.status.and_then(|status| status.code()), Some(2));
-    assert!(refusal.log.contains("refused, as asked"), "{}", refusal.log);
+    assert!(refusal.log.contains("refused as requested"), "{}", refusal.log);
 }

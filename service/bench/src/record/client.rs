@@ -1,4 +1,4 @@
-//! One client: what it does, and what it does when it is not told what has become of it.
+//! One client, and what it does after a call with an unknown outcome.
 
 use std::io;
 use std::sync::Arc;
@@ -11,36 +11,36 @@ use tokio::time::{sleep, timeout};
 use super::{Args, Recorder};
 use crate::http::{Connection, LeaseIds, post};
 
-/// How long a lock is held between two calls, at most.
+/// Longest time that a lock is held between two calls.
 const HOLD_MAX: Duration = Duration::from_millis(20);
-/// Of so many, one holds on and renews.
+/// One in this many holders keeps the lock and renews.
 const RENEW_ONE_IN: u64 = 4;
-/// How long a client pauses after a call that led to nothing, at most.
+/// Longest pause after a call without a result.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How much longer than it asked to wait a client waits for an answer.
+/// How long a client waits for an answer, in addition to `wait_ms`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Client {
     number: u64,
     recorder: Arc<Recorder>,
-    /// One for each target, once it was called.
+    /// One for each target, opened by the first call.
     connections: Vec<Option<Connection>>,
     ids: LeaseIds,
     leases: u64,
 }
 
-/// One acquire, with all of its repetitions, and what follows.
+/// One lease: its acquire with all repetitions, its renewals and its release.
 struct Lease {
     key: String,
     id: String,
 }
 
-/// What a client knows once it has stopped asking for a lease.
-enum Asked {
-    /// It has the lease until then.
+/// The result of an acquire with all its repetitions.
+enum Acquired {
+    /// The client holds the lease until then.
     Granted(Instant),
     Refused,
-    /// It may have been granted without its being told.
+    /// The lease may have been granted.
     Unknown,
 }
 
@@ -51,13 +51,13 @@ struct Answer {
 }
 
 impl Answer {
-    /// Until when the client may count on the lease: from before it asked.
+    /// Until when the client may rely on the lease, counted from before the request.
     fn counted_until(&self) -> Instant {
         self.sent + Duration::from_millis(self.call.expires_in_ms.unwrap_or(0))
     }
 
-    /// Neither a go nor a no: to be asked again.
-    fn is_open(&self) -> bool {
+    /// Neither success nor refusal: the call must be repeated.
+    fn is_undecided(&self) -> bool {
         matches!(self.call.status, None | Some(500..))
     }
 }
@@ -75,30 +75,30 @@ impl Client {
 
     pub(super) async fn run(mut self) -> io::Result<()> {
         while !self.recorder.is_over() {
-            // Each has its key: a lock that nobody gets for a while does not have them all wait for it in the end.
+            // Each client has one key, so that one lock that is not granted for a while does not stop all clients.
             let key = format!("recorded-{:016x}-{}", self.recorder.run, self.number % self.recorder.args.keys);
             let lease = Lease { key, id: self.ids.text(self.leases) };
             self.leases += 1;
             match self.acquire(&lease).await? {
-                Asked::Granted(until) => {
+                Acquired::Granted(until) => {
                     if !one_in(self.recorder.args.abandon_one_in) {
                         self.hold(&lease, until).await?;
                         self.release(&lease).await?;
                     }
                 }
-                Asked::Refused => {}
-                // Lest it be left behind.
-                Asked::Unknown => self.release(&lease).await?,
+                Acquired::Refused => {}
+                // So that no lease is left behind.
+                Acquired::Unknown => self.release(&lease).await?,
             }
         }
         Ok(())
     }
 
-    /// Repeats with the same lease id what may have been done, and goes on with its ticket, until there is an end to it or
-    /// the time is up.
-    async fn acquire(&mut self, lease: &Lease) -> io::Result<Asked> {
+    /// Repeats the request with the same lease id after an unknown outcome, and with its ticket after a wait, until it is granted or
+    /// refused or the time is up.
+    async fn acquire(&mut self, lease: &Lease) -> io::Result<Acquired> {
         let Args { ttl_ms, .. } = self.recorder.args;
-        // Its leases are not to be nested: should one be left, it stands in the way of the next.
+        // Not reentrant: a lease that was left behind must block the next one.
         let mut ask = json!({
             "lease_id": lease.id, "owner": format!("client-{}", self.number), "ttl_ms": ttl_ms, "wait_ms": ttl_ms / 3,
             "reentrant": false,
@@ -106,27 +106,27 @@ impl Client {
         let mut may_be_granted = false;
         loop {
             let answer = self.call(Verb::Acquire, lease, &ask, Duration::from_millis(ttl_ms / 3)).await?;
-            if answer.call.is_go() {
-                return Ok(Asked::Granted(answer.counted_until()));
+            if answer.call.is_success() {
+                return Ok(Acquired::Granted(answer.counted_until()));
             }
             may_be_granted |= answer.call.is_outcome_unknown();
             match (answer.call.status, answer.call.code.as_deref()) {
                 (Some(423), Some("wait-timeout")) => ask["ticket"] = answer.body["ticket"].clone(),
                 (Some(400), Some("invalid-ticket")) => drop(ask.as_object_mut().and_then(|ask| ask.remove("ticket"))),
                 (None | Some(423 | 500..), _) => pause().await,
-                _ => return Ok(Asked::Refused),
+                _ => return Ok(Acquired::Refused),
             }
             if self.recorder.is_over() {
-                return Ok(if may_be_granted { Asked::Unknown } else { Asked::Refused });
+                return Ok(if may_be_granted { Acquired::Unknown } else { Acquired::Refused });
             }
         }
     }
 
-    /// Holds the lock for a moment, or for some, and renews before the next. Returns when it has had enough, or has lost it,
-    /// or can no longer count on it.
+    /// Holds the lock for one moment or several, with renewals in between. Returns at the end, or when the lease is lost or can no
+    /// longer be relied on.
     async fn hold(&mut self, lease: &Lease, mut until: Instant) -> io::Result<()> {
         let half = Duration::from_millis(self.recorder.args.ttl_ms / 2);
-        // Who has waited for long has little left.
+        // After a long wait little is left of the lease.
         let mut renews = until.saturating_duration_since(Instant::now()) < half;
         loop {
             if !renews {
@@ -138,11 +138,11 @@ impl Client {
             renews = false;
             loop {
                 let answer = self.call(Verb::Renew, lease, &json!({ "lease_id": lease.id }), Duration::ZERO).await?;
-                if answer.call.is_go() {
+                if answer.call.is_success() {
                     until = answer.counted_until();
                     break;
                 }
-                if !answer.is_open() || Instant::now() >= until {
+                if !answer.is_undecided() || Instant::now() >= until {
                     return Ok(());
                 }
                 pause().await;
@@ -150,19 +150,19 @@ impl Client {
         }
     }
 
-    /// Until it is known to be released or lost; or until it must have run out.
+    /// Repeats the release until the lease is released or lost, or must have expired.
     async fn release(&mut self, lease: &Lease) -> io::Result<()> {
-        let has_run_out = Instant::now() + Duration::from_millis(self.recorder.args.ttl_ms);
+        let expired_at = Instant::now() + Duration::from_millis(self.recorder.args.ttl_ms);
         loop {
             let answer = self.call(Verb::Release, lease, &json!({ "lease_id": lease.id }), Duration::ZERO).await?;
-            if !answer.is_open() || Instant::now() >= has_run_out {
+            if !answer.is_undecided() || Instant::now() >= expired_at {
                 return Ok(());
             }
             pause().await;
         }
     }
 
-    /// One call, to any target, and its line.
+    /// Calls a random target, and records the call.
     async fn call(&mut self, verb: Verb, lease: &Lease, body: &Value, wait: Duration) -> io::Result<Answer> {
         let index = rand::random_range(0..self.recorder.targets.len());
         let path = match verb {
@@ -173,9 +173,9 @@ impl Client {
         let request =
             post(&self.recorder.targets[index], &format!("/v1/locks/{}/{path}", lease.key), &body.to_string());
         let sent = Instant::now();
-        let asked = timeout(wait + PATIENCE, self.exchange(index, request.as_bytes())).await;
+        let answered = timeout(wait + PATIENCE, self.exchange(index, request.as_bytes())).await;
         let received = Instant::now();
-        let answered = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let answered = answered.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         let (status, body, error) = match answered {
             Ok((status, body)) => (Some(status), body, None),
             Err(error) => {
@@ -183,7 +183,7 @@ impl Client {
                 (None, Value::Null, Some(error))
             }
         };
-        let is_go = matches!(status, Some(200..300));
+        let is_success = matches!(status, Some(200..300));
         let call = Call {
             client: self.number,
             verb,
@@ -195,9 +195,9 @@ impl Client {
             status,
             error,
             code: body["code"].as_str().map(str::to_owned),
-            // A refusal's token is another's.
-            token: body["token"].as_u64().filter(|_| is_go),
-            expires_in_ms: body["ttl_ms"].as_u64().filter(|_| is_go),
+            // The token in a refusal belongs to another lease.
+            token: body["token"].as_u64().filter(|_| is_success),
+            expires_in_ms: body["ttl_ms"].as_u64().filter(|_| is_success),
         };
         self.recorder.write(&call)?;
         Ok(Answer { call, sent, body })
@@ -211,17 +211,17 @@ impl Client {
                 none.insert(opened.map_err(|error| format!("{error:#}"))?)
             }
         };
-        let (status, body) = connection.ask(request).await.map_err(|error| error.to_string())?;
+        let (status, body) = connection.send(request).await.map_err(|error| error.to_string())?;
         Ok((status, serde_json::from_slice(body).unwrap_or_default()))
     }
 }
 
-/// Never, of none.
+/// Never, if `count` is 0.
 fn one_in(count: u64) -> bool {
     count > 0 && rand::random_range(0..count) == 0
 }
 
-/// Of random length, so that those who failed together do not come back together.
+/// Of random length, so that clients that fail together do not return together.
 async fn pause() {
     sleep(PAUSE_MAX.mul_f64(rand::random())).await;
 }

@@ -1,4 +1,4 @@
-//! Clients that take locks as careful ones do, and write down every call: what they went by is what is judged.
+//! Clients that take locks carefully, and record every call. The check uses only what the clients could know.
 
 mod client;
 
@@ -20,28 +20,28 @@ use crate::http::{Target, run_id};
 
 #[derive(Clone, clap::Args)]
 pub struct Args {
-    /// Nodes of one tier, or load balancers before them, as http://HOST:PORT; each call goes to any of them
+    /// Nodes of one tier, or load balancers in front of them, as http://HOST:PORT; each call goes to a random one
     #[arg(long, value_delimiter = ',', required = true)]
     pub urls: Vec<String>,
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Dealt out to the keys in turn
+    /// Distributed over the keys in turn
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
     pub clients: u64,
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
-    /// How long each lease is. A client waits for a third of it at a time, so that it has something of what it gets
+    /// Length of each lease, in ms. A client waits at most a third of it, so that some of the lease is left after the wait
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub ttl_ms: u64,
-    /// Of so many leases, one is left to run out; 0: none is
+    /// One in this many leases is left to expire; 0: none is
     #[arg(long, default_value_t = 500)]
     pub abandon_one_in: u64,
-    /// Where the lines go
+    /// The file for the recorded calls
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
 
-/// Records until the time is up, or until it is told to end.
+/// Records until the time is up, or until SIGTERM or SIGINT.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let time = Duration::from_secs(args.seconds);
@@ -55,7 +55,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     until(end, args).await
 }
 
-/// Records until `end`, and then until every client has its last answer: a call left out would make another history.
+/// Records until `end`, and then until every client has its last answer: a history without it would be incomplete.
 pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
     let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
     let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
@@ -80,7 +80,7 @@ pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) 
     ended.into_iter().collect::<io::Result<()>>().context("writing")
 }
 
-/// What all clients share.
+/// Shared by all clients.
 struct Recorder {
     targets: Vec<Target>,
     run: u64,
@@ -95,7 +95,7 @@ impl Recorder {
         u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// At once: others may follow the file.
+    /// Written at once: scripts follow the file.
     fn write(&self, call: &Call) -> io::Result<()> {
         let mut line = serde_json::to_vec(call)?;
         line.push(b'\n');
@@ -115,8 +115,8 @@ mod tests {
     use crate::check;
     use crate::fake::fake_node;
 
-    /// Records one key of a lock that admits so many, and judges it.
-    async fn judged(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
+    /// Records and checks one key of a lock that admits `holders` at once.
+    async fn recorded_and_checked(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("history");
         let urls = vec![fake_node(holders).await];
@@ -127,16 +127,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_that_is_one_passes() {
-        let (report, verdict) = judged(1).await;
+    async fn a_correct_lock_passes() {
+        let (report, checked) = recorded_and_checked(1).await;
         assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
-        verdict.unwrap();
+        checked.unwrap();
     }
 
     #[tokio::test]
-    async fn a_lock_with_two_holders_is_found_out() {
-        let (report, verdict) = judged(2).await;
+    async fn two_holders_at_once_are_reported() {
+        let (report, checked) = recorded_and_checked(2).await;
         assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
-        verdict.unwrap_err();
+        checked.unwrap_err();
     }
 }

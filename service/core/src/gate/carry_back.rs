@@ -31,6 +31,16 @@ pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now
     Step { record: Some(record), outcome: Outcome::Carried { suspected }, changed, wakes: false }
 }
 
+/// Puts a record that was copied from another engine into this one's. The result is this engine's own: no record of the
+/// fallback that is to be carried back any more.
+pub(super) fn take_over(here: OperationRecord, copied: OperationRecord, now: Timestamp) -> Step {
+    let before = here.clone();
+    let step = carry_back(here, copied, now);
+    let record = step.record.map(OperationRecord::settled);
+    let changed = record.as_ref() != Some(&before);
+    Step { record, changed, ..step }
+}
+
 /// Nothing of the id is in the primary.
 pub(super) fn into_absent(carried: OperationRecord) -> Step {
     Step::changed(carried, Outcome::Carried { suspected: false })
@@ -166,6 +176,7 @@ mod tests {
             durability: Durability::Fast,
             shelf: Shelf::Fallback,
             waits_until: None,
+            hold_off: HoldOff::default(),
         })
     }
 

@@ -21,6 +21,8 @@ pub enum Command {
     Enter { claim: Claim, post: Post },
     /// This record was claimed in the fallback store while the primary was away.
     CarryBack(Box<OperationRecord>),
+    /// This record was copied from the engine that the gate is switched from.
+    Move(Box<OperationRecord>),
 }
 
 /// A pre: the operation's fingerprint and what the attempt wants.
@@ -39,6 +41,24 @@ pub struct Claim {
     pub shelf: Shelf,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
+    pub hold_off: HoldOff,
+}
+
+/// For how long records may be missing from the store, because it has lost some of them or has replaced a store that had
+/// them. Both times are by the store's clock; the default is: not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldOff {
+    /// Until then, an operation without a record counts as one whose outcome is unknown.
+    pub until: Timestamp,
+    /// Until then, records may be missing too, but an operator has ordered that operations without a record go.
+    pub forced_until: Timestamp,
+}
+
+impl HoldOff {
+    /// Whether the record of an operation may be missing at `now`.
+    pub fn may_miss_records(self, now: Timestamp) -> bool {
+        now < self.until.max(self.forced_until)
+    }
 }
 
 /// A post: the proof of the attempt and its end.

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// From this magnitude on a number is refused: a double no longer tells it from its neighbour, so two orders would
+/// From this magnitude on a number is refused: a double cannot distinguish it from its neighbour, so two orders would
 /// share one id. 2^53.
 pub const NUMBER_BOUND: u64 = 1 << 53;
 /// Deepest nesting of arrays and objects.

@@ -6,13 +6,13 @@ use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 /// How long "forgotten" is remembered for repeated and late posts, in ms.
 const VACANT_MS: u64 = 10 * 60 * 1000;
-/// How long a started record outlives its lease, in ms: so long a late post is told the truth.
+/// How long a started record outlives its lease, in ms. Until then a late post gets a true answer.
 const STARTED_KEEP_MS: u64 = RETENTION_MS_DEFAULT;
 /// To what the end of a started record is rounded up, in ms: a heartbeat then rarely moves the column that stores index.
 const STARTED_GRAIN_MS: u64 = 60 * 60 * 1000;
 
 impl Started {
-    /// Whether others may act on the lease's end: once it has surely passed by the store's clock.
+    /// Whether other attempts may act on the lease's end: it has certainly passed by the store's clock.
     pub fn has_passed(&self, now: Timestamp) -> bool {
         now >= self.passes_at()
     }
@@ -22,7 +22,7 @@ impl Started {
         now < self.lease_until
     }
 
-    /// How long until others may act on the lease's end, in ms.
+    /// How long until other attempts may act on the lease's end, in ms.
     pub fn passes_in_ms(&self, now: Timestamp) -> u64 {
         self.passes_at().ms_since(now)
     }
@@ -34,7 +34,7 @@ impl Started {
 
 impl OperationRecord {
     /// From when the store may drop the record. None: never by itself, because dropping it would let an operation run
-    /// again that is done for good, or whose outcome nobody knows.
+    /// again that is done for good, or whose outcome is unknown.
     pub fn goes_at(&self) -> Option<Timestamp> {
         match &self.phase {
             Phase::Started(_) if self.on_expiry == OnExpiry::Block => None,

@@ -1,11 +1,11 @@
-//! Forget it: an operator's word against the record's.
+//! Forgetting a record, on the request of an operator.
 
 use super::record::RETENTION_MS_DEFAULT;
 use super::{Ending, OperationRecord, Outcome, Phase, Step, UnknownCause};
 use crate::time::Timestamp;
 
 /// Forgets the record. An attempt that may still be running, or may have done it, is forgotten only by `force`, and its
-/// stamp is remembered all the same: should it report a success later, that is told and counted.
+/// stamp is remembered: if it reports a success later, that is answered and counted.
 pub(super) fn forget(mut record: OperationRecord, force: bool, now: Timestamp) -> Step {
     let was = record.state();
     match &record.phase {
@@ -29,7 +29,7 @@ pub(super) fn forget(mut record: OperationRecord, force: bool, now: Timestamp) -
             Step::unchanged(record, outcome)
         }
         Phase::Unknown { stamp, .. } => {
-            // It has no lease that says until when an answer may come.
+            // It has no lease that bounds when an answer may come.
             let stamp = *stamp;
             record.remember(stamp, Ending::Superseded);
             record.double_runs = 0;

@@ -5,7 +5,7 @@ use crate::time::Timestamp;
 
 /// The id has no record: the run is entered as if it had been claimed.
 pub(super) fn enter_first(claim: Claim, ended: Post, now: Timestamp) -> Step {
-    let claimed = pre::first(claim, now);
+    let claimed = pre::first(None, claim, now);
     match claimed.record {
         Some(record) => post::post(record, ended, now),
         None => claimed,

@@ -21,6 +21,7 @@ mod contents;
 mod digest;
 mod expiry;
 mod forget;
+mod go;
 mod heartbeat;
 mod ledger;
 mod names;
@@ -29,8 +30,9 @@ mod post;
 mod pre;
 mod record;
 mod step;
+mod take_over;
 
-pub use claim::{Claim, Command, Post, Report};
+pub use claim::{Claim, Command, HoldOff, Post, Report};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};

@@ -32,7 +32,7 @@ impl OperationName {
 }
 
 /// A caller's own name for one attempt: repeating a pre with it returns the same stamp, so a lost answer is safe to
-/// ask for again. 1–256 bytes of UTF-8 without control characters.
+/// request again. 1–256 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptId(Arc<str>);

@@ -42,7 +42,7 @@ pub enum Outcome {
     /// Forget: an attempt is running, or its lease passed and nobody knows how it ended; only `force` forgets that.
     StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
 
-    /// Carry-back: done. `suspected`: both stores had a success.
+    /// Carry-back and move: done. `suspected`: both stores had a success.
     Carried { suspected: bool },
 }
 
@@ -57,6 +57,8 @@ pub struct Go {
     pub reentry: bool,
     /// The same attempt asked before, in another claim, and has this stamp already.
     pub repeated: bool,
+    /// The operation had no record, but that of an earlier attempt may have been lost.
+    pub possibly_repeated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +91,9 @@ pub struct Posted {
 pub enum UnknownCause {
     /// The attempt asked to block when its lease passes, and it has.
     LeasePassed { at: Timestamp },
+    /// There is no record, but the store may have lost it, and the caller asked to block. After `until` the store counts as
+    /// complete again.
+    MayBeLost { until: Timestamp },
     /// The attempt reported that it does not know.
     Reported { at: Timestamp },
 }

@@ -18,7 +18,7 @@ pub(super) fn post(record: OperationRecord, post: Post, now: Timestamp) -> Step 
     }
 }
 
-/// What a stamp is told that belongs to no attempt of the record: a vacant record counts as forgotten.
+/// The answer to a stamp of no attempt of the record. A vacant record counts as forgotten.
 pub(super) fn stranger(record: &OperationRecord) -> Outcome {
     if record.state() == State::Vacant { Outcome::NotFound } else { Outcome::StampMismatch }
 }

@@ -1,7 +1,9 @@
 //! May I do it?
 
+use super::go::go;
+use super::take_over::take_over;
 use super::{
-    Claim, Duplicate, Ending, Go, OnExpiry, OperationRecord, Outcome, Phase, Started, State, Step, Succeeded,
+    Claim, Duplicate, Go, HoldOff, OnExpiry, OperationRecord, Outcome, Phase, Started, State, Step, Succeeded,
     UnknownCause,
 };
 use crate::time::Timestamp;
@@ -9,8 +11,14 @@ use crate::time::Timestamp;
 /// How much longer than asked a record is marked as awaited, in ms: the next waiter then finds the mark made.
 const AWAITED_MARGIN_MS: u64 = 60_000;
 
-/// The first claim of an id.
-pub(super) fn first(claim: Claim, now: Timestamp) -> Step {
+/// The first claim of an id: `left` is what is left of a record that counts as absent. During a hold-off, the record may be
+/// missing: then a caller that asked to block is told that the outcome is unknown.
+pub(super) fn first(left: Option<OperationRecord>, claim: Claim, now: Timestamp) -> Step {
+    let HoldOff { until, .. } = claim.hold_off;
+    if claim.on_expiry == OnExpiry::Block && now < until {
+        let outcome = Outcome::Unknown { attempt: 0, cause: UnknownCause::MayBeLost { until } };
+        return Step { record: left, outcome, changed: false, wakes: false };
+    }
     let record = OperationRecord {
         operation: claim.operation.clone(),
         sha256: claim.sha256,
@@ -57,7 +65,7 @@ pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step
 fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Timestamp) -> Step {
     if running.has_passed(now) {
         return match record.on_expiry {
-            OnExpiry::Retry => reenter(record, running, claim, now),
+            OnExpiry::Retry => take_over(record, running, claim, now),
             OnExpiry::Block => {
                 let cause = UnknownCause::LeasePassed { at: running.lease_until };
                 let attempt = record.attempt;
@@ -76,6 +84,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             remaining_ms: running.lease_until.ms_since(now),
             reentry: record.attempt > 1,
             repeated: !same_claim,
+            possibly_repeated: record.attempt == 1 && claim.hold_off.may_miss_records(now),
         });
         return Step::unchanged(record, outcome);
     }
@@ -94,45 +103,14 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
     }
 }
 
-/// The lease has passed: a further attempt at the same run. What the first was checked by stays, so that a re-entry
-/// without `checked` does not remove the check.
-fn reenter(mut record: OperationRecord, passed: &Started, claim: Claim, now: Timestamp) -> Step {
-    record.remember(passed.stamp, Ending::Superseded);
-    record.attempt = record.attempt.saturating_add(1);
-    record.on_expiry = claim.on_expiry;
-    record.durability = claim.durability;
-    record.claimed_in = claim.shelf;
-    go(record, claim, now, true)
-}
-
 /// The record was forgotten: a first attempt again, that still knows its forerunners' stamps and suspicions.
 fn claim_vacant(vacant: OperationRecord, claim: Claim, now: Timestamp) -> Step {
-    let mut step = first(claim, now);
-    if let Some(record) = &mut step.record {
+    let mut step = first(Some(vacant.clone()), claim, now);
+    if let Some(record) = step.record.as_mut().filter(|_| step.changed) {
         record.double_runs = vacant.double_runs;
         record.earlier = vacant.earlier;
     }
     step
-}
-
-fn go(record: OperationRecord, claim: Claim, now: Timestamp, reentry: bool) -> Step {
-    let lease_until = now.plus_ms(claim.lease_ms);
-    let outcome = Outcome::Go(Go {
-        stamp: claim.stamp,
-        attempt: record.attempt,
-        lease_until,
-        remaining_ms: claim.lease_ms,
-        reentry,
-        repeated: false,
-    });
-    let phase = Phase::Started(Started {
-        stamp: claim.stamp,
-        attempt_id: claim.attempt_id,
-        at: now,
-        lease_ms: claim.lease_ms,
-        lease_until,
-    });
-    Step::changed(OperationRecord { phase, ..record }, outcome)
 }
 
 fn duplicate(record: &OperationRecord, done: &Succeeded) -> Duplicate {

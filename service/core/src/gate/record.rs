@@ -186,6 +186,32 @@ impl OperationRecord {
         }
     }
 
+    /// Whether the record goes along when the gate is switched to its other store. Durable ones stay in the store that commits
+    /// to disk.
+    pub fn is_moved_by_a_switch(&self) -> bool {
+        self.durability == Durability::Fast
+    }
+
+    /// The same as a record of the engine that it is in, and not of the fallback.
+    #[must_use]
+    pub fn settled(self) -> Self {
+        Self { claimed_in: Shelf::Primary, ..self }
+    }
+
+    /// The same in a store whose clock shows `by_ms` more.
+    #[must_use]
+    pub fn moved(mut self, by_ms: i64) -> Self {
+        let move_on = |at: &mut Timestamp| *at = Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
+        self.awaited_until.iter_mut().for_each(move_on);
+        match &mut self.phase {
+            Phase::Started(started) => move_on(&mut started.lease_until),
+            Phase::Succeeded(succeeded) => succeeded.keep_until.iter_mut().for_each(move_on),
+            Phase::Vacant { until } => move_on(until),
+            Phase::Unknown { .. } => {}
+        }
+        self
+    }
+
     pub(super) fn earlier(&self, stamp: Stamp) -> Option<Earlier> {
         self.earlier.iter().find(|earlier| earlier.stamp == stamp).copied()
     }

@@ -33,6 +33,7 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Forget { force } => forget::forget(record, force, now),
         Command::Enter { claim, post } => ledger::enter(record, claim, post, now),
         Command::CarryBack(carried) => carry_back::carry_back(record, *carried, now),
+        Command::Move(copied) => carry_back::take_over(record, *copied, now),
     };
     let running = step.record.as_ref().is_some_and(|record| matches!(record.phase, super::Phase::Started(_)));
     Step { wakes: awaited && step.changed && !running, ..step }
@@ -41,9 +42,10 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
 /// `stale` is a record past its time that the store still has.
 fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -> Step {
     match command {
-        Command::Pre(claim) => pre::first(claim, now),
+        Command::Pre(claim) => pre::first(stale, claim, now),
         Command::Enter { claim, post } => ledger::enter_first(claim, post, now),
         Command::CarryBack(carried) => carry_back::into_absent(*carried),
+        Command::Move(copied) => carry_back::into_absent(copied.settled()),
         Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => {
             Step { record: stale, outcome: Outcome::NotFound, changed: false, wakes: false }
         }

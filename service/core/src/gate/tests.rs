@@ -48,6 +48,7 @@ impl World {
             durability: Durability::Fast,
             shelf: Shelf::Primary,
             waits_until: None,
+            hold_off: HoldOff::default(),
         }
     }
 
@@ -104,12 +105,33 @@ fn duplicate(outcome: Outcome) -> Duplicate {
 }
 
 #[test]
+fn during_a_hold_off_an_operation_without_a_record_goes_only_if_it_may_be_repeated() {
+    let mut world = world();
+    let until = world.now.plus_ms(HOUR_MS);
+    let hold_off = HoldOff { until, forced_until: Timestamp::default() };
+    let refused = world.pre_with(|claim| (claim.on_expiry, claim.hold_off) = (OnExpiry::Block, hold_off));
+    assert_eq!(refused, Outcome::Unknown { attempt: 0, cause: UnknownCause::MayBeLost { until } });
+    let go = go(world.pre_with(|claim| claim.hold_off = hold_off));
+    assert!(go.possibly_repeated);
+    // Of an operation that has a record, nothing is in doubt.
+    let told = world.pre_with(|claim| (claim.on_expiry, claim.hold_off) = (OnExpiry::Block, hold_off));
+    assert!(matches!(told, Outcome::InProgress { .. }), "{told:?}");
+    world.post(go.stamp, Report::Failure);
+    let refused = world.pre_with(|claim| (claim.on_expiry, claim.hold_off) = (OnExpiry::Block, hold_off));
+    assert_eq!(refused, Outcome::Unknown { attempt: 0, cause: UnknownCause::MayBeLost { until } });
+    let forced = HoldOff { until: Timestamp::default(), forced_until: until };
+    let told = world.pre_with(|claim| (claim.on_expiry, claim.hold_off) = (OnExpiry::Block, forced));
+    assert!(matches!(told, Outcome::Go(Go { possibly_repeated: true, .. })), "{told:?}");
+}
+
+#[test]
 fn the_first_pre_goes() {
     let mut world = world();
     let go = world.go();
     let lease_until = world.now.plus_ms(LEASE_MS);
     let stamp = Stamp::from_bits(1);
-    assert_eq!(go, Go { stamp, attempt: 1, lease_until, remaining_ms: LEASE_MS, reentry: false, repeated: false });
+    let (reentry, repeated, possibly_repeated) = (false, false, false);
+    assert_eq!(go, Go { stamp, attempt: 1, lease_until, remaining_ms: LEASE_MS, reentry, repeated, possibly_repeated });
 }
 
 #[test]

@@ -9,18 +9,18 @@ use super::state::{Limit, LockState};
 use super::token;
 use crate::time::Timestamp;
 
-pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> Step {
-    if let Some(step) = answer_repetition(state, ask) {
+pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) -> Step {
+    if let Some(step) = answer_repetition(state, request) {
         return step;
     }
-    let limit = match state.limit_for(ask.mode, ask.limit) {
+    let limit = match state.limit_for(request.mode, request.limit) {
         Ok(limit) => limit,
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
-    let owner = ask.owner.as_ref().filter(|_| ask.reentrant);
-    let access = state.access(ask.mode, limit, owner);
-    // Nor to somebody who seems to hold it: a release, and a grant that came after it, may be what is forgotten.
-    if let Some(until) = ask.hold_off.filter(|until| *until > now)
+    let owner = request.owner.as_ref().filter(|_| request.reentrant);
+    let access = state.access(request.mode, limit, owner);
+    // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
+    if let Some(until) = request.hold_off.filter(|until| *until > now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
     {
         return Step::unchanged(Outcome::Refused(Refusal::HeldOff(until)));
@@ -28,12 +28,12 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
     let token = match access {
         Access::Held => return Step::unchanged(Outcome::Refused(Refusal::Held)),
         Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),
-        // Somebody whose lease ran out may share the lock still.
+        // The holder of the lease that expired may still be using the lock.
         Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
-        // Whoever holds the lock already stands behind nobody: those before it wait for its own leases to end.
+        // An owner that holds the lock does not queue for it: the waiters before it wait for its own leases to end.
         Access::Nested(token) => token,
         Access::Upgrade => token::next(state.token, now),
-        Access::Free => match state.in_the_way(ask, now) {
+        Access::Free => match state.refusal_of_free(request, now) {
             Some(refusal) => return Step::unchanged(Outcome::Refused(refusal)),
             None => token::next(state.token, now),
         },
@@ -42,68 +42,68 @@ pub(super) fn acquire(state: &mut LockState, ask: &Acquire, now: Timestamp) -> S
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
     }
-    let lease = grant(state, ask, access, token, now);
+    let lease = grant(state, request, access, token, now);
     let event = Event::of_lease(EventKind::Granted, &lease, now);
     Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
 }
 
 impl LockState {
-    /// What keeps a compatible wish from being granted.
-    fn in_the_way(&self, ask: &Acquire, now: Timestamp) -> Option<Refusal> {
+    /// Why a request that is compatible with the holders is refused all the same.
+    fn refusal_of_free(&self, request: &Acquire, now: Timestamp) -> Option<Refusal> {
         if let Some(until) = self.delayed_until(now) {
             return Some(Refusal::Delayed(until));
         }
-        let is_behind = ask.behind || self.turns_before(&ask.node, ask.place).next().is_some();
-        (is_behind && !ask.barge).then_some(Refusal::Reserved)
+        let is_behind = request.behind || self.turns_before(&request.node, request.position).next().is_some();
+        (is_behind && !request.barge).then_some(Refusal::Reserved)
     }
 
-    /// The revocation by which `owner` is to give the lock back.
+    /// The revocation with the earliest deadline among the leases of `owner`.
     fn revocation_of(&self, owner: Option<&Owner>) -> Option<Box<Revocation>> {
         let own = self.holders.iter().filter(|lease| owner == Some(&lease.owner));
         own.filter_map(|lease| lease.revocation.clone()).min_by_key(|revocation| revocation.deadline)
     }
 }
 
-/// A lease id that is known is never granted anew: its first answer may have been lost, or its lease may be.
-fn answer_repetition(state: &mut LockState, ask: &Acquire) -> Option<Step> {
+/// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
+fn answer_repetition(state: &mut LockState, request: &Acquire) -> Option<Step> {
     let token = state.token;
     let limit = state.limit_in_force();
-    if let Some(lease) = state.lease_mut(&ask.lease_id) {
-        if ask.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || ask.mode != lease.mode {
+    if let Some(lease) = state.lease_mut(&request.lease_id) {
+        if request.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.mode != lease.mode {
             return Some(Step::unchanged(Outcome::LeaseIdReused));
         }
-        // Committed before it is answered: a give-back of the first grant, whose answer reached nobody, must not undo
-        // this one.
-        let changed = !std::mem::replace(&mut lease.claimed, true);
+        // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not
+        // undo this one.
+        let changed = !std::mem::replace(&mut lease.acknowledged, true);
         let limit = limit.filter(|_| lease.mode.permits() > 0);
         let outcome = Outcome::Granted(Grant { lease: lease.clone(), limit, repeated: true });
         return Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) });
     }
-    let ended = state.ended(&ask.lease_id)?;
+    let ended = state.ended(&request.lease_id)?;
     let lost = Lost { why: Some(ended.why), at: Some(ended.at), token };
     Some(Step::unchanged(Outcome::LeaseLost(lost)))
 }
 
-fn grant(state: &mut LockState, ask: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
+fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
     state.token = state.token.max(token);
-    let counted = now.plus_ms(ask.ttl_ms);
+    let counted = now.plus_ms(request.ttl_ms);
     let mut lease = Lease {
-        lease_id: ask.lease_id.clone(),
-        owner: ask.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
-        mode: ask.mode,
+        lease_id: request.lease_id.clone(),
+        owner: request.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
+        mode: request.mode,
         token,
-        ttl_ms: ask.ttl_ms,
+        ttl_ms: request.ttl_ms,
         granted_at: now,
         expires_at: counted,
-        waited_ms: now.ms_since(ask.place.arrival),
-        delay_ms: ask.delay_ms,
-        hold_until: ask.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
+        waited_ms: now.ms_since(request.position.arrival),
+        delay_ms: request.delay_ms,
+        hold_until: request.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
         warned: false,
-        // Whoever is asked for the lock back does not keep it by taking it once more.
-        revocation: if access == Access::Free { None } else { state.revocation_of(ask.owner.as_ref()) },
-        // Its token does not tell a nested lease from an earlier grant of the same id, whose give-back may come late.
-        claimed: matches!(access, Access::Nested(_)),
-        metadata: ask.metadata.clone(),
+        // An owner whose lease is being revoked cannot keep the lock by taking it again.
+        revocation: if access == Access::Free { None } else { state.revocation_of(request.owner.as_ref()) },
+        // A nested lease has its owner's token, so a late give-back of an earlier grant of the same id would match it.
+        acknowledged: matches!(access, Access::Nested(_)),
+        metadata: request.metadata.clone(),
     };
     lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
     state.holders.push(lease.clone());

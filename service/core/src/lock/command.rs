@@ -1,7 +1,7 @@
-//! What can be asked of a key.
+//! The commands that a key's state accepts.
 
 use super::lease::{LeaseId, Metadata, Mode, Note, Owner};
-use super::turn::{NodeId, Place, Turn};
+use super::position::{NodeId, Position, Turn};
 use crate::time::Timestamp;
 
 /// A command to one key's state.
@@ -11,56 +11,56 @@ pub enum Command {
     Renew(Renew),
     Release(Release),
     GiveBack(GiveBack),
-    /// Sets how many permits the key has; `None`: whoever takes the first says so again.
+    /// Sets how many permits the key has. With `None`, the first request for permits sets it again.
     SetLimit(Option<u32>),
     Revoke(Revoke),
     Force(Force),
     /// Presents a token to the fence register.
     Fence(u64),
-    /// A node states or refreshes its turn.
-    Stand(Turn),
-    /// Nobody waits at this node any more.
+    /// A node publishes or refreshes its turn.
+    Publish(Turn),
+    /// A node without waiters removes its turn.
     Withdraw(NodeId),
     /// Only let time pass.
     Tick,
 }
 
-/// Asks for a lease on behalf of a node's best waiter, or of a caller that does not wait.
+/// A request for a lease, by a waiter or by a caller that does not wait.
 ///
-/// It never changes a turn: a node states its turn by [`Command::Stand`] once it knows who is left waiting.
+/// It never changes a turn: a node publishes its turn by [`Command::Publish`] once it knows which waiters are left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
     pub lease_id: LeaseId,
-    /// `None`: the rules make one up that nobody else has.
+    /// With `None`, the rules make a unique one.
     pub owner: Option<Owner>,
     pub mode: Mode,
-    /// Of the permits, as the asker believes it to be; `None`: whatever the key's limit is.
+    /// The number of permits that the key has, as the caller believes; `None` accepts the key's limit.
     pub limit: Option<u32>,
     pub ttl_ms: u64,
-    /// The same owner may hold the lock already.
+    /// The owner may take the lock again while it holds it.
     pub reentrant: bool,
-    /// Takes a lock that is free ahead of the queue.
+    /// Takes a free lock ahead of the queue.
     pub barge: bool,
-    /// The lock-delay, in ms, should the lease run out.
+    /// The lock-delay, in ms, that begins if the lease expires.
     pub delay_ms: u64,
-    /// Renewals count no further than this, in ms from the grant.
+    /// Renewals extend the lease no further than this, in ms from the grant.
     pub max_hold_ms: Option<u64>,
     pub node: NodeId,
-    pub place: Place,
-    /// Somebody stands before the asker at its own node: it may not be granted a free lock now, only what its owner holds
-    /// already, and be told of a grant that it had before.
+    pub position: Position,
+    /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier
+    /// grant of its lease id again.
     pub behind: bool,
-    /// Until then nothing new is granted, whatever the state says: it may have forgotten leases that are live. Whoever
-    /// repeats an acquire is still told of its grant.
+    /// Until then no new lease is granted, because the state may lack live leases. A repeated acquire still gets its
+    /// earlier grant.
     pub hold_off: Option<Timestamp>,
     pub metadata: Option<Metadata>,
 }
 
-/// Counts the lease anew from now.
+/// Extends a lease: its length counts from now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renew {
     pub lease_id: LeaseId,
-    /// `None`: the same length as before.
+    /// `None` keeps the length.
     pub ttl_ms: Option<u64>,
 }
 
@@ -70,21 +70,21 @@ pub struct Release {
     pub lease_id: LeaseId,
 }
 
-/// Undoes a grant whose answer reached nobody, unless somebody has been told of the lease since.
+/// Undoes a grant whose answer did not reach the client, unless the lease has been acknowledged since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     pub lease_id: LeaseId,
-    /// The token of the grant that reached nobody.
+    /// The token of that grant.
     pub token: u64,
 }
 
-/// Asks the holders to give the lock back.
+/// Asks the holders to release the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoke {
     pub note: Note,
-    /// After this their leases end.
+    /// Their leases end after this.
     pub grace_ms: u64,
-    /// Only the leases with this token; `None`: all.
+    /// Only the leases with this token; `None` means all.
     pub token: Option<u64>,
 }
 

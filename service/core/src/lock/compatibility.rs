@@ -1,27 +1,27 @@
-//! Which leases go together.
+//! Which leases are compatible.
 
 use super::HOLDERS_MAX;
 use super::lease::{Lease, Mode, Owner};
 use super::outcome::LimitMismatch;
 use super::state::LockState;
 
-/// What the leases that are there mean for one more, the queue left aside.
+/// What the present leases mean for one more request, regardless of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// It goes together with all of them.
+    /// The request is compatible with all of them.
     Free,
-    /// The owner holds the lock in a way that includes this: one more lease under the same token.
+    /// The owner holds the lock in a mode that includes the requested one: it gets one more lease with this token.
     Nested(u64),
-    /// The owner alone shares the lock and may have it alone.
+    /// The owner is the only one that shares the lock, and may have it exclusively.
     Upgrade,
     Held,
-    /// Others share the lock with the owner, or there is no room for one more lease. Should two of them wait to have it
-    /// alone, each would wait for the other.
+    /// Other owners share the lock, or the key has as many leases as it can. The request cannot wait: two sharing owners
+    /// that waited for an upgrade would wait for each other.
     UpgradeBlocked,
 }
 
 impl LockState {
-    /// `owner` is whoever may hold it already; `None` is nobody that is known. `limit` is that of the permits.
+    /// `owner` is the owner that may nest, if any. `limit` is the number of permits that the key has.
     pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
         let is_full = self.holders.len() >= HOLDERS_MAX;
         match self.access_by_mode(mode, limit, owner) {
@@ -33,25 +33,23 @@ impl LockState {
 
     fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
         let is_own = |lease: &&Lease| owner == Some(&lease.owner);
-        // The one with the last token: a resource may have seen it, and refuse those before.
+        // The lease with the highest token: a resource may have seen that token and refuse lower ones.
         let own = |mode: Mode| {
             let of_mode = self.holders.iter().filter(is_own).filter(|lease| lease.mode == mode);
             of_mode.max_by_key(|lease| lease.token)
         };
         match mode {
             Mode::Exclusive if self.holders.is_empty() => Access::Free,
-            Mode::Exclusive => match (own(Mode::Exclusive), own(Mode::Shared)) {
-                (Some(lease), _) => Access::Nested(lease.token),
-                (None, Some(_)) if self.holders.iter().all(|lease| is_own(&lease)) => Access::Upgrade,
-                (None, Some(_)) => Access::UpgradeBlocked,
-                (None, None) => Access::Held,
+            Mode::Exclusive => match own(Mode::Exclusive) {
+                Some(lease) => Access::Nested(lease.token),
+                None => self.upgrade(owner).unwrap_or(Access::Held),
             },
             Mode::Shared => match own(Mode::Exclusive).or_else(|| own(Mode::Shared)) {
                 Some(lease) => Access::Nested(lease.token),
                 None if self.holders.iter().all(|lease| lease.mode == Mode::Shared) => Access::Free,
                 None => Access::Held,
             },
-            // Permits are counted, whoever has them: asked for again, they are taken again.
+            // Permits never nest: a second request of the same owner takes more of them.
             Mode::Permits(permits) => {
                 let is_alike = self.holders.iter().all(|lease| lease.mode.permits() > 0);
                 let left = limit.unwrap_or_default().saturating_sub(self.permits_held());
@@ -60,7 +58,7 @@ impl LockState {
         }
     }
 
-    /// The limit that permits are granted under, with `limit` as the asker believes it to be; `None` for other modes.
+    /// The limit that permits are granted under; `limit` is what the request says. `None` for other modes.
     pub(super) fn limit_for(&self, mode: Mode, limit: Option<u32>) -> Result<Option<u32>, LimitMismatch> {
         let Mode::Permits(permits) = mode else { return Ok(None) };
         let in_force = self.limit_in_force();
@@ -71,7 +69,7 @@ impl LockState {
         agreed.filter(|limit| permits <= *limit).map(Some).ok_or(LimitMismatch { limit: in_force })
     }
 
-    /// The key's limit of permits, as long as somebody holds or waits for some, or it has been set by itself.
+    /// The key's limit of permits, while permits are held or waited for, or if an operator has set it.
     pub fn limit_in_force(&self) -> Option<u32> {
         let limit = self.limit?;
         let is_used = || {

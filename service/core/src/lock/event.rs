@@ -1,4 +1,4 @@
-//! What happens to a key, told to whoever watches it and kept as its history.
+//! Events: what happened to a key. Watchers receive them, and the history keeps them.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub enum EventKind {
     Renewed,
     Released,
     Expired,
-    /// The holder was asked to give the lock back, by the deadline in `expires_at`.
+    /// The holder was asked to release the lock before the deadline in `expires_at`.
     Revoking,
-    /// The lease was ended because the holder did not give it back in time.
+    /// The lease was ended because the holder did not release it before the deadline.
     Revoked,
     Forced,
-    /// The grant reached nobody and was undone.
+    /// The grant did not reach its client and was undone.
     GivenBack,
     /// A wait ended without the lock.
     Waited,
-    /// Four fifths of `max_hold_ms` are over.
+    /// Four fifths of `max_hold_ms` have passed.
     HeldTooLong,
 }
 
@@ -56,7 +56,7 @@ impl EventKind {
         }
     }
 
-    /// Whether a lease is over with it.
+    /// Whether the event ends a lease.
     pub const fn is_end(self) -> bool {
         matches!(self, Self::Released | Self::Expired | Self::Revoked | Self::Forced | Self::GivenBack)
     }
@@ -79,18 +79,18 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// One thing that has happened to a key. It never shows a lease id.
+/// One event. It never shows a lease id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub kind: EventKind,
     pub at: Timestamp,
     pub owner: Option<Owner>,
     pub mode: Mode,
-    /// Of the lease; 0 where there is none.
+    /// The lease's token; 0 for an event without a lease.
     pub token: u64,
-    /// How long the holder stood in the queue, in ms.
+    /// How long the holder waited in the queue, in ms.
     pub waited_ms: u64,
-    /// How long the lock had been held, in ms; `None` where it was not.
+    /// How long the lease had been held, in ms; `None` for an event without a lease.
     pub held_ms: Option<u64>,
     pub expires_at: Option<Timestamp>,
     pub note: Note,

@@ -1,14 +1,13 @@
-//! The fence register: for resources that cannot remember the highest token themselves.
+//! The fence register, for resources that cannot remember the highest token themselves.
 //!
-//! M. Kleppmann, "How to do distributed locking", 2016: a resource refuses whatever comes with a lower token than it has
-//! seen.
+//! A resource refuses a request with a lower token than it has seen (M. Kleppmann, "How to do distributed locking", 2016).
 
 use super::outcome::{Outcome, Step};
 use super::state::LockState;
 
-/// Passes the token of a live lease, and that of the last one as long as nobody has been granted the lock since.
+/// Passes the token of a live lease, and the token of the last lease until the next grant.
 ///
-/// A key that nothing is known of has no live lease, so none of its tokens pass.
+/// An unknown key has no live lease, so no token passes.
 pub(super) fn fence(state: &mut LockState, token: u64) -> Step {
     let is_live = state.holders.iter().any(|lease| lease.token == token);
     let is_last = token != 0 && token == state.token && token >= state.fence;

@@ -1,4 +1,4 @@
-//! Giving back a grant whose answer reached nobody.
+//! Giving back a grant whose answer did not reach the client.
 
 use super::command::GiveBack;
 use super::event::{Event, EventKind};
@@ -7,12 +7,13 @@ use super::outcome::Step;
 use super::state::LockState;
 use crate::time::Timestamp;
 
-/// The lease goes as if it had never been, and is not remembered: a client that repeats its acquire with the same
-/// lease id, because its connection broke, is then granted afresh. If such a repetition, or a renewal, has been
-/// answered meanwhile, somebody relies on the lease and it stays. A nested lease stays in any case, until it runs out.
-pub(super) fn give_back(state: &mut LockState, ask: &GiveBack, now: Timestamp) -> Step {
-    let is_unclaimed = |lease: &Lease| lease.lease_id == ask.lease_id && lease.token == ask.token && !lease.claimed;
-    let Some(index) = state.holders.iter().position(is_unclaimed) else {
+/// Removes the lease without remembering it: a client that repeats its acquire with the same lease id, because its
+/// connection broke, is granted a new lease. If a repeated acquire or a renewal was answered meanwhile, the client relies
+/// on the lease and it stays. A nested lease always stays until it expires.
+pub(super) fn give_back(state: &mut LockState, request: &GiveBack, now: Timestamp) -> Step {
+    let is_unused =
+        |lease: &Lease| lease.lease_id == request.lease_id && lease.token == request.token && !lease.acknowledged;
+    let Some(index) = state.holders.iter().position(is_unused) else {
         return Step::noted(false);
     };
     let lease = state.holders.remove(index);

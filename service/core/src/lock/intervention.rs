@@ -1,4 +1,4 @@
-//! What others than the holder do to a lock: set its limit, ask for it back, take it away.
+//! Interventions of an operator or another client: set the limit, revoke leases, end them by force.
 
 use super::command::{Force, Revoke};
 use super::event::{Event, EventKind};
@@ -7,7 +7,7 @@ use super::outcome::{Outcome, Step};
 use super::state::{Limit, LockState};
 use crate::time::Timestamp;
 
-/// A limit that is set takes nothing from holders: only new grants wait.
+/// A lower limit ends no lease: only new grants wait.
 pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
     let before = state.limit;
     match permits {
@@ -22,21 +22,21 @@ pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
     if state.limit == before { Step::unchanged(outcome) } else { Step::changed(outcome) }
 }
 
-/// Holders read it in their next renewal; after the grace their leases end. A second revocation may bring the deadline
-/// forward, and only then says why anew.
-pub(super) fn revoke(state: &mut LockState, ask: &Revoke, now: Timestamp) -> Step {
-    let deadline = now.plus_ms(ask.grace_ms);
+/// A holder reads the revocation in its next renewal; after the grace its lease ends. A second revocation replaces the first
+/// only if its deadline is earlier.
+pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) -> Step {
+    let deadline = now.plus_ms(request.grace_ms);
     let mut events = Vec::new();
     let mut leases = 0;
     let mut last = None;
     for lease in &mut state.holders {
-        if ask.token.is_some_and(|token| token != lease.token) {
+        if request.token.is_some_and(|token| token != lease.token) {
             continue;
         }
         leases += 1;
         let is_sooner = lease.revocation.as_ref().is_none_or(|revocation| deadline < revocation.deadline);
         if is_sooner {
-            lease.revocation = Some(Box::new(Revocation { note: ask.note.clone(), deadline }));
+            lease.revocation = Some(Box::new(Revocation { note: request.note.clone(), deadline }));
             lease.expires_at = lease.expires_at.min(deadline);
             events.push(Event::of_lease(EventKind::Revoking, lease, now));
         }
@@ -46,12 +46,12 @@ pub(super) fn revoke(state: &mut LockState, ask: &Revoke, now: Timestamp) -> Ste
     Step { outcome: Outcome::Revoking { leases, deadline: last }, changed, events }
 }
 
-/// Every lease ends now, and with them the lock-delay of those before.
-pub(super) fn force(state: &mut LockState, ask: &Force, now: Timestamp) -> Step {
+/// Ends every lease now, and the lock-delay of earlier leases.
+pub(super) fn force(state: &mut LockState, request: &Force, now: Timestamp) -> Step {
     let mut events = Vec::new();
     while !state.holders.is_empty() {
         let mut event = state.end(0, EndReason::Forced, now);
-        event.note = Note::clone(&ask.note);
+        event.note = Note::clone(&request.note);
         events.push(event);
     }
     let leases = u32::try_from(events.len()).unwrap_or(u32::MAX);

@@ -18,14 +18,14 @@ pub const OWNER_MAX_BYTES: usize = 256;
 #[error("must be 1 to {LEASE_ID_MAX_BYTES} characters out of A-Z a-z 0-9 . _ : -")]
 pub struct InvalidLeaseId;
 
-/// What a holder proves its lease with. Only its holder knows it: answers to others never show it.
+/// The secret with which a holder proves its lease. No answer to another client shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseId(Arc<str>);
 
 impl LeaseId {
     /// # Errors
-    /// When `text` is empty, longer than [`LEASE_ID_MAX_BYTES`] or has a character that needs quoting somewhere.
+    /// When `text` is empty, longer than [`LEASE_ID_MAX_BYTES`], or has another character.
     pub fn parse(text: &str) -> Result<Self, InvalidLeaseId> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         if text.is_empty() || text.len() > LEASE_ID_MAX_BYTES || !text.bytes().all(plain) {
@@ -39,7 +39,7 @@ impl LeaseId {
     }
 }
 
-/// Who holds or asks, as told by the caller; shown to whoever is refused.
+/// The holder's name, chosen by the caller. Callers that are refused see it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Owner(Arc<str>);
@@ -52,7 +52,7 @@ impl Owner {
         Ok(Self(text.into()))
     }
 
-    /// The owner of a grant that named none: nobody else can have it, for a token is given once per key.
+    /// The owner of a grant whose request named none. It is unique, because a token is given once per key.
     pub(super) fn anonymous(token: u64) -> Self {
         Self(format!("anonymous-{token}").into())
     }
@@ -62,7 +62,7 @@ impl Owner {
     }
 }
 
-/// A JSON object as text, checked by the server; the rules only carry it.
+/// A JSON object as text, checked by the server. The rules do not read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metadata(Arc<str>);
@@ -81,12 +81,12 @@ impl Metadata {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Alone.
+    /// One holder.
     #[default]
     Exclusive,
-    /// With others that share it, but with nobody who has it alone.
+    /// Any number of shared holders, but no exclusive one.
     Shared,
-    /// So many of the key's permits: a weighted semaphore.
+    /// This many of the key's permits: a weighted semaphore.
     Permits(u32),
 }
 
@@ -99,7 +99,7 @@ impl Mode {
         }
     }
 
-    /// How many permits it takes; 0 where there are none.
+    /// How many permits it takes; 0 in the other modes.
     pub const fn permits(self) -> u32 {
         match self {
             Self::Permits(permits) => permits,
@@ -112,7 +112,7 @@ impl Mode {
     }
 }
 
-/// Somebody wants the lock back.
+/// A request to the holder to release the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
     pub note: Note,
@@ -120,7 +120,7 @@ pub struct Revocation {
     pub deadline: Timestamp,
 }
 
-/// Why somebody interferes with a lock, and who.
+/// The reason and the author of an intervention.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,29 +137,29 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Mode::is_default")]
     pub mode: Mode,
     pub token: u64,
-    /// The length that was asked for, in ms; a renewal without its own uses it again.
+    /// The requested length, in ms. A renewal without a length uses it again.
     pub ttl_ms: u64,
     pub granted_at: Timestamp,
     /// Never later than `hold_until` or the deadline of the revocation.
     pub expires_at: Timestamp,
-    /// How long its holder had stood in the queue, in ms.
+    /// How long the holder waited in the queue, in ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited_ms: u64,
-    /// If the lease runs out, nobody gets the lock for so many ms.
+    /// The lock-delay, in ms: if the lease expires, the lock is granted to no client for this long.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// Renewals count no further than this.
+    /// Renewals extend the lease no further than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,
-    /// It has been said that the holder is near `hold_until`.
+    /// The event that the holder is near `hold_until` has been written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warned: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Box<Revocation>>,
-    /// Somebody may rely on this lease besides the receiver of its first answer: the acquire was repeated, the lease
-    /// renewed, or it is nested. It cannot be given back any more.
+    /// The client relies on the lease, even if the first answer was lost: it repeated the acquire or renewed the lease. Set
+    /// for nested leases too. The lease cannot be given back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub claimed: bool,
+    pub acknowledged: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
@@ -169,49 +169,49 @@ pub(super) const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// After how many hundredths of `max_hold_ms` a holder is warned.
+/// The event [`HeldTooLong`](super::EventKind::HeldTooLong) comes after this many hundredths of `max_hold_ms`.
 const WARN_AFTER_PERCENT: u64 = 80;
 
 impl Lease {
-    /// Whether the lease has ended by itself. Every node waits out the clock bound, so that none ends it early.
+    /// Whether the lease has expired. Every node waits for the clock bound, so no node ends a lease early.
     pub const fn has_expired(&self, now: Timestamp) -> bool {
         now.as_ms() >= self.ends_at().as_ms()
     }
 
-    /// When a node may take the lease for expired, by its own estimate of the store's clock.
+    /// When a node may treat the lease as expired, by its own estimate of the store's clock.
     pub const fn ends_at(&self) -> Timestamp {
         self.expires_at.plus_ms(CLOCK_BOUND_MS)
     }
 
-    /// The latest expiry that a renewal can come to.
+    /// The latest expiry that a renewal can set.
     pub(super) fn expires_at_most(&self) -> Option<Timestamp> {
         let deadline = self.revocation.as_ref().map(|revocation| revocation.deadline);
         self.hold_until.into_iter().chain(deadline).min()
     }
 
-    /// When its holder is to be warned that renewals will soon not count any more; `None` if it has been, or will not
-    /// be there for so long unless it renews.
+    /// When the event that renewals will soon not extend the lease is due; `None` if it has been written, or if the lease
+    /// ends before.
     pub(super) fn warns_at(&self) -> Option<Timestamp> {
         let hold_ms = self.hold_until.filter(|_| !self.warned)?.ms_since(self.granted_at);
         let after_ms = hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100;
         Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.ends_at())
     }
 
-    /// Why it has ended, if time has ended it.
-    pub fn runs_out_as(&self) -> EndReason {
+    /// The reason that the lease ends with when its time is over.
+    pub fn expiry_reason(&self) -> EndReason {
         let is_revoked = self.revocation.as_ref().is_some_and(|revocation| revocation.deadline <= self.expires_at);
         if is_revoked { EndReason::Revoked } else { EndReason::Expired }
     }
 }
 
-/// Why a lease is no more.
+/// Why a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Expired,
     Released,
-    /// Its holder was asked to give the lock back and did not.
+    /// Its holder did not release it after a revocation.
     Revoked,
-    /// Ended by somebody else, at once.
+    /// An operator ended it at once.
     Forced,
 }
 

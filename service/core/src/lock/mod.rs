@@ -1,18 +1,23 @@
 //! Locks: one small state per key and one pure function, [`step`], that changes it.
 //!
-//! A free lock may only be taken by the first [`Turn`]. Waiters stand in their node's own queue; the state knows one
-//! turn per node, its best waiter's place. See ARCHITECTURE.md.
+//! Each node keeps the waiters of a key in a [`WaitQueue`]. The state has one [`Turn`] per node: the position of the node's
+//! first waiter. Only the first turn may take a free lock. [`evaluate`] applies one batch of a node to one key: its commands,
+//! its waiters, its turn.
 
 mod acquire;
 mod command;
 mod compatibility;
+mod evaluate;
 mod event;
 mod expiry;
 mod fence;
 mod give_back;
 mod intervention;
 mod lease;
+mod lock_delay;
 mod outcome;
+mod position;
+mod queue;
 mod recent;
 mod release;
 mod renew;
@@ -23,21 +28,27 @@ mod tests;
 mod token;
 mod transfer;
 mod turn;
+mod upgrade;
 
 pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};
+pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Note, Owner, Revocation};
 pub use outcome::{Grant, LimitMismatch, Lost, Outcome, Refusal, Step};
+pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
+pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
 pub use state::LockState;
 pub use step::step;
-pub use turn::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Place, Turn};
 
-/// Leases that one key has at most.
+/// The most leases that one key can have.
 pub const HOLDERS_MAX: usize = 1_024;
 
-/// How many ended leases a state remembers. More would let one retried release find its lease on a busier key, at
-/// the price of a larger row in every commit of every key.
+/// How many ended leases a state remembers. With more, a repeated release would find its lease on a busier key, but every
+/// commit of every key would write a larger row.
 pub const RECENT_MAX: usize = 8;
 
-/// How long a node's turn stands unless it is refreshed, in ms.
+/// How long a node's turn lasts unless the node refreshes it, in ms.
 pub const TURN_MS: u64 = 5_000;
+
+/// A node refreshes its turn this long before its end, in ms: each 2 s.
+pub const TURN_REFRESH_BEFORE_MS: u64 = TURN_MS - 2_000;

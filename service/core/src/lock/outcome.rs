@@ -1,17 +1,17 @@
-//! What a command comes to. The server decides what a client sees of it.
+//! The outcome of a command. The server decides what a client sees of it.
 
 use super::event::Event;
 use super::lease::{EndReason, Lease};
 use crate::time::Timestamp;
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Step {
     pub outcome: Outcome,
     /// Whether time or the command changed the state. If so, the outcome only holds once the state is committed.
     pub changed: bool,
-    /// What is to be told of it, in the order in which it happened; committed with the state.
+    /// The events of the change, in order. They are committed with the state.
     pub events: Vec<Event>,
 }
 
@@ -40,77 +40,77 @@ pub enum Outcome {
     Refused(Refusal),
     /// The proposed lease id is in use by another owner, or in another mode.
     LeaseIdReused,
-    /// The permits, or their limit, do not go with the key's limit.
+    /// The request's permits or limit do not match the key's limit.
     LimitMismatch(LimitMismatch),
-    /// The owner shares the lock with others, or with somebody whose lease ran out with a lock-delay, and cannot wait to
-    /// have it alone.
+    /// The owner shares the lock with other owners, or with one whose lease expired with a lock-delay. It cannot wait for an
+    /// exclusive lease.
     UpgradeBlocked,
     Renewed(Lease),
     Released {
         /// Leases that the same owner still has on this key.
         still_held: u32,
-        /// The lease had been released before: this was a repetition.
+        /// The lease had been released before: this call repeats that one.
         already: bool,
     },
     /// The lease id has no live lease.
     LeaseLost(Lost),
     LimitSet {
-        /// The limit in force; `None` if there is none until somebody takes permits.
+        /// The limit in force; `None` if the next request for permits sets it.
         limit: Option<u32>,
         /// Permits that are held.
         held: u32,
     },
-    /// Holders have been asked to give the lock back.
+    /// The holders have been asked to release the lock.
     Revoking {
         leases: u32,
-        /// The last of their deadlines; `None` without any.
+        /// The latest of their deadlines; `None` without leases.
         deadline: Option<Timestamp>,
     },
     /// Leases have been ended.
     Forced {
         leases: u32,
     },
-    /// The token passes.
+    /// The token passes the fence.
     Fenced,
-    /// A higher token has been granted or presented, or this one never was granted.
+    /// A higher token has been granted or presented, or this one was never granted.
     StaleToken {
         current: u64,
     },
-    /// A turn, a withdrawal, a give-back or a tick was taken note of.
+    /// The outcome of a turn, a withdrawal, a give-back and a tick.
     Noted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub lease: Lease,
-    /// The key's limit, where the lease has permits.
+    /// The key's limit, if the lease has permits.
     pub limit: Option<u32>,
-    /// The same lease id had been granted before: this is that grant again.
+    /// The lease id had been granted before: this is the same grant.
     pub repeated: bool,
 }
 
-/// Why a lock cannot be had now.
+/// Why a request is not granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody holds it.
+    /// The lock is held.
     Held,
-    /// It is free, but somebody before the asker waits for it.
+    /// The lock is free, but another waiter comes first.
     Reserved,
-    /// It is free, but its last lease ran out with a lock-delay, which ends then.
+    /// The lock is free, but its last lease expired with a lock-delay, which ends then.
     Delayed(Timestamp),
-    /// The store may have forgotten leases: until then it grants nothing new.
+    /// The store may lack leases that were acknowledged: no new lease is granted before this time.
     HeldOff(Timestamp),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitMismatch {
-    /// The limit in force; `None`: there is none, and none was named.
+    /// The limit in force; `None` if there is none and the request named none.
     pub limit: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// `None`: the state does not remember this lease id, or never knew it.
+    /// `None` if the state does not remember this lease id, or never knew it.
     pub why: Option<EndReason>,
     pub at: Option<Timestamp>,
     /// The highest token of the key.

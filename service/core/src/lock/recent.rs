@@ -1,7 +1,7 @@
 //! The leases of a key that ended last.
 //!
-//! Every commit of a busy key carries them, and what a commit costs is mostly the length of its states. So an ended lease
-//! is remembered by a fingerprint of its id, and all of them are written as one short text.
+//! Every commit of a busy key writes them, and the cost of a commit is mostly the length of its states. So the state keeps
+//! a fingerprint of each lease id, and writes all of them as one short text.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -9,7 +9,7 @@ use super::RECENT_MAX;
 use super::lease::{EndReason, LeaseId};
 use crate::time::Timestamp;
 
-/// Bits of a fingerprint: among so few, two that are equal by chance are one in 2^45.
+/// Bits of a fingerprint. The chance that two of the remembered ones are equal is one in 2^45.
 const FINGERPRINT_BITS: u32 = 48;
 
 /// Oldest first.
@@ -46,8 +46,8 @@ impl Recent {
     }
 }
 
-/// FNV-1a (Fowler, Noll, Vo), its 64 bits folded to 48 as its authors advise: written into states, so it must never
-/// change. Whoever makes two of their own lease ids collide is only told of the wrong one's end.
+/// FNV-1a (Fowler, Noll, Vo), its 64 bits folded to 48 as its authors advise. It is written into states, so it must never
+/// change. A client that makes two of its own lease ids collide only reads the end of the wrong one.
 fn fingerprint(lease_id: &LeaseId) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = lease_id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -55,7 +55,7 @@ fn fingerprint(lease_id: &LeaseId) -> u64 {
 }
 
 impl EndReason {
-    fn letter(self) -> char {
+    fn tag(self) -> char {
         match self {
             Self::Expired => 'x',
             Self::Released => 'r',
@@ -64,13 +64,13 @@ impl EndReason {
         }
     }
 
-    fn of_letter(letter: char) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.letter() == letter)
+    fn from_tag(tag: char) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.tag() == tag)
     }
 }
 
-/// `{letter}{ms}.{fingerprint}`, the numbers in base 36, separated by spaces. The time is the difference from that of the
-/// one before, doubled, and one less where it is negative: an expiry is noticed after later releases.
+/// Entries `{tag}{ms}.{fingerprint}`, separated by spaces, the numbers in base 36. The time is the difference from the entry
+/// before, doubled, and minus one if it is negative: an expiry may be noticed after later releases.
 impl Serialize for Recent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut text = String::with_capacity(self.0.len() * 20);
@@ -80,7 +80,7 @@ impl Serialize for Recent {
                 text.push(' ');
             }
             let at = ended.at.as_ms();
-            text.push(ended.why.letter());
+            text.push(ended.why.tag());
             push_base36(&mut text, fold_sign(at.wrapping_sub(before).cast_signed()));
             text.push('.');
             push_base36(&mut text, ended.fingerprint);
@@ -126,7 +126,7 @@ fn push_base36(text: &mut String, number: u64) {
 }
 
 fn parse(entry: &str, before: &mut u64) -> Option<Ended> {
-    let why = EndReason::of_letter(entry.chars().next()?)?;
+    let why = EndReason::from_tag(entry.chars().next()?)?;
     let (since, fingerprint) = entry.get(1..)?.split_once('.')?;
     *before = before.wrapping_add(unfold_sign(u64::from_str_radix(since, 36).ok()?).cast_unsigned());
     Some(Ended { fingerprint: u64::from_str_radix(fingerprint, 36).ok()?, why, at: Timestamp::from_ms(*before) })
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let mut recent = Recent::default();
-        // The last ended before the one noticed before it.
+        // The last lease ended before the one that was noticed before it.
         let times = [1_700_000_000_000, 1_700_000_000_000, 1_700_000_000_700, 1_699_999_999_000];
         for (number, (why, at)) in EndReason::ALL.into_iter().cycle().zip(times).enumerate() {
             recent.push(&id(&format!("lease-{number}")), why, Timestamp::from_ms(at));

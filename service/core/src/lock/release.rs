@@ -1,4 +1,4 @@
-//! Release: the holder is done.
+//! Release: the holder ends its lease.
 
 use super::command::Release;
 use super::lease::EndReason;
@@ -6,18 +6,18 @@ use super::outcome::{Outcome, Step};
 use super::state::LockState;
 use crate::time::Timestamp;
 
-pub(super) fn release(state: &mut LockState, ask: &Release, now: Timestamp) -> Step {
-    if let Some(index) = state.holders.iter().position(|lease| lease.lease_id == ask.lease_id) {
+pub(super) fn release(state: &mut LockState, request: &Release, now: Timestamp) -> Step {
+    if let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) {
         let owner = state.holders[index].owner.clone();
         let event = state.end(index, EndReason::Released, now);
         let still_held = state.holders.iter().filter(|lease| lease.owner == owner).count();
         let still_held = u32::try_from(still_held).unwrap_or(u32::MAX);
         return Step::changed(Outcome::Released { still_held, already: false }).with(event);
     }
-    let lost = state.lost(&ask.lease_id);
+    let lost = state.lost(&request.lease_id);
     if lost.why == Some(EndReason::Released) {
         return Step::unchanged(Outcome::Released { still_held: 0, already: true });
     }
-    // The caller must know: its critical section may have overlapped another's.
+    // The caller must know that its critical section may have overlapped another holder's.
     Step::unchanged(Outcome::LeaseLost(lost))
 }

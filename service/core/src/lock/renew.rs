@@ -1,4 +1,4 @@
-//! Renewal: the lease counted anew.
+//! Renewal: the holder extends its lease.
 
 use super::command::Renew;
 use super::event::{Event, EventKind};
@@ -7,19 +7,19 @@ use super::outcome::{Lost, Outcome, Step};
 use super::state::LockState;
 use crate::time::Timestamp;
 
-pub(super) fn renew(state: &mut LockState, ask: &Renew, now: Timestamp) -> Step {
-    let Some(lease) = state.lease_mut(&ask.lease_id) else {
-        return Step::unchanged(Outcome::LeaseLost(state.lost(&ask.lease_id)));
+pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> Step {
+    let Some(lease) = state.lease_mut(&request.lease_id) else {
+        return Step::unchanged(Outcome::LeaseLost(state.lost(&request.lease_id)));
     };
     let before = lease.clone();
-    let is_shorter = ask.ttl_ms.is_some_and(|ttl_ms| ttl_ms < lease.ttl_ms);
-    lease.ttl_ms = ask.ttl_ms.unwrap_or(lease.ttl_ms);
+    let is_shorter = request.ttl_ms.is_some_and(|ttl_ms| ttl_ms < lease.ttl_ms);
+    lease.ttl_ms = request.ttl_ms.unwrap_or(lease.ttl_ms);
     let counted = now.plus_ms(lease.ttl_ms);
-    // This node's clock may be behind that of the last one, whose answer the holder relies on.
+    // The holder relies on the expiry in its last answer, which a node with a faster clock may have given.
     let counted = if is_shorter { counted } else { counted.max(lease.expires_at) };
     lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
-    // Whoever renews knows of the lease, even if the answer to its acquire was lost.
-    lease.claimed = true;
+    // A client that renews knows of the lease, even if the answer to its acquire was lost.
+    lease.acknowledged = true;
     let outcome = Outcome::Renewed(lease.clone());
     if *lease == before {
         return Step::unchanged(outcome);
@@ -28,7 +28,7 @@ pub(super) fn renew(state: &mut LockState, ask: &Renew, now: Timestamp) -> Step 
 }
 
 impl LockState {
-    /// What is known of a lease id that has no live lease.
+    /// What the state knows of a lease id without a live lease.
     pub(super) fn lost(&self, lease_id: &LeaseId) -> Lost {
         let ended = self.ended(lease_id);
         Lost { why: ended.map(|ended| ended.why), at: ended.map(|ended| ended.at), token: self.token }

@@ -2,16 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compatibility::Access;
 use super::event::Event;
 use super::lease::{EndReason, Lease, LeaseId, is_zero};
+use super::position::Turn;
 use super::recent::{Ended, Recent};
-use super::turn::{NodeId, Place, Turn};
 use crate::time::Timestamp;
 
-/// All that is known of one key. A key that was never seen has the default state.
+/// The whole state of one key. A key without a row has the default state.
 ///
-/// Only [`super::step`] changes it; stores carry it as a value with a version and never look inside.
+/// Only [`super::step`] changes it. A store keeps it as a value with a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
@@ -23,7 +22,7 @@ pub struct LockState {
     pub(super) holders: Vec<Lease>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) turns: Vec<Turn>,
-    /// The lock-delay: nobody gets the lock before this.
+    /// The lock-delay: no lease is granted before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delay_until: Option<Timestamp>,
     /// The highest token presented to the fence register.
@@ -37,12 +36,12 @@ pub struct LockState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Limit {
     pub permits: u32,
-    /// Set by itself, and not by who took the first permits: it stays.
+    /// Set by an operator, and not by the first request for permits: it stays when no permits are used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_set: bool,
 }
 
-/// A row with a limit that was set is never idle. The end of the year 9999.
+/// The end of the year 9999: a row with a limit that an operator set is never idle.
 const NEVER: Timestamp = Timestamp::from_ms(253_402_300_799_000);
 
 impl LockState {
@@ -63,43 +62,14 @@ impl LockState {
         self.fence
     }
 
-    /// The turn that could take the lock now: the first one, if its wish goes together with the leases that are there.
-    /// Its node must be told.
-    pub fn admissible_turn(&self, now: Timestamp) -> Option<&Turn> {
-        let first = self.first_turn()?;
-        // A wish that does not go with the limit waits for nothing: its node must tell it so.
-        let is_free = match self.limit_for(first.mode, first.limit) {
-            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None) == Access::Free,
-            Err(_) => true,
-        };
-        is_free.then_some(first)
-    }
-
-    /// How many wait at other nodes, as of their last commits.
-    pub fn waiting_elsewhere(&self, node: &NodeId) -> u64 {
-        self.turns.iter().filter(|turn| turn.node != *node).map(|turn| u64::from(turn.waiting)).sum()
-    }
-
-    /// How many wait at other nodes whose turn comes before `place` at `node`.
-    pub fn waiting_before(&self, node: &NodeId, place: Place) -> u64 {
-        self.turns_before(node, place).map(|turn| u64::from(turn.waiting)).sum()
-    }
-
-    /// When this state next changes by itself in a way that may admit a waiter of `node` at `place`.
-    pub fn next_change(&self, node: &NodeId, place: Place, now: Timestamp) -> Option<Timestamp> {
-        let expiries = self.holders.iter().map(Lease::ends_at);
-        let lapses = self.turns_before(node, place).map(|turn| turn.until);
-        expiries.chain(lapses).chain(self.delayed_until(now)).min()
-    }
-
-    /// When time alone next does something to a lease that somebody may want to hear of.
+    /// When time next causes an event.
     pub fn next_notice(&self) -> Option<Timestamp> {
         let ends = self.holders.iter().map(Lease::ends_at);
         ends.chain(self.holders.iter().filter_map(Lease::warns_at)).min()
     }
 
-    /// When this state says nothing any more about a live lease, a live turn, a lock-delay or a limit. A lease may run
-    /// out unseen, and its delay begins all the same.
+    /// When this state has no live lease, no live turn, no lock-delay and no limit. The delay of a lease that expires before
+    /// any node notices is included.
     pub fn idle_from(&self) -> Timestamp {
         let leases = self.holders.iter().map(|lease| lease.ends_at().plus_ms(lease.delay_ms));
         let turns = self.turns.iter().map(|turn| turn.until);
@@ -120,7 +90,7 @@ impl LockState {
         self.recent.find(lease_id)
     }
 
-    /// Takes a lease out and remembers why.
+    /// Removes a lease and remembers why it ended.
     pub(super) fn end(&mut self, index: usize, why: EndReason, at: Timestamp) -> Event {
         let lease = self.holders.remove(index);
         self.recent.push(&lease.lease_id, why, at);

@@ -2,12 +2,12 @@
 
 use crate::time::Timestamp;
 
-/// Tokens per ms. A key that is granted less often than this, on average, draws its tokens from the clock alone.
+/// Tokens per ms. The tokens of a key that is granted less often than this, on average, come from the clock alone.
 const TOKENS_PER_MS: u64 = 1_024;
 
-/// The token after `previous`: strictly higher, and no lower than the clock says. So tokens go on rising for a key
-/// whose state has been collected, restored on another store or lost with its store, and they stay below 2^53, exact
-/// in any JSON number, until the year 2248.
+/// The token after `previous`: strictly higher, and not lower than the clock says. So the tokens of a key rise even after
+/// its state was collected, restored on another store or lost with its store. They stay below 2^53, exact in any JSON
+/// number, until the year 2248.
 pub(super) const fn next(previous: u64, now: Timestamp) -> u64 {
     let by_clock = now.as_ms().saturating_mul(TOKENS_PER_MS);
     let by_count = previous.saturating_add(1);
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_rise_even_when_the_clock_stands_or_goes_back() {
+    fn tokens_rise_even_when_the_clock_stops_or_goes_back() {
         let noon = Timestamp::from_ms(1_700_000_000_000);
         let first = next(0, noon);
         assert_eq!(first, 1_700_000_000_000 * 1_024);

@@ -1,12 +1,12 @@
-//! Moving a state to another store, whose clock is another one.
+//! Copying a state to another store, which has another clock.
 
 use super::recent::Recent;
 use super::state::LockState;
 use crate::time::Timestamp;
 
 impl LockState {
-    /// The state as it is to be in another store whose clock shows `by_ms` more, in the place of `there`. Turns are left
-    /// out: nodes state them anew. Its token is below neither one.
+    /// The state for another store, whose clock shows `by_ms` more and which has the state `there` now. Turns are left out:
+    /// the nodes publish them again. Neither the token nor the fence falls.
     #[must_use]
     pub fn carried(&self, by_ms: i64, there: &Self) -> Self {
         let moved = |at: Timestamp| Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
@@ -29,7 +29,7 @@ impl LockState {
         state
     }
 
-    /// Nothing of it is in force any more; but no token is given twice, nor does one pass the fence that did not.
+    /// The state without leases, turns and memory. It keeps token and fence, so that no token is granted twice.
     #[must_use]
     pub fn emptied(&self) -> Self {
         Self { token: self.token, fence: self.fence, recent: Recent::default(), ..Self::default() }
@@ -38,7 +38,7 @@ impl LockState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Acquire, Command, LeaseId, Mode, NodeId, Outcome, Place, Release, Revoke, step};
+    use super::super::{Acquire, Command, LeaseId, Mode, NodeId, Outcome, Position, Release, Revoke, step};
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
@@ -60,7 +60,7 @@ mod tests {
             delay_ms: 7,
             max_hold_ms: Some(60_000),
             node: NodeId::new("n"),
-            place: Place { priority: 1, arrival: NOW, serial: 0 },
+            position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,
             hold_off: None,
             metadata: None,

@@ -1,91 +1,32 @@
 //! Turns: the order in which nodes, and through them their waiters, may take a free lock.
 
-use std::cmp::Reverse;
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
-
-use super::TURN_MS;
-use super::lease::{Mode, is_zero};
+use super::TURN_REFRESH_BEFORE_MS;
+use super::compatibility::Access;
+use super::lease::Lease;
+use super::position::{NodeId, Position, Turn};
 use super::state::{Limit, LockState};
-use crate::time::{CLOCK_BOUND_MS, Timestamp};
-
-pub const PRIORITY_MIN: u8 = 1;
-pub const PRIORITY_MAX: u8 = 10;
-
-/// A node of the tier, named anew at every start. The one node of an embedded store keeps its name, so that a
-/// restart finds its own turn and not a stranger's.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(Arc<str>);
-
-impl NodeId {
-    pub fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Where a waiter stands: higher priority first, then earlier arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
-    /// [`PRIORITY_MIN`]…[`PRIORITY_MAX`], higher first.
-    pub priority: u8,
-    /// When the waiter first asked, by the store's clock.
-    pub arrival: Timestamp,
-    /// Tells apart those who came to one node in the same ms. Two turns with the same place are one waiter that has
-    /// moved on to another node.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub serial: u64,
-}
-
-impl Place {
-    /// Sorts places in queue order, the first to be served first.
-    pub const fn rank(self) -> (Reverse<u8>, Timestamp, u64) {
-        (Reverse(self.priority), self.arrival, self.serial)
-    }
-}
-
-/// A node's turn: the place of its best waiter. It lapses by itself unless refreshed, so a dead node blocks nobody
-/// for longer than [`super::TURN_MS`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
-    pub node: NodeId,
-    pub place: Place,
-    /// What that waiter wishes for.
-    #[serde(default, skip_serializing_if = "Mode::is_default")]
-    pub mode: Mode,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// How many wait at this node, its best one included; as of the last commit.
-    pub waiting: u32,
-    pub until: Timestamp,
-}
-
-impl Turn {
-    /// A turn that stands for longer than any is stated for was stated before the store's clock went back.
-    const fn has_lapsed(&self, now: Timestamp) -> bool {
-        now.as_ms() >= self.until.as_ms() || self.until.ms_since(now) > TURN_MS + 2 * CLOCK_BOUND_MS
-    }
-}
+use crate::time::Timestamp;
 
 impl LockState {
-    /// The turns of other nodes that come before `place` at `node`.
-    pub(super) fn turns_before<'a>(&'a self, node: &'a NodeId, place: Place) -> impl Iterator<Item = &'a Turn> {
-        self.turns.iter().filter(move |turn| turn.node != *node && turn.place.rank() < place.rank())
+    /// The turns of other nodes that come before `position` at `node`.
+    pub(super) fn turns_before<'a>(&'a self, node: &'a NodeId, position: Position) -> impl Iterator<Item = &'a Turn> {
+        self.turns.iter().filter(move |turn| turn.node != *node && turn.position.rank() < position.rank())
+    }
+
+    /// Whether the node's turn is published with this position and need not be refreshed yet.
+    pub fn is_published(&self, node: &NodeId, position: Position, now: Timestamp) -> bool {
+        let own = self.turns.iter().find(|turn| turn.node == *node);
+        own.is_some_and(|turn| turn.position == position && turn.until.ms_since(now) > TURN_REFRESH_BEFORE_MS)
     }
 
     /// The first turn.
     pub fn first_turn(&self) -> Option<&Turn> {
-        self.turns.iter().min_by(|a, b| (a.place.rank(), &a.node).cmp(&(b.place.rank(), &b.node)))
+        self.turns.iter().min_by(|a, b| (a.position.rank(), &a.node).cmp(&(b.position.rank(), &b.node)))
     }
 
-    /// Puts `turn` in the place of its node's, or adds it. Returns whether that changed anything.
+    /// Replaces the node's turn, or adds it. Returns whether that changed the state.
     pub(super) fn set_turn(&mut self, turn: &Turn) -> bool {
-        // With it, the limit that its waiter believes in is in force, if none was.
+        // If no limit is in force, that of the waiter now is.
         let limit = turn.limit.filter(|_| self.limit_in_force().is_none());
         let set = self.put_turn(turn);
         let Some(permits) = limit else { return set };
@@ -107,17 +48,45 @@ impl LockState {
         }
     }
 
-    /// Takes `node`'s turn out. Returns whether there was one.
+    /// Removes the node's turn. Returns whether there was one.
     pub(super) fn remove_turn(&mut self, node: &NodeId) -> bool {
         let before = self.turns.len();
         self.turns.retain(|turn| turn.node != *node);
         self.turns.len() != before
     }
 
-    /// Drops turns that nobody refreshed. Returns whether there were any.
+    /// Removes the turns that were not refreshed. Returns whether there were any.
     pub(super) fn lapse_turns(&mut self, now: Timestamp) -> bool {
         let before = self.turns.len();
         self.turns.retain(|turn| !turn.has_lapsed(now));
         self.turns.len() != before
+    }
+
+    /// The first turn, if its request could be granted now. Its node must be notified.
+    pub fn admissible_turn(&self, now: Timestamp) -> Option<&Turn> {
+        let first = self.first_turn()?;
+        // A request with another limit waits in vain: its node must answer it.
+        let is_free = match self.limit_for(first.mode, first.limit) {
+            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None) == Access::Free,
+            Err(_) => true,
+        };
+        is_free.then_some(first)
+    }
+
+    /// How many waiters other nodes have, as of their last commits.
+    pub fn waiting_elsewhere(&self, node: &NodeId) -> u64 {
+        self.turns.iter().filter(|turn| turn.node != *node).map(|turn| u64::from(turn.waiting)).sum()
+    }
+
+    /// How many waiters the nodes have whose turn comes before `position` at `node`.
+    pub fn waiting_before(&self, node: &NodeId, position: Position) -> u64 {
+        self.turns_before(node, position).map(|turn| u64::from(turn.waiting)).sum()
+    }
+
+    /// When time next changes this state in a way that may admit a waiter of `node` at `position`.
+    pub fn next_change(&self, node: &NodeId, position: Position, now: Timestamp) -> Option<Timestamp> {
+        let expiries = self.holders.iter().map(Lease::ends_at);
+        let lapses = self.turns_before(node, position).map(|turn| turn.until);
+        expiries.chain(lapses).chain(self.delayed_until(now)).min()
     }
 }

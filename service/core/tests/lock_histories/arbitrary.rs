@@ -1,4 +1,4 @@
-//! Histories at random.
+//! Random histories.
 
 use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_core::lock::Mode;
@@ -6,20 +6,20 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::history::{Asker, Asking, Batch, Call, Event, Fate, History, Presented};
+use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
 
 /// Lease ids are few, so that they are repeated, at other nodes and after their end.
 const LEASES: usize = 14;
 const NODES_MAX: usize = 4;
 const LIMIT_MAX: u32 = 4;
 
-/// Which modes meet in a history: where all do, few go together.
+/// Which modes meet in a history. With all of them, few requests are compatible.
 #[derive(Clone, Copy, Debug)]
 struct Flavour {
     exclusive: u32,
     shared: u32,
     permits: u32,
-    /// What most of those who want permits believe the limit to be.
+    /// The limit that most requests for permits name.
     limit: u32,
 }
 
@@ -52,7 +52,7 @@ fn batch(flavour: Flavour) -> impl Strategy<Value = Batch> {
         8 => Just(Fate::Fine),
         1 => Just(Fate::LostBefore),
         1 => Just(Fate::LostAfter),
-        2 => Just(Fate::Unheard),
+        2 => Just(Fate::Undelivered),
     ];
     (0..NODES_MAX, vec(call(flavour), 1..4), any::<bool>(), takes_ms, fate)
         .prop_map(|(node, calls, from_cache, takes_ms, fate)| Batch { node, calls, from_cache, takes_ms, fate })
@@ -64,10 +64,11 @@ fn call(flavour: Flavour) -> impl Strategy<Value = Call> {
     let revoke = (prop_oneof![1 => Just(0_u64), 3 => 1..2_000_u64], option::weighted(0.4, presented()))
         .prop_map(|(grace_ms, token)| Call::Revoke { grace_ms, token });
     prop_oneof![
-        60 => asking(flavour).prop_map(Call::Acquire),
+        60 => request(flavour).prop_map(Call::Acquire),
         22 => (lease.clone(), option::of(ttl_ms())).prop_map(|(lease, ttl_ms)| Call::Renew { lease, ttl_ms }),
         24 => lease.clone().prop_map(|lease| Call::Release { lease }),
-        5 => lease.prop_map(|lease| Call::Leave { lease }),
+        5 => lease.clone().prop_map(|lease| Call::Leave { lease }),
+        4 => lease.prop_map(|lease| Call::WaitEnds { lease }),
         15 => (0..3_usize, any::<bool>()).prop_map(|(nth, again)| Call::GiveBackArrives { nth, again }),
         4 * flavour.permits.min(1) + 1 => limit.prop_map(Call::SetLimit),
         5 => revoke,
@@ -77,16 +78,16 @@ fn call(flavour: Flavour) -> impl Strategy<Value = Call> {
     ]
 }
 
-fn asking(flavour: Flavour) -> impl Strategy<Value = Asking> {
-    let asker = prop_oneof![8 => Just(Asker::Itself), 1 => Just(Asker::Anonymous), 1 => Just(Asker::Somebody)];
+fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
+    let caller = prop_oneof![8 => Just(Caller::Itself), 1 => Just(Caller::Anonymous), 1 => Just(Caller::Other)];
     let priority = prop_oneof![3 => Just(1_u8), 1 => 2..=3_u8];
     let flags = (prop::bool::weighted(0.75), prop::bool::weighted(0.6), prop::bool::weighted(0.1));
     let delay_ms = prop_oneof![5 => Just(0_u64), 1 => 1..1_500_u64];
     let max_hold_ms = option::weighted(0.2, 100..3_000_u64);
-    (0..LEASES, asker, wish(flavour), ttl_ms(), priority, flags, delay_ms, max_hold_ms).prop_map(
-        |(lease, asker, (mode, limit), ttl_ms, priority, (waits, reentrant, barge), delay_ms, max_hold_ms)| Asking {
+    (0..LEASES, caller, mode_and_limit(flavour), ttl_ms(), priority, flags, delay_ms, max_hold_ms).prop_map(
+        |(lease, caller, (mode, limit), ttl_ms, priority, (waits, reentrant, barge), delay_ms, max_hold_ms)| Request {
             lease,
-            asker,
+            caller,
             mode,
             limit,
             ttl_ms,
@@ -100,7 +101,7 @@ fn asking(flavour: Flavour) -> impl Strategy<Value = Asking> {
     )
 }
 
-fn wish(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>)> {
+fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>)> {
     let usual = Just(Some(flavour.limit));
     let limit = prop_oneof![14 => usual, 3 => Just(None), 1 => (1..=LIMIT_MAX).prop_map(Some)];
     let permits = prop_oneof![4 => 1..=flavour.limit, 1 => 1..=LIMIT_MAX];

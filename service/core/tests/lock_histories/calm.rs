@@ -1,4 +1,4 @@
-//! The end of a history: no new clients, no more faults, until everybody has been served.
+//! The end of a history: no new clients and no more faults, until all waiters have been served.
 
 use latchgate_core::lock::{Lease, LeaseId, TURN_MS};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
@@ -8,14 +8,14 @@ use crate::node::Node;
 use crate::promise::Promise;
 use crate::world::{World, lease_id};
 
-/// How often nodes look at the lock when the tier is left alone.
+/// How often nodes evaluate the lock at the end.
 const LOOK_MS: u64 = 500;
-/// Nobody may have to be waited for longer than this many looks.
+/// Every waiter must be served within this many evaluations.
 const LOOKS_MAX: u64 = 1_000;
 
 impl World {
-    /// Whoever is granted the lock releases it, everybody else's lease runs out.
-    pub fn serve_everybody(&mut self) {
+    /// A waiter that is granted the lock releases it. All other leases expire.
+    pub fn serve_all_waiters(&mut self) {
         let patience_ms = if self.has_lost_something { TURN_MS } else { 0 } + 2 * CLOCK_BOUND_MS + 2 * LOOK_MS;
         let mut free_since: Option<Timestamp> = None;
         for _ in 0..LOOKS_MAX {
@@ -43,7 +43,7 @@ impl World {
             self.store.pass(LOOK_MS);
         }
         let state = &self.store.stored.state;
-        let how = || format!("somebody still waits; the lock is {state:?}");
+        let how = || format!("a waiter is left; the lock is {state:?}");
         self.ledger.broken.expect(false, Promise::WaitersAreServed, how);
     }
 

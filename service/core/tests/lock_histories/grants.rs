@@ -1,4 +1,4 @@
-//! Who is granted what, and who is told what instead: the promises about one acquire.
+//! The promises about one acquire: what is granted, and why a request is refused.
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
@@ -16,7 +16,7 @@ pub struct NewGrant {
     pub limit: Option<u32>,
 }
 
-/// How somebody came to a lease.
+/// How a lease was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// In turn.
@@ -26,7 +26,7 @@ pub enum Way {
     Upgrade,
 }
 
-/// What an acquire comes to by the promises alone.
+/// The outcome of an acquire by the promises alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Known,
@@ -41,30 +41,30 @@ enum Due {
 }
 
 pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGrant> {
-    let Command::Acquire(ask) = context.command else { return None };
-    let due = due(context.settled, ask, context.now);
+    let Command::Acquire(request) = context.command else { return None };
+    let due = due(context.settled, request, context.now);
     let outcome = &context.done.outcome;
     let is_mismatch = matches!(outcome, Outcome::LimitMismatch(_));
-    broken.expect(is_mismatch == (due == Due::Mismatch), Promise::MismatchIsExact, || context.tell());
+    broken.expect(is_mismatch == (due == Due::Mismatch), Promise::MismatchIsExact, || context.describe());
     let is_blocked = *outcome == Outcome::UpgradeBlocked;
     let is_granted = matches!(outcome, Outcome::Granted(_));
     let kept = match due {
         Due::Upgrade => is_granted,
         _ => is_blocked == (due == Due::UpgradeBlocked),
     };
-    broken.expect(kept, Promise::UpgradeNeverWaits, || context.tell());
-    broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.tell());
+    broken.expect(kept, Promise::UpgradeNeverWaits, || context.describe());
+    broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.describe());
     let is_true = match outcome {
         Outcome::Refused(Refusal::Held) => due == Due::Held,
         Outcome::Refused(Refusal::Delayed(until)) => due == Due::Delayed(*until),
         Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
         Outcome::LeaseIdReused | Outcome::LeaseLost(_) => due == Due::Known,
-        Outcome::Granted(grant) if grant.repeated => due == Due::Known && is_repetition(context.after, ask, grant),
+        Outcome::Granted(grant) if grant.repeated => due == Due::Known && is_repetition(context.after, request, grant),
         Outcome::Granted(_) => due != Due::Known,
         Outcome::LimitMismatch(_) | Outcome::UpgradeBlocked => true,
         _ => false,
     };
-    broken.expect(is_true, Promise::RefusalsAreTrue, || format!("{due:?}: {}", context.tell()));
+    broken.expect(is_true, Promise::RefusalsAreTrue, || format!("{due:?}: {}", context.describe()));
     match outcome {
         Outcome::Granted(grant) if !grant.repeated => {
             let way = match due {
@@ -74,25 +74,25 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
                 _ => Way::Free,
             };
             let new = NewGrant { lease: grant.lease.clone(), way, limit: grant.limit };
-            check_grant(broken, ask, &new, context);
+            check_grant(broken, request, &new, context);
             Some(new)
         }
         _ => None,
     }
 }
 
-fn due(state: &LockState, ask: &Acquire, now: Timestamp) -> Due {
-    let own = || state.holders().iter().filter(|lease| is_own(lease, ask));
+fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
+    let own = || state.holders().iter().filter(|lease| is_own(lease, request));
     let has_own = |mode: Mode| own().any(|lease| lease.mode == mode);
     let is_full = state.holders().len() >= HOLDERS_MAX;
     let delayed = state.delayed_until(now);
-    if is_known(state, &ask.lease_id) {
+    if is_known(state, &request.lease_id) {
         return Due::Known;
     }
-    if is_mismatch(state, ask) {
+    if is_mismatch(state, request) {
         return Due::Mismatch;
     }
-    match ask.mode {
+    match request.mode {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) && !is_full => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) && !is_full => return Due::Nested,
         Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
@@ -101,8 +101,8 @@ fn due(state: &LockState, ask: &Acquire, now: Timestamp) -> Due {
         }
         _ => {}
     }
-    let limit = state.limit_in_force().or(ask.limit);
-    let is_free = match ask.mode {
+    let limit = state.limit_in_force().or(request.limit);
+    let is_free = match request.mode {
         Mode::Exclusive => state.holders().is_empty(),
         Mode::Shared => state.holders().iter().all(|lease| lease.mode == Mode::Shared),
         Mode::Permits(permits) => {
@@ -111,80 +111,80 @@ fn due(state: &LockState, ask: &Acquire, now: Timestamp) -> Due {
             is_alike && limit.is_some_and(|limit| taken + permits <= limit)
         }
     };
-    // A turn of the very same place is one's own of before, at another node.
-    let is_behind =
-        ask.behind || state.turns().iter().any(|turn| turn.node != ask.node && turn.place.rank() < ask.place.rank());
+    // A turn with the same position belongs to the same waiter, at its earlier node.
+    let is_behind = request.behind
+        || state.turns().iter().any(|turn| turn.node != request.node && turn.position.rank() < request.position.rank());
     match delayed {
         _ if !is_free || is_full => Due::Held,
         Some(until) => Due::Delayed(until),
         None if !is_behind => Due::Granted(Way::Free),
-        None if ask.barge => Due::Granted(Way::Barge),
+        None if request.barge => Due::Granted(Way::Barge),
         None => Due::Reserved,
     }
 }
 
-fn is_repetition(state: &LockState, ask: &Acquire, grant: &Grant) -> bool {
+fn is_repetition(state: &LockState, request: &Acquire, grant: &Grant) -> bool {
     let Grant { lease, limit, .. } = grant;
-    let is_alike = lease.mode == ask.mode && ask.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
+    let is_alike = lease.mode == request.mode && request.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
     let in_force = state.limit_in_force().filter(|_| lease.mode.permits() > 0);
-    is_alike && lease.lease_id == ask.lease_id && state.holders().contains(lease) && *limit == in_force
+    is_alike && lease.lease_id == request.lease_id && state.holders().contains(lease) && *limit == in_force
 }
 
-fn is_own(lease: &Lease, ask: &Acquire) -> bool {
-    ask.reentrant && ask.owner.as_ref() == Some(&lease.owner)
+fn is_own(lease: &Lease, request: &Acquire) -> bool {
+    request.reentrant && request.owner.as_ref() == Some(&lease.owner)
 }
 
-fn is_mismatch(state: &LockState, ask: &Acquire) -> bool {
-    let Mode::Permits(permits) = ask.mode else { return false };
-    match (state.limit_in_force(), ask.limit) {
+fn is_mismatch(state: &LockState, request: &Acquire) -> bool {
+    let Mode::Permits(permits) = request.mode else { return false };
+    match (state.limit_in_force(), request.limit) {
         (Some(in_force), Some(limit)) if in_force != limit => true,
         (Some(limit), _) | (None, Some(limit)) => permits > limit,
         (None, None) => true,
     }
 }
 
-/// Asked in a way that lets no time pass.
+/// By a command that lets no time pass.
 fn is_known(state: &LockState, lease_id: &LeaseId) -> bool {
-    let ask = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
+    let request = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
     let is_live = state.holders().iter().any(|lease| lease.lease_id == *lease_id);
     is_live
-        || matches!(step(&mut state.clone(), &ask, Timestamp::default()).outcome,
+        || matches!(step(&mut state.clone(), &request, Timestamp::default()).outcome,
             Outcome::LeaseLost(lost) if lost.why.is_some())
 }
 
-fn check_grant(broken: &mut Broken, ask: &Acquire, new: &NewGrant, context: &Context<'_>) {
+fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: &Context<'_>) {
     let Context { settled, after, now, .. } = context;
     let lease = &new.lease;
     let others = settled.holders();
     let goes = others.iter().all(|other| match (lease.mode, other.mode) {
         (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)) => true,
         (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
-        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_own(other, ask),
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_own(other, request),
     });
-    broken.expect(goes, Promise::GoTogether, || context.tell());
+    broken.expect(goes, Promise::GoTogether, || context.describe());
     let taken: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
     let is_within = lease.mode.permits() == 0 || new.limit.is_some_and(|limit| taken <= limit);
     let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
-    broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.tell());
+    broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.describe());
     if new.way == Way::Nested {
         // Its last, which a resource may have seen.
-        let last = others.iter().filter(|other| is_own(other, ask)).map(|other| other.token).max();
+        let last = others.iter().filter(|other| is_own(other, request)).map(|other| other.token).max();
         let is_owners = last == Some(lease.token);
-        broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || context.tell());
+        broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || context.describe());
     } else {
         let is_higher = lease.token > settled.token() && after.token() == lease.token;
-        broken.expect(is_higher && lease.token >= now.as_ms() * 1_024, Promise::TokensRise, || context.tell());
+        broken.expect(is_higher && lease.token >= now.as_ms() * 1_024, Promise::TokensRise, || context.describe());
     }
-    let is_waited = lease.waited_ms == now.ms_since(ask.place.arrival) && lease.granted_at == *now;
-    broken.expect(is_waited, Promise::EventsAreExact, || context.tell());
-    let hold_until = ask.max_hold_ms.map(|ms| now.plus_ms(ms));
-    broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.tell());
-    // Whoever is asked for the lock back does not keep it by asking for more of it.
-    let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, ask);
+    let is_waited = lease.waited_ms == now.ms_since(request.position.arrival) && lease.granted_at == *now;
+    broken.expect(is_waited, Promise::EventsAreExact, || context.describe());
+    let hold_until = request.max_hold_ms.map(|ms| now.plus_ms(ms));
+    broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.describe());
+    // An owner whose lease is being revoked cannot keep the lock by taking it again.
+    let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, request);
     let deadlines = others.iter().filter(is_followed).filter_map(|other| other.revocation.as_ref());
     let deadline = deadlines.map(|revocation| revocation.deadline).min();
     let has_deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline) == deadline;
-    broken.expect(has_deadline, Promise::RevokedByTheDeadline, || context.tell());
-    let expected = [Some(now.plus_ms(ask.ttl_ms)), hold_until, deadline].into_iter().flatten().min();
-    broken.expect(Some(lease.expires_at) == expected, Promise::RenewalExtends, || context.tell());
+    broken.expect(has_deadline, Promise::RevokedByTheDeadline, || context.describe());
+    let expected = [Some(now.plus_ms(request.ttl_ms)), hold_until, deadline].into_iter().flatten().min();
+    broken.expect(Some(lease.expires_at) == expected, Promise::RenewalExtends, || context.describe());
 }

@@ -1,4 +1,4 @@
-//! What happens to the tier, as values that read well when they have shrunk.
+//! What happens to the nodes, as values that read well when they have shrunk.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub struct Batch {
 
 #[derive(Clone)]
 pub enum Call {
-    Acquire(Asking),
+    Acquire(Request),
     Renew {
         lease: usize,
         ttl_ms: Option<u64>,
@@ -58,6 +58,10 @@ pub enum Call {
     },
     /// A waiter's client goes away.
     Leave {
+        lease: usize,
+    },
+    /// A waiter's wait ends with this batch.
+    WaitEnds {
         lease: usize,
     },
     /// One of the node's give-backs that are under way arrives; perhaps not for the last time.
@@ -77,9 +81,9 @@ pub enum Call {
 }
 
 #[derive(Clone)]
-pub struct Asking {
+pub struct Request {
     pub lease: usize,
-    pub asker: Asker,
+    pub caller: Caller,
     pub mode: Mode,
     pub limit: Option<u32>,
     pub ttl_ms: u64,
@@ -92,14 +96,14 @@ pub struct Asking {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Asker {
+pub enum Caller {
     /// One of few, so that an owner asks for more than one lease.
     Itself,
     Anonymous,
-    Somebody,
+    Other,
 }
 
-/// A token as somebody may come to have it.
+/// A token that a client may present.
 #[derive(Clone, Copy, Debug)]
 pub enum Presented {
     /// Of a lease that is there.
@@ -116,10 +120,10 @@ pub enum Fate {
     Fine,
     /// The commit never reaches the store.
     LostBefore,
-    /// The commit is made and nobody is answered.
+    /// The commit is made, and no client is answered.
     LostAfter,
-    /// New grants find their clients gone, and are to be given back.
-    Unheard,
+    /// New grants do not reach their clients, and must be given back.
+    Undelivered,
 }
 
 /// One line for each event: a shrunk history is to be read.
@@ -151,7 +155,8 @@ impl fmt::Debug for Call {
             Self::Renew { lease, ttl_ms: None } => write!(f, "renew lease {lease}"),
             Self::Renew { lease, ttl_ms: Some(ttl_ms) } => write!(f, "renew lease {lease} for {ttl_ms} ms"),
             Self::Release { lease } => write!(f, "release lease {lease}"),
-            Self::Leave { lease } => write!(f, "lease {lease} waits no more"),
+            Self::Leave { lease } => write!(f, "the client of lease {lease} leaves"),
+            Self::WaitEnds { lease } => write!(f, "the wait of lease {lease} ends"),
             Self::GiveBackArrives { nth, again } => {
                 write!(f, "give-back {nth} arrives{}", if *again { " and will again" } else { "" })
             }
@@ -167,10 +172,10 @@ impl fmt::Debug for Call {
 }
 
 /// What is as usual is left out.
-impl fmt::Debug for Asking {
+impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lease, asker, mode, ttl_ms, priority, .. } = self;
-        write!(f, "acquire lease {lease} by {asker:?} {mode:?}")?;
+        let Self { lease, caller, mode, ttl_ms, priority, .. } = self;
+        write!(f, "acquire lease {lease} by {caller:?} {mode:?}")?;
         if let Some(limit) = self.limit {
             write!(f, " of {limit}")?;
         }

@@ -1,4 +1,4 @@
-//! What others than the holders do: limits, revocations, fences; and what of it holds in every state.
+//! Limits, revocations and fences, and what must hold in every state.
 
 use latchgate_core::lock::{Command, LockState, Outcome, Revoke};
 
@@ -9,26 +9,26 @@ pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
     check_limit(broken, context);
     check_ends(broken, context);
     match context.command {
-        Command::Revoke(ask) => check_revocation(broken, ask, context),
+        Command::Revoke(request) => check_revocation(broken, request, context),
         Command::Fence(token) => check_fence(broken, *token, context),
         Command::Force(_) => {
-            broken.expect(context.after.holders().is_empty(), Promise::RevokedIsOver, || context.tell());
+            broken.expect(context.after.holders().is_empty(), Promise::RevokedIsOver, || context.describe());
         }
         _ => {
             let is_same = context.after.fence() == context.settled.fence();
-            broken.expect(is_same, Promise::FenceIsExact, || context.tell());
+            broken.expect(is_same, Promise::FenceIsExact, || context.describe());
         }
     }
 }
 
-/// The limit in force stays so as long as anybody has or waits for permits, unless it is set by itself.
+/// The limit in force stays while permits are held or waited for, unless an operator sets it.
 fn check_limit(broken: &mut Broken, context: &Context<'_>) {
     let before = context.settled.limit_in_force();
     let after = context.after.limit_in_force();
     let is_used = uses_permits(context.after);
     let named = match context.command {
-        Command::Acquire(ask) if is_new_grant(&context.done.outcome) => ask.limit,
-        Command::Stand(turn) => turn.limit,
+        Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.limit,
+        Command::Publish(turn) => turn.limit,
         _ => None,
     };
     let is_kept = match context.command {
@@ -38,13 +38,13 @@ fn check_limit(broken: &mut Broken, context: &Context<'_>) {
         _ if is_used => named.is_none() || after == named,
         _ => after.is_none() || after == before,
     };
-    broken.expect(is_kept, Promise::LimitIsKept, || context.tell());
+    broken.expect(is_kept, Promise::LimitIsKept, || context.describe());
     if matches!(context.command, Command::SetLimit(_)) {
         let is_same = context.settled.holders() == context.after.holders();
-        broken.expect(is_same, Promise::LoweringTakesNothing, || context.tell());
+        broken.expect(is_same, Promise::LoweringTakesNothing, || context.describe());
         let held = context.after.holders().iter().map(|lease| lease.mode.permits()).sum();
         let is_told = context.done.outcome == Outcome::LimitSet { limit: after, held };
-        broken.expect(is_told, Promise::LimitIsKept, || context.tell());
+        broken.expect(is_told, Promise::LimitIsKept, || context.describe());
     }
 }
 
@@ -57,39 +57,40 @@ fn uses_permits(state: &LockState) -> bool {
 fn check_ends(broken: &mut Broken, context: &Context<'_>) {
     let forgotten_from = context.after.idle_from();
     let is_kept = context.after.delayed_until(context.now).is_none_or(|until| until <= forgotten_from);
-    broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("idle from {forgotten_from:?}: {}", context.tell()));
+    broken
+        .expect(is_kept, Promise::DelayIsWaitedOut, || format!("idle from {forgotten_from:?}: {}", context.describe()));
     for lease in context.after.holders() {
-        // Nobody may look at the key before it is forgotten.
+        // It may be that no node evaluates the key before its row is collected.
         let is_kept = lease.ends_at().plus_ms(lease.delay_ms) <= forgotten_from;
-        broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("{lease:?}: {}", context.tell()));
+        broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("{lease:?}: {}", context.describe()));
         let is_within = lease.hold_until.is_none_or(|until| lease.expires_at <= until);
-        broken.expect(is_within, Promise::NeverHeldTooLong, || context.tell());
+        broken.expect(is_within, Promise::NeverHeldTooLong, || context.describe());
         let is_within = lease.revocation.as_ref().is_none_or(|revocation| lease.expires_at <= revocation.deadline);
-        broken.expect(is_within, Promise::RevokedByTheDeadline, || context.tell());
+        broken.expect(is_within, Promise::RevokedByTheDeadline, || context.describe());
         let is_revoked_still =
             find(context.settled, lease).is_none_or(|before| before.revocation.is_none() || lease.revocation.is_some());
-        broken.expect(is_revoked_still, Promise::RevokedByTheDeadline, || context.tell());
+        broken.expect(is_revoked_still, Promise::RevokedByTheDeadline, || context.describe());
     }
 }
 
-fn check_revocation(broken: &mut Broken, ask: &Revoke, context: &Context<'_>) {
-    let asked = context.now.plus_ms(ask.grace_ms);
+fn check_revocation(broken: &mut Broken, request: &Revoke, context: &Context<'_>) {
+    let asked = context.now.plus_ms(request.grace_ms);
     let mut deadlines = Vec::new();
     for before in context.settled.holders() {
         let Some(after) = find(context.after, before) else { continue };
-        if ask.token.is_some_and(|token| token != before.token) {
+        if request.token.is_some_and(|token| token != before.token) {
             continue;
         }
         let earlier = before.revocation.as_ref().map(|revocation| revocation.deadline);
         let due = earlier.map_or(asked, |earlier| earlier.min(asked));
         let deadline = after.revocation.as_ref().map(|revocation| revocation.deadline);
         let is_kept = deadline == Some(due) && after.expires_at == before.expires_at.min(due);
-        broken.expect(is_kept, Promise::RevokedByTheDeadline, || context.tell());
+        broken.expect(is_kept, Promise::RevokedByTheDeadline, || context.describe());
         deadlines.push(due);
     }
     let leases = u32::try_from(deadlines.len()).unwrap();
     let expected = Outcome::Revoking { leases, deadline: deadlines.into_iter().max() };
-    broken.expect(context.done.outcome == expected, Promise::RevokedByTheDeadline, || context.tell());
+    broken.expect(context.done.outcome == expected, Promise::RevokedByTheDeadline, || context.describe());
 }
 
 fn check_fence(broken: &mut Broken, token: u64, context: &Context<'_>) {
@@ -97,7 +98,7 @@ fn check_fence(broken: &mut Broken, token: u64, context: &Context<'_>) {
     let is_live = settled.holders().iter().any(|lease| lease.token == token);
     let is_last = token > 0 && token == settled.token() && settled.fence() <= token;
     let passes = context.done.outcome == Outcome::Fenced;
-    broken.expect(passes == (is_live || is_last), Promise::FenceIsExact, || context.tell());
+    broken.expect(passes == (is_live || is_last), Promise::FenceIsExact, || context.describe());
     let highest = if passes { settled.fence().max(token) } else { settled.fence() };
-    broken.expect(context.after.fence() == highest, Promise::FenceIsExact, || context.tell());
+    broken.expect(context.after.fence() == highest, Promise::FenceIsExact, || context.describe());
 }

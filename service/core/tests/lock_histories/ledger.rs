@@ -1,4 +1,4 @@
-//! What has truly happened, kept beside the rules and held against them.
+//! What has happened, recorded independently of the rules and compared with them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -8,7 +8,7 @@ use latchgate_core::lock::{
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::grants::{NewGrant, Way};
-use crate::node::Verdict;
+use crate::node::Evaluated;
 use crate::promise::{Broken, Promise};
 use crate::replay::Replay;
 use crate::steps::Ending;
@@ -19,11 +19,11 @@ pub struct Ledger {
     token_max: u64,
     /// Of all grants, in order.
     pub tokens: Vec<u64>,
-    /// Until when clients believe that they hold, as they were told last.
-    told_until: HashMap<LeaseId, (Timestamp, Lease)>,
-    /// Tokens of leases that somebody besides the first receiver has been told of.
-    claimed: Vec<(LeaseId, u64)>,
-    told_lost: Vec<LeaseId>,
+    /// Until when clients rely on their leases, by their last answers.
+    held_until: HashMap<LeaseId, (Timestamp, Lease)>,
+    /// Leases that were acknowledged after their first answer.
+    acknowledged: Vec<(LeaseId, u64)>,
+    answered_lost: Vec<LeaseId>,
     /// The leases that ended last, oldest first.
     ended: VecDeque<(LeaseId, EndReason)>,
     ended_ever: HashSet<LeaseId>,
@@ -37,74 +37,75 @@ impl Ledger {
     /// A client has sent a command: from now on it relies on less.
     pub fn sent(&mut self, command: &Command) {
         match command {
-            Command::Release(ask) => drop(self.told_until.remove(&ask.lease_id)),
-            Command::Renew(Renew { lease_id, ttl_ms: Some(_) }) => drop(self.told_until.remove(lease_id)),
+            Command::Release(request) => drop(self.held_until.remove(&request.lease_id)),
+            Command::Renew(Renew { lease_id, ttl_ms: Some(_) }) => drop(self.held_until.remove(lease_id)),
             _ => {}
         }
     }
 
-    /// Whoever is asked for the lock back, or has lost it, is told so only in its next renewal.
+    /// A holder learns of a revocation, or of the end of its lease, only from its next renewal.
     pub fn intervened(&mut self, state: &LockState) {
         for lease in state.holders() {
-            let Some((until, _)) = self.told_until.get_mut(&lease.lease_id) else { continue };
+            let Some((until, _)) = self.held_until.get_mut(&lease.lease_id) else { continue };
             *until = lease.revocation.as_ref().map_or(*until, |revocation| revocation.deadline.min(*until));
         }
         let ended = &self.ended;
         let is_forced = |id: &LeaseId| ended.iter().any(|(other, why)| other == id && *why == EndReason::Forced);
-        self.told_until.retain(|id, _| !is_forced(id));
+        self.held_until.retain(|id, _| !is_forced(id));
     }
 
-    /// Whoever has lost its lease to somebody else before this verdict is not told by it that it holds.
-    pub fn check_over(&mut self, verdict: &Verdict) {
-        for (command, outcome) in &verdict.outcomes {
-            let (Command::Renew(ask), Outcome::Renewed(_)) = (command, outcome) else { continue };
-            let why = self.why_ended(&ask.lease_id);
+    /// No evaluation renews a lease that was revoked or forced before.
+    pub fn check_over(&mut self, evaluated: &Evaluated) {
+        for (command, outcome) in &evaluated.outcomes {
+            let (Command::Renew(request), Outcome::Renewed(_)) = (command, outcome) else { continue };
+            let why = self.why_ended(&request.lease_id);
             let is_over = matches!(why, Some(EndReason::Revoked | EndReason::Forced));
-            self.broken.expect(!is_over, Promise::RevokedIsOver, || format!("{ask:?} after it was {why:?}"));
+            self.broken.expect(!is_over, Promise::RevokedIsOver, || format!("{request:?} after it was {why:?}"));
         }
     }
 
-    /// The store has taken the verdict's state, which is `new` now.
-    pub fn committed(&mut self, at: Timestamp, new: &LockState, verdict: &Verdict) {
+    /// The store has taken the evaluated's state, which is `new` now.
+    pub fn committed(&mut self, at: Timestamp, new: &LockState, evaluated: &Evaluated) {
         self.broken.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
-        for ending in &verdict.endings {
+        for ending in &evaluated.endings {
             self.check_ended(at, ending, new);
         }
-        if verdict.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
+        if evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
             // With the leases, their lock-delays are over.
             self.delayed_until = Timestamp::default();
         }
-        for grant in &verdict.grants {
+        for grant in &evaluated.grants {
             self.check_granted(at, grant, new);
         }
         self.intervened(new);
-        for (command, _) in &verdict.outcomes {
+        for (command, _) in &evaluated.outcomes {
             if let Command::SetLimit(permits) = command {
                 self.limit_set = *permits;
             }
         }
         let is_in_force = self.limit_set.is_none() || new.limit_in_force() == self.limit_set;
         self.broken.expect(is_in_force, Promise::LimitIsKept, || format!("{:?} was set: {new:?}", self.limit_set));
-        self.replay.follow(&mut self.broken, &verdict.events, new);
+        self.replay.follow(&mut self.broken, &evaluated.events, new);
     }
 
     fn check_ended(&mut self, at: Timestamp, ending: &Ending, new: &LockState) {
         let Ending { lease, why } = ending;
-        let told = self.told_until.remove(&lease.lease_id);
+        let relied = self.held_until.remove(&lease.lease_id);
         let why = match why {
             EventKind::Expired => EndReason::Expired,
             EventKind::Revoked => EndReason::Revoked,
             EventKind::Released => EndReason::Released,
             EventKind::Forced => EndReason::Forced,
             _ => {
-                let is_relied_on = told.is_some() || self.claimed.contains(&(lease.lease_id.clone(), lease.token));
+                let is_relied_on =
+                    relied.is_some() || self.acknowledged.contains(&(lease.lease_id.clone(), lease.token));
                 let promise = Promise::GiveBackTakesNothingClaimed;
                 self.broken.expect(!is_relied_on, promise, || format!("{lease:?} was given back"));
                 return;
             }
         };
         if matches!(why, EndReason::Expired | EndReason::Revoked) {
-            let is_over = lease.expires_at <= at && told.is_none_or(|(until, _)| until <= at);
+            let is_over = lease.expires_at <= at && relied.is_none_or(|(until, _)| until <= at);
             self.broken.expect(is_over, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
             if lease.delay_ms > 0 {
                 self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
@@ -148,66 +149,66 @@ impl Ledger {
         let has_ended = self.why_ended(&lease.lease_id).is_some();
         self.broken.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
         // So many have ended since that its id is forgotten.
-        self.told_lost.retain(|id| *id != lease.lease_id);
-        let told = self.told_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
-        let told: Vec<&Lease> = told.map(|(_, (_, told))| told).collect();
-        let taken: u32 = told.iter().map(|told| told.mode.permits()).sum();
-        let goes = |told: &&Lease| match (lease.mode, told.mode) {
+        self.answered_lost.retain(|id| *id != lease.lease_id);
+        let relied = self.held_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
+        let relied: Vec<&Lease> = relied.map(|(_, (_, relied))| relied).collect();
+        let taken: u32 = relied.iter().map(|relied| relied.mode.permits()).sum();
+        let goes = |relied: &&Lease| match (lease.mode, relied.mode) {
             (Mode::Shared, Mode::Shared) => true,
             (Mode::Permits(permits), Mode::Permits(_)) => limit.is_some_and(|limit| taken + permits <= limit),
             (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
-            _ => matches!(way, Way::Nested | Way::Upgrade) && told.owner == lease.owner,
+            _ => matches!(way, Way::Nested | Way::Upgrade) && relied.owner == lease.owner,
         };
-        let others: Vec<&&Lease> = told.iter().filter(|told| !goes(told)).collect();
+        let others: Vec<&&Lease> = relied.iter().filter(|relied| !goes(relied)).collect();
         self.broken.expect(others.is_empty(), Promise::GoTogether, || {
-            format!("{lease:?} is granted at {at:?}, and these were told that they hold: {others:?}")
+            format!("{lease:?} is granted at {at:?}, and these clients rely on their leases: {others:?}")
         });
     }
 
-    /// A client has been told of its lease.
-    pub fn told_holding(&mut self, lease: &Lease, is_first: bool) {
+    /// A client has received its lease.
+    pub fn answered_holding(&mut self, lease: &Lease, is_first: bool) {
         let id = &lease.lease_id;
-        let is_lost = self.told_lost.contains(id);
-        self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was told lost before"));
-        self.told_until.insert(id.clone(), (lease.expires_at, lease.clone()));
+        let is_lost = self.answered_lost.contains(id);
+        self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was answered as lost before"));
+        self.held_until.insert(id.clone(), (lease.expires_at, lease.clone()));
         if !is_first {
-            self.claimed.push((id.clone(), lease.token));
+            self.acknowledged.push((id.clone(), lease.token));
         }
     }
 
-    /// A client has been told that its lease is lost, from a state in which that is so.
-    pub fn told_lost(&mut self, lease_id: &LeaseId, why: Option<EndReason>) {
+    /// A client has been answered that its lease is lost.
+    pub fn answered_lost(&mut self, lease_id: &LeaseId, why: Option<EndReason>) {
         let truth = self.why_ended(lease_id);
         self.broken.expect(truth.is_none() || why == truth, Promise::ReasonsAreTrue, || {
-            format!("{lease_id:?}: told {why:?}, in truth {truth:?}")
+            format!("{lease_id:?}: answered {why:?}, in truth {truth:?}")
         });
-        // Of an end that no commit has written down, another node knows nothing.
+        // Another node does not know of an end that no commit has written.
         let is_written = self.ended_ever.contains(lease_id);
         self.broken.expect(why.is_none() || is_written, Promise::LostIsFinal, || {
-            format!("{lease_id:?} is told {why:?}, and that is nowhere written")
+            format!("{lease_id:?} is answered {why:?}, which no commit has written")
         });
-        self.told_until.remove(lease_id);
+        self.held_until.remove(lease_id);
         if why.is_some() {
-            self.told_lost.push(lease_id.clone());
+            self.answered_lost.push(lease_id.clone());
         }
     }
 
-    pub fn told_released(&mut self, lease_id: &LeaseId) {
+    pub fn answered_released(&mut self, lease_id: &LeaseId) {
         let truth = self.why_ended(lease_id);
         self.broken.expect(truth.is_none_or(|why| why == EndReason::Released), Promise::ReasonsAreTrue, || {
-            format!("{lease_id:?}: told released, in truth {truth:?}")
+            format!("{lease_id:?}: answered as released, in truth {truth:?}")
         });
     }
 
-    /// A resource has been told that the token is good.
-    pub fn told_fenced(&mut self, token: u64, is_live: bool) {
+    /// A resource has been answered that the token passes.
+    pub fn answered_fenced(&mut self, token: u64, is_live: bool) {
         let is_known = self.tokens.contains(&token);
         let is_good = is_known && (is_live || token >= self.fenced_max);
         self.broken.expect(is_good, Promise::FenceIsFinal, || format!("{token} passes after {}", self.fenced_max));
         self.fenced_max = self.fenced_max.max(token);
     }
 
-    /// Nobody holds longer than told, by any clock.
+    /// No lease outlives its expiry, by any clock.
     pub fn check_outlived(&mut self, state: &LockState, store_now: Timestamp) {
         for lease in state.holders() {
             let latest = lease.expires_at.plus_ms(2 * CLOCK_BOUND_MS);
@@ -222,10 +223,10 @@ impl Ledger {
     }
 }
 
-/// Asked in a way that lets no time pass.
+/// By a command that lets no time pass.
 fn remembered(state: &LockState, lease_id: &LeaseId) -> Option<EndReason> {
-    let ask = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
-    match step(&mut state.clone(), &ask, Timestamp::default()).outcome {
+    let request = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
+    match step(&mut state.clone(), &request, Timestamp::default()).outcome {
         Outcome::LeaseLost(lost) => lost.why,
         _ => None,
     }

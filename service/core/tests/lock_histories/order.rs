@@ -1,45 +1,54 @@
-//! Who may be served before whom.
+//! The order in which waiters may be served.
 
 use latchgate_core::CLOCK_BOUND_MS;
-use latchgate_core::lock::Mode;
+use latchgate_core::lock::{Mode, WaiterId};
 
-use crate::node::{Verdict, Waiter};
+use crate::node::{Evaluated, Waiter};
 use crate::promise::Promise;
 use crate::store::Stored;
 use crate::world::World;
 
 impl World {
-    /// Nobody who came before the winner, as far as the store knew, is still waiting; whatever either of them wishes for.
-    pub fn check_order(&mut self, index: usize, winner: u64, old: &Stored, verdict: &Verdict) {
+    /// No waiter that came before the winner, as far as the store knew, still waits, whatever either of them requests.
+    pub fn check_order(
+        &mut self,
+        index: usize,
+        winner: WaiterId,
+        old: &Stored,
+        evaluated: &Evaluated,
+        ended: &[WaiterId],
+    ) {
         let at = self.store.now;
         let node = &self.nodes[index];
-        let Some(winner) = node.queue.iter().find(|waiter| waiter.number == winner) else { return };
-        let is_settled = |waiter: &Waiter| verdict.settled.iter().any(|(number, _)| *number == waiter.number);
-        let (place, number) = (winner.ask.place, winner.number);
+        let Some(winner) = node.waiter(winner) else { return };
+        let waits = |waiter: &&Waiter| waiter.deadline.is_some();
+        let (position, id) = (winner.request.position, winner.id);
         let broken = &mut self.ledger.broken;
-        for other in node.queue.iter().filter(|other| other.waits && !is_settled(other)) {
+        for other in
+            node.waiters().filter(waits).filter(|other| !evaluated.answers(other) && !ended.contains(&other.id))
+        {
             let how = || format!("{winner:?} overtook {other:?} at {:?}", node.id);
-            let priority = other.ask.place.priority;
-            broken.expect(priority <= place.priority, Promise::StrictPriority, how);
-            // Who has moved here stands where it came first.
-            let has_moved = other.has_moved || winner.has_moved;
-            let is_before = if has_moved { other.ask.place.rank() < place.rank() } else { other.number < number };
-            let came_before = priority == place.priority && is_before;
+            let priority = other.request.position.priority;
+            broken.expect(priority <= position.priority, Promise::StrictPriority, how);
+            // A waiter that has moved here keeps its first position.
+            let has_moved = other.reply.has_moved || winner.reply.has_moved;
+            let is_before = if has_moved { other.request.position.rank() < position.rank() } else { other.id < id };
+            let came_before = priority == position.priority && is_before;
             broken.expect(!came_before, Promise::FifoOnOneNode, how);
             broken.expect(!came_before || !starves(winner, other), starved(other), how);
         }
         for other_node in self.nodes.iter().filter(|other| other.is_alive && other.id != node.id) {
-            // A turn that had not been written, or was about to lapse, protects nobody.
+            // A turn that was not written, or was about to lapse, protects no waiter.
             let turn = old.state.turns().iter().find(|turn| turn.node == other_node.id);
             let Some(turn) = turn.filter(|turn| turn.until > at.plus_ms(CLOCK_BOUND_MS)) else { continue };
-            let protected = other_node.queue.iter();
-            let protected = protected.filter(|other| other.waits && turn.place.rank() <= other.ask.place.rank());
+            let protected = other_node.waiters().filter(waits);
+            let protected = protected.filter(|other| turn.position.rank() <= other.request.position.rank());
             for other in protected {
                 let how = || format!("{winner:?} at {:?} overtook {other:?} at {:?}", node.id, other_node.id);
-                let priority = other.ask.place.priority;
-                broken.expect(priority <= place.priority, Promise::StrictPriority, how);
-                let is_long_before = other.asked_at.plus_ms(2 * CLOCK_BOUND_MS) < winner.asked_at;
-                let is_overtaken = priority == place.priority && is_long_before;
+                let priority = other.request.position.priority;
+                broken.expect(priority <= position.priority, Promise::StrictPriority, how);
+                let is_long_before = other.reply.requested_at.plus_ms(2 * CLOCK_BOUND_MS) < winner.reply.requested_at;
+                let is_overtaken = priority == position.priority && is_long_before;
                 broken.expect(!is_overtaken, Promise::FifoAcrossNodes, how);
                 broken.expect(!is_overtaken || !starves(winner, other), starved(other), how);
                 self.seen.note("granted while others wait at another node");
@@ -50,9 +59,9 @@ impl World {
     }
 }
 
-/// Whether those like the winner could go on for ever before those like the other, were this order allowed.
+/// Whether, if this order were allowed, requests like the winner's could keep a request like the other's waiting for ever.
 fn starves(winner: &Waiter, other: &Waiter) -> bool {
-    match (winner.ask.mode, other.ask.mode) {
+    match (winner.request.mode, other.request.mode) {
         (Mode::Shared, Mode::Exclusive) => true,
         (Mode::Permits(small), Mode::Permits(large)) => small < large,
         _ => false,
@@ -60,5 +69,9 @@ fn starves(winner: &Waiter, other: &Waiter) -> bool {
 }
 
 fn starved(other: &Waiter) -> Promise {
-    if other.ask.mode == Mode::Exclusive { Promise::WritersAreNotStarved } else { Promise::LargeWishesAreNotStarved }
+    if other.request.mode == Mode::Exclusive {
+        Promise::WritersAreNotStarved
+    } else {
+        Promise::LargeRequestsAreNotStarved
+    }
 }

@@ -1,4 +1,4 @@
-//! Steps that are taken again, to see that nothing comes of it.
+//! Steps that are repeated, to check that the repetition changes nothing.
 
 use latchgate_core::lock::{LockState, Outcome, Step, step};
 
@@ -10,17 +10,17 @@ pub fn check_repetition(broken: &mut Broken, context: &Context<'_>) {
     let mut state = context.after.clone();
     let mut first = done.clone();
     if is_new_grant(&done.outcome) {
-        // The first repetition only writes down that somebody has heard of the lease.
+        // The first repetition only marks the lease as acknowledged.
         first = step(&mut state, command, now);
-        let is_same = without_claims(&state) == without_claims(context.after);
+        let is_same = without_acknowledgements(&state) == without_acknowledgements(context.after);
         let is_kept = is_same && granted_twice(done, &first) && first.events.is_empty();
-        broken.expect(is_kept, Promise::RepetitionsChangeNothing, || format!("{}, then {first:?}", context.tell()));
+        broken.expect(is_kept, Promise::RepetitionsChangeNothing, || format!("{}, then {first:?}", context.describe()));
     }
     let before = state.clone();
     let again = step(&mut state, command, now);
     let is_nothing = state == before && !again.changed && again.events.is_empty();
     broken.expect(is_nothing && is_repeated(&first.outcome, &again.outcome), Promise::RepetitionsChangeNothing, || {
-        format!("{}, then {again:?}", context.tell())
+        format!("{}, then {again:?}", context.describe())
     });
 }
 
@@ -43,7 +43,7 @@ fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
     }
 }
 
-/// As JSON, since nobody outside the rules may change a state.
-fn without_claims(state: &LockState) -> String {
-    serde_json::to_string(state).unwrap().replace(",\"claimed\":true", "")
+/// As JSON, because only the rules can change a state.
+fn without_acknowledgements(state: &LockState) -> String {
+    serde_json::to_string(state).unwrap().replace(",\"acknowledged\":true", "")
 }

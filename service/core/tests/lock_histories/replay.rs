@@ -1,4 +1,4 @@
-//! The holders as somebody knows them who has read every event and nothing else.
+//! The holders as a reader of all events knows them.
 
 use latchgate_core::lock::{Event, EventKind, LockState, Mode, Owner};
 

@@ -1,5 +1,5 @@
-//! One set of histories for all promises: each history is held against every one of them, and what breaks one is made
-//! small for that one alone.
+//! One set of histories for all promises. Each history is checked against every promise, and a history that breaks one is
+//! shrunk for that promise alone.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
@@ -99,7 +99,7 @@ fn simplest(number: u64, promise: Promise) -> (History, Vec<String>) {
     leave_out(found, broken_by)
 }
 
-/// Whatever is not needed any more, once the rest has become simple.
+/// Leaves out the events that are not needed once the others have become simple.
 fn leave_out(mut found: (History, Vec<String>), broken_by: impl Fn(&History) -> Vec<String>) -> (History, Vec<String>) {
     for index in (0..found.0.events.len()).rev() {
         let mut history = found.0.clone();

@@ -8,15 +8,17 @@ pub struct Seen {
 }
 
 impl Seen {
-    const ALL: [&'static str; 36] = [
+    const ALL: [&'static str; 38] = [
         "granted at once",
         "granted after a wait",
+        "granted as the wait ends",
+        "a wait ends without the lock",
         "granted to a node before which another stood",
         "granted while others wait at another node",
         "granted again to a repetition",
         "granted again at another node",
         "granted after it had moved to another node",
-        "granted at a place that another node's turn still has",
+        "granted at a position that another node's turn still has",
         "nested",
         "nested while revoked",
         "upgrade",

@@ -1,4 +1,4 @@
-//! Steps, each held to what it says of itself.
+//! Steps, each compared with what it reports.
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Command, Event, EventKind, Lease, LeaseId, LockState, Outcome, Step, step};
@@ -8,14 +8,14 @@ use crate::interventions::check_intervention;
 use crate::promise::{Broken, Promise};
 use crate::repetition::check_repetition;
 
-/// What a step came to.
+/// A step and what was found in it.
 pub struct Taken {
     pub done: Step,
     pub endings: Vec<Ending>,
     pub grant: Option<NewGrant>,
 }
 
-/// A lease that is no more, and why by the history.
+/// A lease that has ended, and why by the history.
 #[derive(Clone, Debug)]
 pub struct Ending {
     pub lease: Lease,
@@ -34,7 +34,7 @@ pub struct Context<'c> {
 
 impl Context<'_> {
     /// For messages.
-    pub fn tell(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { command, now, settled, after, done } = self;
         format!("{command:?} at {now:?}\n  from {settled:?}\n  to {after:?}\n  with {done:?}")
     }
@@ -46,7 +46,7 @@ pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Comman
     let _ = settled.settle(now);
     let done = step(state, command, now);
     let context = Context { command, now, settled: &settled, after: state, done: &done };
-    broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.tell());
+    broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.describe());
     let mut endings = check_time(broken, &before, &context);
     let mut events: Vec<Event> = warnings(&before, now);
     events.extend(endings.iter().map(|ending| event(ending.why, &ending.lease, ending.lease.expires_at)));
@@ -69,9 +69,9 @@ fn check_time(broken: &mut Broken, before: &LockState, context: &Context<'_>) ->
         let is_over = lease.has_expired(context.now);
         let kept = find(context.settled, lease);
         let promise = if is_over { Promise::NeverOutlived } else { Promise::NeverEndedEarly };
-        broken.expect(kept.is_none() == is_over, promise, || format!("{lease:?}: {}", context.tell()));
+        broken.expect(kept.is_none() == is_over, promise, || format!("{lease:?}: {}", context.describe()));
         let is_same = kept.is_none_or(|kept| Lease { warned: lease.warned, ..kept.clone() } == *lease);
-        broken.expect(is_same, Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.tell()));
+        broken.expect(is_same, Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.describe()));
         if kept.is_none() {
             let is_revoked = lease.revocation.as_ref().is_some_and(|revoked| revoked.deadline <= lease.expires_at);
             let why = if is_revoked { EventKind::Revoked } else { EventKind::Expired };
@@ -98,41 +98,44 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
     for lease in context.settled.holders().iter().filter(|lease| find(context.after, lease).is_none()) {
         let is_own = |id: &LeaseId| *id == lease.lease_id;
         let why = match context.command {
-            Command::Release(ask) if is_own(&ask.lease_id) => Some(EventKind::Released),
-            Command::GiveBack(ask) if is_own(&ask.lease_id) && ask.token == lease.token => Some(EventKind::GivenBack),
+            Command::Release(request) if is_own(&request.lease_id) => Some(EventKind::Released),
+            Command::GiveBack(request) if is_own(&request.lease_id) && request.token == lease.token => {
+                Some(EventKind::GivenBack)
+            }
             Command::Force(_) => Some(EventKind::Forced),
             _ => None,
         };
-        broken.expect(why.is_some(), Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.tell()));
+        broken.expect(why.is_some(), Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.describe()));
         endings.extend(why.map(|why| Ending { lease: lease.clone(), why }));
     }
     endings
 }
 
-/// Only these commands change a lease. Returns what is to be told of it.
+/// Only these commands change a lease. Returns the events that are due.
 fn check_kept(broken: &mut Broken, context: &Context<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     for after in context.after.holders() {
         let Some(before) = find(context.settled, after).filter(|before| *before != after) else { continue };
-        let claimed = Lease { claimed: true, ..before.clone() };
+        let claimed = Lease { acknowledged: true, ..before.clone() };
         let is_kept = match context.command {
-            Command::Renew(ask) => {
+            Command::Renew(request) => {
                 events.push(event(EventKind::Renewed, after, context.now));
                 let renewed = Lease { ttl_ms: after.ttl_ms, expires_at: after.expires_at, ..claimed };
-                ask.lease_id == before.lease_id && renewed == *after
+                request.lease_id == before.lease_id && renewed == *after
             }
-            Command::Acquire(ask) => ask.lease_id == before.lease_id && claimed == *after,
-            Command::Revoke(ask) => {
+            Command::Acquire(request) => request.lease_id == before.lease_id && claimed == *after,
+            Command::Revoke(request) => {
                 events.push(event(EventKind::Revoking, after, context.now));
                 let (revocation, expires_at) = (after.revocation.clone(), after.expires_at);
-                let is_meant = ask.token.is_none_or(|token| token == before.token);
+                let is_meant = request.token.is_none_or(|token| token == before.token);
                 is_meant && Lease { revocation, expires_at, ..before.clone() } == *after
             }
             _ => false,
         };
-        broken.expect(is_kept, Promise::OnlyItsOwnId, || format!("{before:?} became {after:?}: {}", context.tell()));
-        if let Command::Renew(ask) = context.command {
-            check_renewal(broken, before, after, ask.ttl_ms, context);
+        broken
+            .expect(is_kept, Promise::OnlyItsOwnId, || format!("{before:?} became {after:?}: {}", context.describe()));
+        if let Command::Renew(request) = context.command {
+            check_renewal(broken, before, after, request.ttl_ms, context);
         }
     }
     events
@@ -144,20 +147,20 @@ fn check_renewal(broken: &mut Broken, before: &Lease, after: &Lease, ttl_ms: Opt
     let counted = if is_shorter { counted } else { counted.max(before.expires_at) };
     let deadline = before.revocation.as_ref().map(|revocation| revocation.deadline);
     let expected = [Some(counted), before.hold_until, deadline].into_iter().flatten().min();
-    broken.expect(Some(after.expires_at) == expected, Promise::RenewalExtends, || context.tell());
+    broken.expect(Some(after.expires_at) == expected, Promise::RenewalExtends, || context.describe());
 }
 
 fn check_events(broken: &mut Broken, expected: &[Event], context: &Context<'_>) {
     let events = &context.done.events;
     let is_told = events.is_empty() || context.done.changed;
-    // Somebody may have said why.
+    // A command by force brings its own note.
     let is_alike = |(event, expected): (&Event, &Event)| {
         let noted = matches!(context.command, Command::Force(_)) && event.kind == EventKind::Forced;
         let note = if noted { event.note.clone() } else { expected.note.clone() };
         Event { note, ..expected.clone() } == *event
     };
     let is_exact = events.len() == expected.len() && events.iter().zip(expected).all(is_alike);
-    broken.expect(is_told && is_exact, Promise::EventsAreExact, || format!("not {expected:?}: {}", context.tell()));
+    broken.expect(is_told && is_exact, Promise::EventsAreExact, || format!("not {expected:?}: {}", context.describe()));
 }
 
 fn event(kind: EventKind, lease: &Lease, at: Timestamp) -> Event {

@@ -17,7 +17,7 @@ pub struct Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
     Done,
-    /// Somebody else has changed the state.
+    /// Another node has changed the state.
     Stale,
     /// The committer's clock is off by more than the bound.
     ClockOff,

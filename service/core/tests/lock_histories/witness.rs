@@ -1,15 +1,15 @@
-//! What has been seen of a commit.
+//! Which situations a commit shows.
 
-use latchgate_core::lock::{EventKind, Lease, Mode};
+use latchgate_core::lock::{EventKind, Lease, Mode, WaiterId};
 
 use crate::grants::Way;
-use crate::node::Verdict;
+use crate::node::Evaluated;
 use crate::store::Stored;
 use crate::world::World;
 
 impl World {
-    pub fn note_ended(&mut self, verdict: &Verdict) {
-        for ending in &verdict.endings {
+    pub fn note_ended(&mut self, evaluated: &Evaluated) {
+        for ending in &evaluated.endings {
             self.seen.note(match ending.why {
                 EventKind::Released => "released",
                 EventKind::GivenBack => "given back",
@@ -19,13 +19,13 @@ impl World {
             });
             let is_down = |lease: &Lease| lease.owner == ending.lease.owner && lease.mode == Mode::Shared;
             let is_downgrade = ending.why == EventKind::Released && ending.lease.mode == Mode::Exclusive;
-            self.seen.note_if(is_downgrade && verdict.state.holders().iter().any(is_down), "downgrade");
+            self.seen.note_if(is_downgrade && evaluated.state.holders().iter().any(is_down), "downgrade");
         }
-        let is_warned = verdict.events.iter().any(|event| event.kind == EventKind::HeldTooLong);
+        let is_warned = evaluated.events.iter().any(|event| event.kind == EventKind::HeldTooLong);
         self.seen.note_if(is_warned, "held too long");
     }
 
-    pub fn note_granted(&mut self, index: usize, number: u64, lease: &Lease, way: Way, old: &Stored) {
+    pub fn note_granted(&mut self, index: usize, id: WaiterId, lease: &Lease, way: Way, old: &Stored) {
         let seen = &mut self.seen;
         match way {
             Way::Free => {}
@@ -35,27 +35,28 @@ impl World {
         }
         seen.note_if(lease.revocation.is_some(), "nested while revoked");
         let node = &self.nodes[index];
-        let Some(winner) = node.queue.iter().find(|waiter| waiter.number == number) else { return };
-        let waited = winner.waits && winner.asked_at < self.store.now;
+        let Some(winner) = node.waiter(id) else { return };
+        let waited = winner.deadline.is_some() && winner.reply.requested_at < self.store.now;
         seen.note(if waited { "granted after a wait" } else { "granted at once" });
-        seen.note_if(winner.has_moved, "granted after it had moved to another node");
+        seen.note_if(winner.reply.has_moved, "granted after it had moved to another node");
         let turns = old.state.turns();
-        let is_alike = turns.iter().any(|turn| turn.node != node.id && turn.place == winner.ask.place);
-        seen.note_if(is_alike, "granted at a place that another node's turn still has");
+        let is_alike = turns.iter().any(|turn| turn.node != node.id && turn.position == winner.request.position);
+        seen.note_if(is_alike, "granted at a position that another node's turn still has");
     }
 
-    pub fn note_shared(&mut self, old: &Stored, verdict: &Verdict) {
-        let holders = verdict.state.holders();
+    pub fn note_shared(&mut self, old: &Stored, evaluated: &Evaluated) {
+        let holders = evaluated.state.holders();
         let owners_differ = |mode: fn(Mode) -> bool| {
             let mut of_mode = holders.iter().filter(|lease| mode(lease.mode));
             let first = of_mode.next();
             of_mode.any(|lease| first.is_some_and(|first| first.owner != lease.owner))
         };
-        let readers = verdict.grants.iter().filter(|grant| grant.lease.mode == Mode::Shared && grant.way == Way::Free);
+        let readers =
+            evaluated.grants.iter().filter(|grant| grant.lease.mode == Mode::Shared && grant.way == Way::Free);
         self.seen.note_if(readers.count() > 1, "readers admitted together");
         self.seen.note_if(owners_differ(|mode| mode == Mode::Shared), "readers together");
         self.seen.note_if(owners_differ(|mode| mode.permits() > 0), "permits shared");
-        let is_over = verdict.state.limit_in_force().is_some_and(|limit| limit < verdict.state.permits_held());
+        let is_over = evaluated.state.limit_in_force().is_some_and(|limit| limit < evaluated.state.permits_held());
         self.seen.note_if(is_over && old.state.permits_held() > 0, "a limit below what is held");
     }
 }

@@ -1,13 +1,14 @@
-//! The tier: a history is played on it, then it is left alone until everybody has been served.
+//! Plays a history, and then lets time pass until all waiters have been served.
 
 use latchgate_core::lock::{
-    Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Refusal, Release, Renew, Revoke,
+    Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Position, Release, Renew,
+    Revoke, WaiterId,
 };
 
 use crate::grants::Way;
-use crate::history::{Asker, Asking, Batch, Call, Event, Fate, History, Presented};
+use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
 use crate::ledger::Ledger;
-use crate::node::{Node, Verdict, Waiter};
+use crate::node::{Client, Evaluated, Node, Waiter};
 use crate::promise::Promise;
 use crate::seen::Seen;
 use crate::store::{Committed, Store, Stored};
@@ -31,7 +32,7 @@ pub fn run(history: &History) -> Report {
     for event in &history.events {
         world.play(event);
     }
-    world.serve_everybody();
+    world.serve_all_waiters();
     Report { broken: world.ledger.broken.0, seen: world.seen }
 }
 
@@ -40,8 +41,8 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub ledger: Ledger,
     pub seen: Seen,
-    waiters: u64,
-    /// A node, a commit or a waiter that has moved on: a turn may stand for nobody until it lapses.
+    waiters: WaiterId,
+    /// A node or a commit was lost, or a waiter has moved: a turn may be published without a waiter until it lapses.
     pub has_lost_something: bool,
     /// Every grant, with the node that made it.
     pub granted_at: Vec<(LeaseId, u64, usize)>,
@@ -58,7 +59,7 @@ impl World {
             Event::Resume { lease, from, to } => self.resume(*lease, *from, *to),
             Event::Crash { node } => {
                 let node = self.index(*node);
-                // Somebody must be left to serve the rest.
+                // One node must be left to serve the remaining waiters.
                 if self.nodes.iter().filter(|node| node.is_alive).count() > 1 {
                     let id = self.nodes[node].id.clone();
                     self.nodes[node] = Node { is_alive: false, id, ..Node::new(node, 0) };
@@ -73,38 +74,41 @@ impl World {
         node % self.nodes.len()
     }
 
-    /// Its old node does not say at once that nobody stands there any more.
+    /// Moves a waiter to another node. Its old node does not withdraw the turn at once.
     fn resume(&mut self, lease: usize, from: usize, to: usize) {
         let (from, to) = (self.index(from), self.index(to));
-        let queue = &self.nodes[from].queue;
-        let waiter = queue.iter().find(|waiter| waiter.waits && waiter.ask.lease_id == lease_id(lease));
-        let Some(number) = waiter.map(|waiter| waiter.number).filter(|_| self.nodes[to].is_alive && from != to) else {
-            return;
-        };
-        let Some(mut waiter) = self.nodes[from].remove(number) else { return };
-        waiter.ask.node = self.nodes[to].id.clone();
-        waiter.has_moved = true;
-        self.nodes[to].join(waiter);
+        let Some(id) = self.waiting_for(from, lease).filter(|_| self.nodes[to].is_alive && from != to) else { return };
+        let Some(mut waiter) = self.nodes[from].remove(id) else { return };
+        waiter.request.node = self.nodes[to].id.clone();
+        waiter.is_returning = true;
+        waiter.reply.has_moved = true;
+        self.nodes[to].queue.insert(waiter);
         self.has_lost_something = true;
         let batch = Batch { node: to, calls: Vec::new(), from_cache: false, takes_ms: 0, fate: Fate::Fine };
-        self.batch_with(&batch, vec![number]);
+        self.batch_with(&batch, vec![id]);
+    }
+
+    fn waiting_for(&self, index: usize, lease: usize) -> Option<WaiterId> {
+        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && waiter.request.lease_id == lease_id(lease);
+        self.nodes[index].waiters().find(waits).map(|waiter| waiter.id)
     }
 
     pub fn batch(&mut self, batch: &Batch) {
         self.batch_with(batch, Vec::new());
     }
 
-    fn batch_with(&mut self, batch: &Batch, mut arrived: Vec<u64>) {
+    fn batch_with(&mut self, batch: &Batch, mut arrived: Vec<WaiterId>) {
         let index = self.index(batch.node);
         if !self.nodes[index].is_alive {
             return;
         }
         let commands: Vec<Command> =
             batch.calls.iter().filter_map(|call| self.take(index, call, &mut arrived)).collect();
+        let ended = self.ended(index, batch);
         for command in &commands {
             self.ledger.sent(command);
         }
-        if batch.fate != Fate::Fine && batch.fate != Fate::Unheard {
+        if batch.fate != Fate::Fine && batch.fate != Fate::Undelivered {
             self.has_lost_something = true;
         }
         let mut takes_ms = batch.takes_ms;
@@ -116,19 +120,19 @@ impl World {
         loop {
             let node = &self.nodes[index];
             let estimate = node.estimate(self.store.now);
-            let verdict = node.judge(&mut self.ledger, &base.state, &commands, &arrived, self.store.now);
-            if !verdict.changed && is_fresh {
-                self.ledger.check_over(&verdict);
-                return self.answer(index, verdict, &arrived, batch.fate);
+            let evaluated = node.evaluate(&mut self.ledger, &base.state, &commands, &arrived, &ended, self.store.now);
+            if !evaluated.changed && is_fresh {
+                self.ledger.check_over(&evaluated);
+                return self.answer(index, evaluated, &arrived, &ended, batch.fate);
             }
-            if verdict.changed {
+            if evaluated.changed {
                 if batch.fate == Fate::LostBefore {
-                    return self.answer_nobody(index, &verdict, &arrived);
+                    return self.answer_no_caller(index, &evaluated, &arrived, &ended);
                 }
                 self.store.pass(std::mem::take(&mut takes_ms));
                 let old = self.store.stored.clone();
-                match self.store.commit(estimate, base.version, &verdict.state) {
-                    Committed::Done => return self.conclude(index, &old, verdict, &arrived, batch.fate),
+                match self.store.commit(estimate, base.version, &evaluated.state) {
+                    Committed::Done => return self.conclude(index, &old, evaluated, &arrived, &ended, batch.fate),
                     Committed::Stale => self.seen.note("stale commit"),
                     Committed::ClockOff => self.seen.note("clock off"),
                 }
@@ -138,8 +142,17 @@ impl World {
         }
     }
 
-    /// Lets a waiter in or out, or makes a command of the call.
-    fn take(&mut self, index: usize, call: &Call, arrived: &mut Vec<u64>) -> Option<Command> {
+    /// The waiters whose wait ends with the batch.
+    fn ended(&self, index: usize, batch: &Batch) -> Vec<WaiterId> {
+        let ends = |call: &Call| match call {
+            Call::WaitEnds { lease } => self.waiting_for(index, *lease),
+            _ => None,
+        };
+        batch.calls.iter().filter_map(ends).collect()
+    }
+
+    /// Adds or removes a waiter, or makes a command of the call.
+    fn take(&mut self, index: usize, call: &Call, arrived: &mut Vec<WaiterId>) -> Option<Command> {
         if let Call::Acquire(asking) = call {
             arrived.push(self.enqueue(index, asking));
             return None;
@@ -153,6 +166,7 @@ impl World {
             }
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
+            Call::WaitEnds { .. } => return None,
             _ => return self.take_of_holder(index, call),
         };
         Some(command)
@@ -170,14 +184,14 @@ impl World {
         token.unwrap_or_default()
     }
 
-    fn enqueue(&mut self, index: usize, asking: &Asking) -> u64 {
+    fn enqueue(&mut self, index: usize, asking: &Request) -> WaiterId {
         self.waiters += 1;
         let now = self.store.now;
         let node = &mut self.nodes[index];
-        let Asking { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, max_hold_ms, .. } = *asking;
-        let ask = Acquire {
+        let Request { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, max_hold_ms, .. } = *asking;
+        let request = Acquire {
             lease_id: lease_id(lease),
-            owner: owner_of(lease, asking.asker),
+            owner: owner_of(lease, asking.caller),
             mode,
             limit,
             ttl_ms,
@@ -186,14 +200,21 @@ impl World {
             delay_ms,
             max_hold_ms,
             node: node.id.clone(),
-            place: node.place(asking.priority, now),
+            position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
             hold_off: None,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
-        let number = self.waiters;
-        node.join(Waiter { number, ask, waits: asking.waits, asked_at: now, has_moved: false });
-        number
+        let id = self.waiters;
+        node.queue.insert(Waiter {
+            id,
+            request,
+            deadline: asking.waits.then(|| now.plus_ms(u64::from(u32::MAX))),
+            is_returning: false,
+            is_probe: false,
+            reply: Client { requested_at: now, has_moved: false, is_gone: false },
+        });
+        id
     }
 
     fn take_of_holder(&mut self, index: usize, call: &Call) -> Option<Command> {
@@ -218,82 +239,100 @@ impl World {
         }
     }
 
-    fn conclude(&mut self, index: usize, old: &Stored, verdict: Verdict, arrived: &[u64], fate: Fate) {
+    fn conclude(
+        &mut self,
+        index: usize,
+        old: &Stored,
+        evaluated: Evaluated,
+        arrived: &[WaiterId],
+        ended: &[WaiterId],
+        fate: Fate,
+    ) {
         let at = self.store.now;
         let new = self.store.stored.clone();
-        self.ledger.check_over(&verdict);
-        self.ledger.committed(at, &new.state, &verdict);
-        self.note_ended(&verdict);
-        for (number, lease, way) in winners(&verdict) {
-            self.note_granted(index, number, &lease, way, old);
+        self.ledger.check_over(&evaluated);
+        self.ledger.committed(at, &new.state, &evaluated);
+        self.note_ended(&evaluated);
+        for (id, lease, way) in winners(&evaluated) {
+            self.note_granted(index, id, &lease, way, old);
+            self.seen.note_if(ended.contains(&id), "granted as the wait ends");
             if way == Way::Free {
-                self.check_order(index, number, old, &verdict);
+                self.check_order(index, id, old, &evaluated, ended);
             }
             self.granted_at.push((lease.lease_id, lease.token, index));
         }
-        self.note_shared(old, &verdict);
+        self.note_shared(old, &evaluated);
         self.nodes[index].cache = Some(new);
         if fate == Fate::LostAfter {
-            return self.answer_nobody(index, &verdict, arrived);
+            return self.answer_no_caller(index, &evaluated, arrived, ended);
         }
-        self.answer(index, verdict, arrived, fate);
+        self.answer(index, evaluated, arrived, ended, fate);
     }
 
-    /// The commit's outcome is unknown: so are told those whose answer it was, and those who only just came.
-    fn answer_nobody(&mut self, index: usize, verdict: &Verdict, arrived: &[u64]) {
-        let settled = verdict.settled.iter().map(|(number, _)| number);
+    /// The commit's outcome is unknown: the waiters that it answers, and those of this batch, get that answer.
+    fn answer_no_caller(&mut self, index: usize, evaluated: &Evaluated, arrived: &[WaiterId], ended: &[WaiterId]) {
+        let answered = evaluated.answered.iter().map(|(id, _)| id);
         let node = &mut self.nodes[index];
         node.cache = None;
-        for number in settled.chain(arrived) {
-            node.remove(*number);
+        for id in answered.chain(arrived).chain(ended) {
+            node.remove(*id);
         }
     }
 
-    fn answer(&mut self, index: usize, verdict: Verdict, arrived: &[u64], fate: Fate) {
+    fn answer(&mut self, index: usize, evaluated: Evaluated, arrived: &[WaiterId], ended: &[WaiterId], fate: Fate) {
         self.nodes[index].cache = Some(self.store.stored.clone());
-        let had = verdict.endings.iter().map(|ending| &ending.lease).chain(verdict.state.holders());
+        let had = evaluated.endings.iter().map(|ending| &ending.lease).chain(evaluated.state.holders());
         let had: Vec<u64> = had.map(|lease| lease.token).collect();
-        self.seen.note_if(matches!(verdict.refusal, Refusal::Delayed(_)), "delayed");
-        for (command, outcome) in verdict.outcomes {
+        self.seen.note_if(evaluated.is_delayed, "delayed");
+        for (command, outcome) in evaluated.outcomes {
             if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
-                self.ledger.told_fenced(*token, had.contains(token));
+                self.ledger.answered_fenced(*token, had.contains(token));
             }
             self.answer_command(&command, outcome);
-            // Whatever its client was told just before.
+            // This supersedes what its client was answered just before.
             match command {
                 Command::Release(_) => self.ledger.sent(&command),
                 Command::Revoke(_) | Command::Force(_) => self.ledger.intervened(&self.store.stored.state),
                 _ => {}
             }
         }
-        for (number, outcome) in verdict.settled {
-            let Some(waiter) = self.nodes[index].remove(number) else { continue };
+        for (id, outcome) in evaluated.answered {
+            let Some(waiter) = self.nodes[index].remove(id) else { continue };
             self.answer_waiter(index, &waiter, outcome, fate);
         }
-        // Who only asked has been refused.
-        let node = &mut self.nodes[index];
-        node.queue.retain(|waiter| waiter.waits || !arrived.contains(&waiter.number));
+        // The other requests that do not wait, or whose wait ends, have been refused.
+        for id in arrived
+            .iter()
+            .filter(|id| self.nodes[index].waiter(**id).is_some_and(|it| it.deadline.is_none()))
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            self.nodes[index].remove(id);
+        }
+        for id in ended {
+            self.seen.note_if(self.nodes[index].remove(*id).is_some(), "a wait ends without the lock");
+        }
     }
 
     fn answer_command(&mut self, command: &Command, outcome: Outcome) {
         match (command, outcome) {
             (_, Outcome::Renewed(lease)) => {
-                self.ledger.told_holding(&lease, false);
+                self.ledger.answered_holding(&lease, false);
                 self.seen.note("renewed");
             }
-            (Command::Release(ask), Outcome::Released { .. }) => self.ledger.told_released(&ask.lease_id),
+            (Command::Release(request), Outcome::Released { .. }) => self.ledger.answered_released(&request.lease_id),
             (
                 Command::Renew(Renew { lease_id, .. }) | Command::Release(Release { lease_id }),
                 Outcome::LeaseLost(lost),
             ) => {
-                self.ledger.told_lost(lease_id, lost.why);
+                self.ledger.answered_lost(lease_id, lost.why);
                 self.seen.note("lost");
             }
             (Command::Fence(_), Outcome::Fenced) => self.seen.note("fence passed"),
             (Command::Fence(_), _) => self.seen.note("fence refused"),
-            (Command::GiveBack(ask), _) => {
+            (Command::GiveBack(request), _) => {
                 let holders = self.store.stored.state.holders();
-                if holders.iter().any(|lease| lease.lease_id == ask.lease_id && lease.token == ask.token) {
+                if holders.iter().any(|lease| lease.lease_id == request.lease_id && lease.token == request.token) {
                     self.seen.note("given back too late");
                 }
             }
@@ -304,14 +343,14 @@ impl World {
     fn answer_waiter(&mut self, index: usize, waiter: &Waiter, outcome: Outcome, fate: Fate) {
         let now = self.nodes[index].estimate(self.store.now);
         match outcome {
-            // As the server does: who would be told too late is told that it is lost.
+            // As in the server: a grant that is answered after its expiry is answered as lost.
             Outcome::Granted(grant) if grant.lease.expires_at <= now => {}
-            Outcome::Granted(grant) if !grant.repeated && fate == Fate::Unheard => {
+            Outcome::Granted(grant) if !grant.repeated && fate == Fate::Undelivered => {
                 let Lease { lease_id, token, .. } = grant.lease;
                 self.nodes[index].give_backs.push(GiveBack { lease_id, token });
             }
             Outcome::Granted(grant) => {
-                self.ledger.told_holding(&grant.lease, !grant.repeated);
+                self.ledger.answered_holding(&grant.lease, !grant.repeated);
                 if grant.repeated {
                     self.seen.note("granted again to a repetition");
                     if self.granted_at.iter().any(|(id, token, at)| {
@@ -322,13 +361,13 @@ impl World {
                 }
             }
             Outcome::LeaseLost(lost) => {
-                self.ledger.told_lost(&waiter.ask.lease_id, lost.why);
+                self.ledger.answered_lost(&waiter.request.lease_id, lost.why);
                 self.seen.note("lost");
             }
             Outcome::LeaseIdReused => self.seen.note("lease id reused"),
             Outcome::LimitMismatch(_) => {
                 self.seen.note("limit mismatch");
-                self.seen.note_if(waiter.asked_at < self.store.now, "limit mismatch after a wait");
+                self.seen.note_if(waiter.reply.requested_at < self.store.now, "limit mismatch after a wait");
             }
             Outcome::UpgradeBlocked => {
                 self.seen.note("upgrade blocked");
@@ -340,24 +379,24 @@ impl World {
     }
 }
 
-/// Who has been granted which lease, and how.
-fn winners(verdict: &Verdict) -> Vec<(u64, Lease, Way)> {
-    let number_of = |lease: &Lease| {
+/// The waiters that were granted a lease, and how.
+fn winners(evaluated: &Evaluated) -> Vec<(WaiterId, Lease, Way)> {
+    let id_of = |lease: &Lease| {
         let is_it = |outcome: &Outcome| matches!(outcome, Outcome::Granted(grant) if !grant.repeated && grant.lease.lease_id == lease.lease_id);
-        verdict.settled.iter().find(|(_, outcome)| is_it(outcome)).map(|(number, _)| *number)
+        evaluated.answered.iter().find(|(_, outcome)| is_it(outcome)).map(|(id, _)| *id)
     };
-    let winner = |grant: &crate::grants::NewGrant| Some((number_of(&grant.lease)?, grant.lease.clone(), grant.way));
-    verdict.grants.iter().filter_map(winner).collect()
+    let winner = |grant: &crate::grants::NewGrant| Some((id_of(&grant.lease)?, grant.lease.clone(), grant.way));
+    evaluated.grants.iter().filter_map(winner).collect()
 }
 
 pub fn lease_id(number: usize) -> LeaseId {
     LeaseId::parse(&format!("lease-{number}")).unwrap()
 }
 
-fn owner_of(lease: usize, asker: Asker) -> Option<Owner> {
-    match asker {
-        Asker::Itself => Some(Owner::parse(&format!("owner-{}", lease % 3)).unwrap()),
-        Asker::Anonymous => None,
-        Asker::Somebody => Some(Owner::parse("somebody").unwrap()),
+fn owner_of(lease: usize, caller: Caller) -> Option<Owner> {
+    match caller {
+        Caller::Itself => Some(Owner::parse(&format!("owner-{}", lease % 3)).unwrap()),
+        Caller::Anonymous => None,
+        Caller::Other => Some(Owner::parse("other").unwrap()),
     }
 }

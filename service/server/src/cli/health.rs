@@ -1,4 +1,4 @@
-//! `latchgate health`: `/readyz` of a node on this machine, as an exit code.
+//! `latchgate health`: asks a node on this machine for `/readyz`, and turns the answer into an exit code.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -12,16 +12,17 @@ use crate::config::HealthArgs;
 /// # Errors
 /// When the node does not answer in time, or answers that it cannot serve.
 pub async fn run(args: &HealthArgs) -> anyhow::Result<()> {
-    let address = reachable(args.listen);
-    let asking = tokio::time::timeout(Duration::from_millis(args.timeout_ms), ask(address));
-    let answer = asking.await.with_context(|| format!("{address} does not answer"))?;
-    let status = answer.with_context(|| format!("cannot ask {address}"))?;
+    let addresses = args.listen.resolve().await?;
+    let address = reachable(*addresses.first().context("--listen names no address")?);
+    let answer = tokio::time::timeout(Duration::from_millis(args.timeout_ms), status_line(address)).await;
+    let answer = answer.with_context(|| format!("{address} does not answer within {} ms", args.timeout_ms))?;
+    let status = answer.with_context(|| format!("cannot reach a node at {address} (--listen)"))?;
     ensure!(status.starts_with("HTTP/1.1 200 "), "{address} answers {status:?}");
     Ok(())
 }
 
 /// The status line of the node's answer.
-async fn ask(address: SocketAddr) -> std::io::Result<String> {
+async fn status_line(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -30,7 +31,7 @@ async fn ask(address: SocketAddr) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
 }
 
-/// Nobody can connect to "all interfaces".
+/// A client cannot connect to "all interfaces", but to loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,

@@ -1,36 +1,49 @@
-//! `latchgate hold-off`: no new grants for a while, on all nodes.
+//! `latchgate hold-off`: what `POST /v1/admin/hold-off` does, for an operator who cannot call a node.
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
+use tokio::time::{Instant, sleep};
 
-use crate::config::HoldOffArgs;
-use crate::engines::LocksKind;
-use crate::store::postgres::PostgresStore;
+use crate::config::{HoldOffArgs, StoreArgs, YEAR_MS};
+use crate::engines::LockEngines;
 use crate::telemetry;
 
-/// Every node asks for it each second, and has as long as this for the answer.
-const KNOWN_WITHIN: Duration = Duration::from_secs(2);
-const YEAR_MS: u64 = 365 * 24 * 3_600_000;
+/// Longest time for an engine to answer.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// # Errors
-/// When it could not be begun, or it is not known whether it was.
+/// When the store does not confirm the hold-off.
 pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
-    telemetry::start(&args.log)?;
+    telemetry::start(&args.log.filter, args.log.format)?;
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
-    let engines = args.store.engines(Duration::ZERO)?;
-    let [LocksKind::Postgres(config)] = engines.iter().map(|engine| &engine.kind).collect::<Vec<_>>()[..] else {
-        bail!("hold-off is for locks in Postgres: --locks postgres://USER:PASSWORD@HOST/DATABASE");
-    };
-    let statements_end = Duration::from_millis(args.store.store_timeout_ms);
-    let told = tokio::time::timeout(Duration::from_secs(10), PostgresStore::hold_off(config, args.for_ms));
-    let lasts_ms = told.await.context("Postgres does not answer: repeat the call")??;
-    // From now on every commit is checked against it; those that had begun before end in this time.
-    tokio::time::sleep(KNOWN_WITHIN.max(statements_end)).await;
+    let engines = join(&args.store, args.ttl_ms_max).await?;
+    let lasts_ms = engines.order_hold_off(args.for_ms).await?;
     if lasts_ms == 0 {
-        println!("There is no hold-off: all nodes grant leases.");
+        println!("No hold-off is in force: nodes grant leases.");
     } else {
-        println!("In force on all nodes: no new leases for {lasts_ms} ms from when this was called.");
+        println!("The hold-off is in force: no node grants new leases for {lasts_ms} ms.");
     }
     Ok(())
+}
+
+/// The engines of the locks, as a node would use them. Returns once they answer.
+pub(super) async fn join(args: &StoreArgs, ttl_ms_max: u64) -> anyhow::Result<LockEngines> {
+    let mut specs = Vec::new();
+    for engine in args.engines(Duration::ZERO)? {
+        specs.push(engine.spec(false).await?.0);
+    }
+    let engines = LockEngines::join(specs, Duration::from_millis(args.store_timeout_ms), ttl_ms_max);
+    let until = Instant::now() + OPEN_MAX;
+    loop {
+        let view = engines.view();
+        if engines.standing().is_some() || view.engines.iter().any(|engine| engine.reading.is_ok()) {
+            return Ok(engines);
+        }
+        if Instant::now() > until {
+            bail!("{}", view.trouble.unwrap_or_else(|| "no engine answers".to_owned()));
+        }
+        sleep(OPEN_PAUSE).await;
+    }
 }

@@ -7,16 +7,15 @@ mod switch_engine;
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
-/// Does what the command line says.
+/// Runs the command.
 ///
 /// # Errors
-/// Says what went wrong, for the user to read.
+/// Says why the command failed, in words for its user.
 pub async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => serve::migrate(args).await,
         Command::SwitchEngine(args) => switch_engine::run(&args).await,
-        Command::LeaveSet(args) => serve::leave_set(args).await,
         Command::Health(args) => health::run(&args).await,
         Command::HoldOff(args) => hold_off::run(&args).await,
         Command::Openapi => {

@@ -1,52 +1,54 @@
-//! `/v1/admin`: for whoever runs the service.
+//! `/v1/admin`: for operators.
 
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answer::ok;
 use super::body;
-use super::locks::answers::json;
+use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared};
-use crate::store::engines::gate::GateStatus;
-use crate::store::engines::{EngineSet, EngineSetStatus, EngineStatus, SwitchFailure};
+use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
+use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
-/// How long a switch is waited for: as long as a long poll.
+/// Longest wait for a switch: as long as a long poll.
 const PATIENCE: Duration = Duration::from_secs(50);
-
-/// How long the locks are given to notice that their store is back.
+/// Longest time for the locks to notice that their store is back.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
+const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
-/// Which stores there are, and which is in use.
+/// The engines, and which of them is in use.
 #[derive(Serialize, ToSchema)]
 pub struct EnginesAnswer {
-    locks: LocksEngines,
-    gate: GateEngines,
+    locks: EnginesInUse,
+    gate: EnginesInUse,
 }
 
 #[derive(Serialize, ToSchema)]
-pub struct LocksEngines {
-    /// The engine that the locks live in, or are being moved to.
-    active: String,
-    /// `serving`; `moving`, while locks are carried over and nothing is granted, renewed or released; `unconfirmed`, while
-    /// this node does not know whether it may use the active engine.
-    phase: &'static str,
-    /// Counts what the nodes have decided; 0 where there is one engine.
-    epoch: u64,
-    /// The engine whose leases are being carried over.
+pub struct EnginesInUse {
+    /// The engine that this node uses; absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    moving_from: Option<String>,
-    /// How long nothing new is granted yet, in ms: leases of the engine before may be live.
+    active: Option<String>,
+    /// The epoch in which this node uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing.
     hold_off_ms: u64,
-    /// How long leases of an engine that was left by force may be live yet, in ms.
+    /// After a forced switch: for how long leases that clients hold may be missing, in ms.
     forced_ms: u64,
+    /// Why this node uses no engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
     engines: Vec<EngineAnswer>,
 }
 
+/// An engine, and what its engine record says.
 #[derive(Serialize, ToSchema)]
 pub struct EngineAnswer {
     name: String,
@@ -54,181 +56,202 @@ pub struct EngineAnswer {
     kind: &'static str,
     /// Whether it answers this node.
     answers: bool,
-    /// What is the matter with it.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    trouble: String,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct GateEngines {
-    /// The engine that new operations are claimed in, or will be. Engines of the gate are called by their kinds.
-    active: String,
-    /// `serving`; `moving`, while nothing new is claimed because nodes may still rely on the engine before; `unconfirmed`,
-    /// while this node does not know whether it may claim in the active engine.
-    phase: &'static str,
-    /// Counts what the nodes have decided; 0 where there is one engine.
-    epoch: u64,
-    /// An engine was left, or is done without, by force: while it does not answer, operations that it knows may run again.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    by_force: bool,
-    /// The engine that has durable operations, and takes over those of the outage mode `fallback`.
+    /// Why it does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    second: Option<&'static str>,
-    /// The first is active until all nodes are switched to the other.
-    engines: Vec<EngineAnswer>,
+    trouble: Option<String>,
+    /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    /// How many states have been copied to it, while it is filling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied: Option<u64>,
+    /// When its hold-off ends, by its clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold_off_until: Option<String>,
+    /// The longest lease in use, in ms. A hold-off after a fail-over lasts as long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    longest_lease_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRequest {
-    /// The name of the engine to use from now on.
-    #[schema(example = "spare")]
-    engine: String,
-    /// Do not wait for leases of the old engine that cannot be carried over, because it does not answer: others may be
-    /// granted the same locks. Grants and renewals say so in `forced_ms` until the last of these leases has run out.
+    /// The name of the engine to use from now on. If absent: the one that is not active.
     #[serde(default)]
-    force: bool,
-    /// The active engine is stopped for good: no node can reach it. Needed where there are two engines and it does not
-    /// answer; then nothing new is granted until the longest lease has run out.
+    #[schema(example = "spare")]
+    engine: Option<String>,
+    /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
+    /// begins.
     #[serde(default)]
     stopped: bool,
+    /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
+    /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
+    #[serde(default)]
+    force: bool,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GateSwitchRequest {
-    /// The kind of the store to claim new operations in from now on.
-    #[schema(example = "postgres")]
-    engine: String,
-    /// Do so though the other engine does not answer: operations that are in progress or done there may run again, and each
-    /// pre that may go says `degraded` until the other engine answers again.
+pub struct HoldOffRequest {
+    /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[serde(default)]
-    force: bool,
+    #[schema(maximum = 31_536_000_000_u64)]
+    for_ms: Option<u64>,
 }
 
-/// Which engines there are, and which are in use.
+#[derive(Serialize, ToSchema)]
+pub struct HoldOffAnswer {
+    /// How long no new lease is granted, in ms.
+    hold_off_ms: u64,
+}
+
+/// Show the engines.
 #[utoipa::path(
     get, path = "/v1/admin/engines", tag = "admin",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
 pub async fn engines(State(context): State<Shared>) -> Response {
-    json(&answer(&context))
+    ok(&answer(&context))
 }
 
-/// Switch all nodes to another engine of the set.
+/// Switch all nodes to the other engine of the pair.
 ///
-/// While the old engine answers, live leases are carried over, with their tokens and expiries. If it does not, nothing new is
-/// granted until the longest lease of any node has run out. Returns when this node uses the new engine, or after 50 s with
-/// how it stands.
+/// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases keep
+/// their ids, tokens and expiries, and waiters stay where they are. Calls during the copy get 503 and can be repeated. If the active
+/// engine does not answer, say with `stopped` that it is stopped: its leases are lost, and nothing new is granted until the longest
+/// lease in use has run out. Returns when this node uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/locks", tag = "admin",
     request_body(content = SwitchRequest),
     responses(
-        (status = 200, description = "Decided; `phase` tells whether it is done.", body = EnginesAnswer),
+        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`engine-unreachable`, `engine-in-doubt`, `engine-not-stopped`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`engines-undecided`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
-    let request: SwitchRequest = body::parse(&body)?;
-    match &context.engines {
-        Some(set) => {
-            let switched = set.switch(&request.engine, request.force, request.stopped, PATIENCE).await;
-            switched.map_err(|failure| refused(&failure))?;
-            // Whoever asks next is not to be told that there is no store.
-            context.locks.until_ready(READY_PATIENCE).await;
-        }
-        None if request.engine == context.locks.store_name() => {}
-        None => return Err(refused(&SwitchFailure::UnknownEngine)),
-    }
-    Ok(json(&answer(&context)))
+    let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
+    let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+    context.locks.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
+    // So that the next call does not find the store unavailable.
+    context.locks.until_ready(READY_PATIENCE).await;
+    Ok(ok(&answer(&context)))
 }
 
-/// Have all nodes claim new operations in the other store of the gate.
+/// Switch the gate of all nodes to the other one of its two stores.
 ///
-/// Each operation goes on living where it was claimed; a pre looks there first. Nothing new is claimed for some seconds,
-/// until no node can rely on the engine before. Returns when this node claims in the new one, or after 50 s with how it
-/// stands.
+/// While the active engine answers, it is frozen, the records of fast operations are copied, and then the other engine is active:
+/// attempts, their stamps and leases, and results go along. Durable operations live in the SQL store, whatever is active. Calls during
+/// the copy get 503 and can be repeated. If the active engine does not answer, say with `stopped` that it is stopped: its records are
+/// lost, so a hold-off begins. During a hold-off, an operation without a record is 409 `operation-unknown` if its pre says
+/// `on_expiry: block`; other pres go and say `possibly_repeated`. `force` on the active engine ends a hold-off. Returns when this node
+/// uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/gate", tag = "admin",
-    request_body(content = GateSwitchRequest),
+    request_body(content = SwitchRequest),
     responses(
-        (status = 200, description = "Decided; `phase` tells whether it is done.", body = EnginesAnswer),
+        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`engines-undecided`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`, `engine-not-stopped`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
-    let request: GateSwitchRequest = body::parse(&body)?;
-    let switched = context.operations.switch(&request.engine, request.force, PATIENCE).await;
-    switched.map_err(|failure| refused(&failure))?;
-    Ok(json(&answer(&context)))
+    let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
+    let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+    context.operations.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
+    Ok(ok(&answer(&context)))
 }
 
-fn refused(failure: &SwitchFailure) -> Problem {
+/// Begin, shorten, extend or end a hold-off.
+///
+/// During a hold-off no node grants new leases; known leases can be renewed and released. An operator begins one when leases
+/// may have been lost, and ends one when none were. If it ends early, grants say in `forced_ms` for how long it would have lasted.
+#[utoipa::path(
+    post, path = "/v1/admin/hold-off", tag = "admin",
+    request_body(content = HoldOffRequest),
+    responses(
+        (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
+        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`engine-unreachable`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn hold_off(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+    let body = context.body(body).await?;
+    let HoldOffRequest { for_ms } = body::parse(&body)?;
+    if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
+        let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
+        return Err(problem.with("field", "for_ms"));
+    }
+    let ordered = context.locks.engines().order_hold_off(for_ms).await;
+    Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
+}
+
+fn refused(failure: &OrderFailure) -> Problem {
     let code = match failure {
-        SwitchFailure::UnknownEngine => Code::UnknownEngine,
-        SwitchFailure::NoAnswer(_) => Code::EngineUnreachable,
-        SwitchFailure::InDoubt(_) => Code::EngineInDoubt,
-        SwitchFailure::NotStopped(_) => Code::EngineNotStopped,
-        SwitchFailure::NoMajority => Code::EnginesUndecided,
-        SwitchFailure::ShuttingDown => Code::ShuttingDown,
+        OrderFailure::UnknownEngine | OrderFailure::OneEngine => Code::UnknownEngine,
+        OrderFailure::NoAnswer(_) => Code::EngineUnreachable,
+        OrderFailure::InDoubt(_) => Code::EngineInDoubt,
+        OrderFailure::NotStopped(_) => Code::EngineNotStopped,
+        OrderFailure::GivenUp(_) | OrderFailure::Contended => Code::EnginesUndecided,
     };
-    let mut detail = failure.to_string();
-    detail[..1].make_ascii_uppercase();
-    let problem = Problem::new(code, format!("{detail}."));
-    if failure == &SwitchFailure::UnknownEngine { problem.with("field", "engine") } else { problem }
+    let problem = Problem::new(code, format!("{failure}."));
+    if failure == &OrderFailure::UnknownEngine { problem.with("field", "engine") } else { problem }
 }
 
 fn answer(context: &Context) -> EnginesAnswer {
-    let locks = context.engines.as_deref().map_or_else(|| only(context), |set| of_set(context, set));
-    EnginesAnswer { locks, gate: of_gate(context) }
-}
-
-fn of_gate(context: &Context) -> GateEngines {
-    let GateStatus { epoch, active, is_serving, is_moving, is_by_force, engines } = context.operations.engines();
-    let phase = phase(is_moving, is_serving);
-    let engines = engines.into_iter().map(engine).collect();
-    GateEngines { active, phase, epoch, by_force: is_by_force, second: context.operations.second_name(), engines }
-}
-
-const fn phase(is_moving: bool, is_serving: bool) -> &'static str {
-    match (is_moving, is_serving) {
-        (true, _) => "moving",
-        (false, true) => "serving",
-        (false, false) => "unconfirmed",
+    EnginesAnswer {
+        locks: in_use(context.locks.engines(), context.locks.now()),
+        gate: in_use(context.operations.engines(), context.operations.now()),
     }
 }
 
-fn engine(EngineStatus { name, kind, answers, trouble }: EngineStatus) -> EngineAnswer {
-    EngineAnswer { name, kind, answers, trouble }
+fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesInUse {
+    let view = engines.view();
+    let standing = engines.standing();
+    // The estimate of the clock is 0 before the first call.
+    let shown = standing.as_ref().and_then(|standing| view.engines.get(standing.index));
+    let shown = shown.and_then(|engine| engine.reading.as_ref().ok());
+    let now = shown.map_or(now, |reading| now.max(reading.now));
+    let left = |until: fn(&crate::engines::Standing<E>) -> Timestamp| {
+        standing.as_ref().map_or(0, |standing| until(standing).ms_since(now))
+    };
+    EnginesInUse {
+        active: standing.as_ref().and_then(|standing| Some(view.engines.get(standing.index)?.name.clone())),
+        epoch: standing.as_ref().map(|standing| standing.epoch.number()),
+        hold_off_ms: left(|standing| standing.hold_off_until),
+        forced_ms: left(|standing| standing.forced_until),
+        trouble: view.trouble,
+        engines: view.engines.into_iter().map(engine).collect(),
+    }
 }
 
-fn of_set(context: &Context, set: &EngineSet) -> LocksEngines {
-    let EngineSetStatus { epoch, active, is_serving, moving_from, is_moving, hold_off_ms, forced_ms, engines } =
-        set.status();
-    let phase = phase(is_moving, is_serving && context.locks.is_ready());
-    let engines = engines.into_iter().map(engine).collect();
-    LocksEngines { active, phase, epoch, moving_from, hold_off_ms, forced_ms, engines }
-}
-
-/// There is one engine, called by its kind.
-fn only(context: &Context) -> LocksEngines {
-    let kind = context.locks.store_name();
-    let answers = context.locks.is_ready();
-    LocksEngines {
-        active: kind.to_owned(),
-        phase: "serving",
-        epoch: 0,
-        moving_from: None,
-        hold_off_ms: 0,
-        forced_ms: 0,
-        engines: vec![EngineAnswer { name: kind.to_owned(), kind, answers, trouble: String::new() }],
+fn engine(EngineView { name, kind, reading }: EngineView) -> EngineAnswer {
+    let (reading, trouble) = match reading {
+        Ok(reading) => (Some(reading), None),
+        Err(trouble) => (None, Some(trouble)),
+    };
+    let answers = reading.is_some();
+    let Reading { record, copied, now, .. } = reading.unwrap_or_default();
+    let of = |value: fn(&EngineRecord) -> u64| record.as_ref().map(value);
+    let is_filling = record.as_ref().is_some_and(|record| record.state == EngineState::Filling);
+    let held_off = record.as_ref().map(|record| record.hold_off_until).filter(|until| *until > now);
+    EngineAnswer {
+        name,
+        kind,
+        answers,
+        trouble,
+        state: record.as_ref().map(|record| record.state.as_str()),
+        epoch: of(|record| record.epoch.number()),
+        copied: is_filling.then_some(copied),
+        hold_off_until: held_off.map(rfc3339),
+        longest_lease_ms: record.as_ref().map(|record| record.longest_lease.ms_at(now)),
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies: JSON under whatever content type curl happens to send.
+//! Bodies of requests: JSON, whatever the content type says, because curl sends another one by default.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::problem::{Code, Problem};
 /// Reads a whole body.
 ///
 /// # Errors
-/// `body-too-large`, `body-timeout`, or `invalid-request` when the connection broke.
+/// `body-too-large`, `body-timeout`, or `invalid-request` if the connection ended before the body did.
 pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<Bytes, Problem> {
     let too_large = || Problem::new(Code::BodyTooLarge, format!("A body may have at most {bytes_max} bytes."));
     if body.is_end_stream() {
@@ -36,37 +36,95 @@ pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<By
 /// Parses a body; an empty one is an empty object.
 ///
 /// # Errors
-/// `invalid-request` naming the field.
+/// `invalid-request`, with the name of the field.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let body: &'a [u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
-    // A list would be taken for the fields in their order.
+    // serde would read a list as the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::new(Code::InvalidRequest, "The body must be a JSON object."));
     }
     if let Ok(parsed) = serde_json::from_slice(body) {
         return Ok(parsed);
     }
-    // Once more, slowly, to find out where it went wrong.
+    // A second, slower pass finds the field.
     let deserializer = &mut serde_json::Deserializer::from_slice(body);
     let error = match serde_path_to_error::deserialize::<_, T>(deserializer) {
-        Ok(_) => return Err(Problem::new(Code::InvalidRequest, "The body has something after its JSON value.")),
+        Ok(_) => return Err(Problem::new(Code::InvalidRequest, "The body has more text after its JSON object.")),
         Err(error) => error,
     };
-    // A null where an enum is expected counts as bad syntax to serde_json, though the body is JSON.
+    // serde_json reports a null in place of an enum as a syntax error, although the body is JSON.
     if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err() {
-        return Err(Problem::new(Code::InvalidRequest, format!("The body is not JSON: {}.", error.inner())));
+        let (line, column) = (error.inner().line(), error.inner().column());
+        let detail =
+            format!("The body is not JSON: {} (line {line}, column {column} of the body).", reason_of(error.inner()));
+        return Err(Problem::new(Code::InvalidRequest, detail));
     }
-    let reason = error.inner().to_string();
+    let reason = reason_of(error.inner());
     let path = error.path().to_string();
     let unknown = reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
     let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     let duplicate = reason.strip_prefix("duplicate field `").and_then(|rest| rest.split('`').next());
-    let problem = Problem::new(Code::InvalidRequest, format!("The body is not right: {reason}."));
+    let problem = Problem::new(Code::InvalidRequest, format!("The body is not valid: {reason}."));
     match (unknown.or(missing).or(duplicate), path.as_str()) {
         (Some(field), "." | "") => Err(problem.with("field", field)),
         (Some(field), path) if path.ends_with(field) => Err(problem.with("field", path)),
         (Some(field), path) => Err(problem.with("field", format!("{path}.{field}"))),
         (None, "." | "") => Err(problem),
         (None, path) => Err(problem.with("field", path)),
+    }
+}
+
+/// The error without its position, and in terms of JSON.
+fn reason_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let reason = without_position(&text);
+    let numbers = ["expected u64", "expected u32", "expected u8", "expected usize"];
+    match numbers.into_iter().find_map(|end| reason.strip_suffix(end)) {
+        Some(start) => format!("{start}expected a whole number that is neither negative nor too large"),
+        None => reason.to_owned(),
+    }
+}
+
+/// serde_json's errors end with ` at line N column M`, counted from where it began to read.
+pub fn without_position(error: &str) -> &str {
+    error.rfind(" at line ").map_or(error, |end| &error[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Request {
+        #[allow(dead_code, reason = "only parsed")]
+        ttl_ms: Option<u64>,
+    }
+
+    fn problem(body: &str) -> Value {
+        serde_json::to_value(parse::<Request>(body.as_bytes()).expect_err(body)).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_without_a_position() {
+        for body in [r#"{"ttl_ms": "soon"}"#, r#"{"ttl_ms": -1}"#, r#"{"ttl_ms": 1.5}"#] {
+            let problem = problem(body);
+            assert_eq!(problem["field"], "ttl_ms");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(
+                detail.contains("a whole number") && !detail.contains("line") && !detail.contains("u64"),
+                "{detail}"
+            );
+        }
+        assert_eq!(problem(r#"{"tll_ms": 1}"#)["field"], "tll_ms");
+    }
+
+    #[test]
+    fn a_syntax_error_is_located_in_the_body() {
+        let problem = problem("{\n\"ttl_ms\" 1}");
+        assert_eq!(problem["detail"], "The body is not JSON: expected `:` (line 2, column 10 of the body).");
     }
 }

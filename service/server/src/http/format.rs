@@ -1,4 +1,4 @@
-//! How times are written.
+//! Times in answers.
 
 use std::time::Duration;
 

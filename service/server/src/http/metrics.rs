@@ -1,4 +1,4 @@
-//! `/metrics`, for Prometheus. Nothing that clients choose is a label: no key, no owner, no path.
+//! `/metrics`, for Prometheus. No label has a value that clients choose: no key, no owner, no path.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::{Context, Shared};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What a request asks for. The last is everything else.
+/// The kinds of requests. The last stands for every other one.
 const VERBS: [&str; 22] = [
     "acquire",
     "renew",
@@ -42,10 +42,10 @@ const VERBS: [&str; 22] = [
     "other",
 ];
 
-/// Statuses that answers have. The last stands for every other one.
+/// The status codes of answers. The last stands for every other one.
 const STATUSES: [u16; 18] = [200, 201, 400, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
 
-/// Answers that this process has given.
+/// Counts the answers of this process.
 #[derive(Debug)]
 pub struct Answers {
     counts: [[AtomicU64; STATUSES.len()]; VERBS.len()],
@@ -64,7 +64,7 @@ impl Answers {
     }
 }
 
-/// One of a few, by its place among them.
+/// An index into [`VERBS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Verb(usize);
 
@@ -113,7 +113,7 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
     }
 }
 
-/// What this node does, in the format of OpenMetrics.
+/// Metrics of this node.
 #[utoipa::path(
     get, path = "/metrics", tag = "probes",
     responses((status = 200, description = "OpenMetrics text, for Prometheus.", content_type = "application/openmetrics-text"))
@@ -128,7 +128,7 @@ pub async fn metrics(State(context): State<Shared>) -> Response {
     }
 }
 
-/// As it stood at one moment.
+/// The values at the moment of one scrape.
 #[derive(Debug)]
 struct Scrape {
     answers: Vec<(&'static str, String, u64)>,
@@ -149,28 +149,19 @@ impl Scrape {
                 }
             }
         }
-        let mut gauges = vec![
+        let gauges = vec![
             (
                 "ready",
-                "Whether the node serves: its store answers, and it is not shutting down.",
+                "1 if the node can serve: its store answers and it is not shutting down.",
                 i64::from(context.locks.is_ready()),
             ),
-            ("waiters", "Acquires that wait in a queue of this node.", signed(context.locks.waiters())),
-            ("hold_off_ms", "How long nothing new is granted yet, in ms.", signed(context.locks.hold_off_ms())),
+            ("waiters", "Requests that wait in a queue of this node.", signed(context.locks.waiters())),
+            (
+                "hold_off_ms",
+                "Time until the hold-off ends and new leases are granted, in ms.",
+                signed(context.locks.hold_off_ms()),
+            ),
         ];
-        if let Some(engines) = &context.engines {
-            let status = engines.status();
-            gauges.push((
-                "engine_epoch",
-                "Counts what the nodes of the engine set have decided.",
-                signed(status.epoch),
-            ));
-            gauges.push((
-                "engine_moving",
-                "Whether locks are being moved to another engine.",
-                i64::from(status.is_moving),
-            ));
-        }
         Self { answers, gauges, store: context.locks.store_name() }
     }
 }
@@ -181,7 +172,7 @@ fn signed(number: u64) -> i64 {
 
 impl prometheus_client::collector::Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let help = "Answers, by what was asked for and by the status of the answer.";
+        let help = "Answers by kind of request and status code.";
         let mut answers = encoder.encode_descriptor("answers", help, None, MetricType::Counter)?;
         for (verb, status, count) in &self.answers {
             let labels = [("verb", *verb), ("status", status.as_str())];
@@ -192,7 +183,7 @@ impl prometheus_client::collector::Collector for Scrape {
             ConstGauge::new(*value).encode(gauge)?;
         }
         let mut store =
-            encoder.encode_descriptor("store", "The kind of store that the locks are in.", None, MetricType::Gauge)?;
+            encoder.encode_descriptor("store", "The kind of store that the locks live in.", None, MetricType::Gauge)?;
         ConstGauge::new(1_i64).encode(store.encode_family(&[("kind", self.store)])?)
     }
 }
@@ -202,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_path_the_verb_is_one_of_a_few() {
+    fn every_path_is_counted_under_one_of_the_verbs() {
         let post = |path| verb_of(&Method::POST, path);
         let get = |path| verb_of(&Method::GET, path);
         assert_eq!(post("/v1/locks/orders%2F42/acquire"), "acquire");

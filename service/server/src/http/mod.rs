@@ -1,6 +1,7 @@
-//! The HTTP face: routes, bodies, answers.
+//! The HTTP API: routes, requests, answers.
 
 mod admin;
+mod answer;
 mod body;
 mod format;
 mod locks;
@@ -28,12 +29,11 @@ use self::locks::ticket::Tickets;
 pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
-pub use self::server::{ServerLimits, bind, serve};
-use crate::runtime::Locks;
-use crate::runtime::operations::Operations;
-use crate::store::engines::EngineSet;
+pub use self::server::{ServerLimits, serve};
+use crate::gate::Operations;
+use crate::locks::Locks;
 
-/// What every handler needs; shared, so that a request costs one count.
+/// What every handler needs. All requests share it.
 pub type Shared = Arc<Context>;
 
 pub struct Context {
@@ -43,27 +43,32 @@ pub struct Context {
     pub tickets: Tickets,
     pub limits: RequestLimits,
     /// If the locks' store is one of several.
-    pub engines: Option<Arc<EngineSet>>,
     pub answers: Arc<Answers>,
 }
 
-/// What one request may ask for.
+/// Limits of what one request may ask for.
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
+    pub locks: LockRequestLimits,
+    pub operations: OperationRequestLimits,
+    pub body_bytes_max: usize,
+    pub body_timeout: Duration,
+}
+
+/// Limits of requests about locks.
+#[derive(Clone, Debug)]
+pub struct LockRequestLimits {
     pub ttl_ms_default: u64,
     pub ttl_ms_min: u64,
     pub ttl_ms_max: u64,
     pub wait_ms_max: u64,
     pub delay_ms_max: u64,
     pub max_hold_ms_max: u64,
-    /// How long a ticket is good for.
+    /// How long a ticket is valid.
     pub ticket_ms: u64,
-    pub body_bytes_max: usize,
-    pub body_timeout: Duration,
-    pub operations: OperationRequestLimits,
 }
 
-/// What one request may ask of the gate.
+/// Limits of requests about operations.
 #[derive(Clone, Debug)]
 pub struct OperationRequestLimits {
     pub lease_ms_default: u64,
@@ -76,13 +81,13 @@ pub struct OperationRequestLimits {
 }
 
 impl Context {
-    /// `secret` is that of all nodes of the cluster.
+    /// All nodes of a cluster have the same `secret`.
     pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
-        let tickets = Tickets::new(secret, limits.ticket_ms);
-        Self { locks, operations, app: locks::default_app(), tickets, limits, engines: None, answers: Arc::default() }
+        let tickets = Tickets::new(secret, limits.locks.ticket_ms);
+        Self { locks, operations, app: locks::default_app(), tickets, limits, answers: Arc::default() }
     }
 
-    /// What is said of the leases' durability, where there is something to say.
+    /// `volatile` if the store may lose leases; answers then say so.
     pub fn durability(&self) -> Option<&'static str> {
         self.locks.is_volatile().then_some("volatile")
     }
@@ -100,7 +105,7 @@ impl Context {
         body::read(body, self.limits.body_bytes_max, self.limits.body_timeout).await
     }
 
-    /// The body of a request about operations, which brings their contents.
+    /// The body of a request about operations, which may be longer because it has their contents.
     ///
     /// # Errors
     /// See [`body::read`].
@@ -129,6 +134,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/admin/engines", routing::get(admin::engines))
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
+        .route("/v1/admin/hold-off", routing::post(admin::hold_off))
         .route("/metrics", routing::get(metrics::metrics))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
@@ -146,9 +152,9 @@ fn lock_methods() -> routing::MethodRouter<Shared> {
 }
 
 async fn no_route() -> Problem {
-    Problem::new(Code::NotFound, "No endpoint has this path; see /docs.")
+    Problem::new(Code::NotFound, "No endpoint has this path: see /docs.")
 }
 
 async fn no_method() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "This path exists, but not with this method; see /docs.")
+    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.")
 }

@@ -1,4 +1,4 @@
-//! The endpoints of multilocks: many keys as one.
+//! The endpoints of multilocks: several keys as one lock.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -11,22 +11,22 @@ use utoipa::ToSchema;
 
 use super::format::{ms, rfc3339};
 use super::locks::acquire::{check_unchanged, lease_id, with_ticket};
-use super::locks::answers::{RevocationAnswer, ended, json, left_ms, permits, unanswered};
-use super::locks::terms::{ModeName, Wish, check_priority, parse_lease_id, parse_metadata, parse_owner};
-use super::locks::ticket::{Resumed, Wished};
+use super::locks::answers::{RevocationAnswer, ended, left_ms, permits, unanswered};
+use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id, parse_metadata, parse_owner};
+use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
-use super::{Context, Shared, body};
-use crate::runtime::{AcquiredMany, MANY_MAX, ManyAsk, ReleasedMany, RenewedMany, Wanted};
+use super::{Context, Shared, answer, body};
+use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MultilockRequest {
-    /// 1 to 64 keys, none twice.
+    /// 1 to 64 keys, each at most once.
     locks: Vec<KeyRequest>,
-    /// As with one lock.
+    /// This and the following fields: as for one lock.
     #[serde(default)]
     owner: Option<String>,
-    /// One id for all its leases.
+    /// One id for all leases.
     #[serde(default)]
     lease_id: Option<String>,
     #[serde(default)]
@@ -51,7 +51,7 @@ pub struct MultilockRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
-    /// As it is, not percent-encoded.
+    /// Not percent-encoded.
     #[schema(example = "accounts/1")]
     key: String,
     #[serde(default)]
@@ -64,19 +64,19 @@ pub struct KeyRequest {
 
 #[derive(Serialize, ToSchema)]
 pub struct MultilockAnswer<'a> {
-    /// One for each key, in the order asked.
+    /// One for each key, in the order of the request.
     locks: Vec<KeyAnswer<'a>>,
-    /// Proves that all of them are yours: keep it to yourself.
+    /// Proves that the leases are yours: keep it secret.
     lease_id: &'a str,
     owner: &'a str,
-    /// What is left of the shortest of the leases, in ms, at the time of this answer.
+    /// What is left of the shortest lease, in ms, at the time of this answer.
     ttl_ms: u64,
     expires_at: String,
     waited_ms: u64,
-    /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
+    /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
-    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     forced_ms: Option<u64>,
 }
@@ -99,7 +99,7 @@ pub struct MultilockRenewRequest {
     /// The keys of the multilock.
     #[schema(example = json!(["accounts/1", "accounts/2"]))]
     keys: Vec<String>,
-    /// The leases' new length in ms, from now; as before if absent.
+    /// The leases' new length in ms, from now; their current length if absent.
     #[serde(default)]
     ttl_ms: Option<u64>,
 }
@@ -117,13 +117,13 @@ pub struct MultilockReleaseRequest {
 pub struct MultilockRenewAnswer<'a> {
     locks: Vec<RenewedKey<'a>>,
     lease_id: &'a str,
-    /// What is left of the shortest of the leases, in ms, at the time of this answer.
+    /// What is left of the shortest lease, in ms, at the time of this answer.
     ttl_ms: u64,
     expires_at: String,
-    /// `volatile` where the store may forget the leases when it crashes or fails over (Redis); absent otherwise.
+    /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
-    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     forced_ms: Option<u64>,
 }
@@ -132,21 +132,21 @@ pub struct MultilockRenewAnswer<'a> {
 pub struct RenewedKey<'a> {
     key: &'a str,
     token: u64,
-    /// Set when somebody asks for this lock back.
+    /// Set if this lock has been revoked: the lease ends at the deadline.
     revocation: Option<RevocationAnswer>,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct MultilockReleaseAnswer {
     released: bool,
-    /// Leases that the same owner still has, key by key.
+    /// Leases that the same owner still holds, for each key.
     still_held: Vec<u32>,
-    /// All had been released before: this is a repetition.
+    /// All had been released by an earlier request.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     already: bool,
 }
 
-/// A key of a multilock whose lease is no more.
+/// A key of a multilock whose lease has ended.
 #[derive(Serialize)]
 struct LostKey<'a> {
     key: &'a str,
@@ -155,10 +155,10 @@ struct LostKey<'a> {
     token: u64,
 }
 
-/// Take many locks, all or none.
+/// Take several locks, all or none.
 ///
-/// 200: all of them are yours. Anything else: none is. With `wait_ms` it stands in the queue of the first key that
-/// refuses it, holding nothing.
+/// 200: all locks are yours. Any other status: none is. With `wait_ms` the request waits in the queue of the first key that
+/// refuses it; meanwhile it holds no lock.
 #[utoipa::path(
     post, path = "/v1/multilocks/acquire", tag = "multilocks",
     request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
@@ -166,34 +166,34 @@ struct LostKey<'a> {
         (status = 200, description = "All locks are yours.", body = MultilockAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended there", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 423, description = "As with one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "As for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
-    let ask = request.into_ask(&context)?;
-    let locks: Vec<(Address, Wished)> =
+    let ask = request.parse(&context)?;
+    let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease_id.clone();
     match context.locks.acquire_many(ask).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
             let Some(first) = first else {
-                return Err(Problem::new(Code::InternalError, "This request hit a defect."));
+                return Err(Problem::defect());
             };
-            let answer = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| KeyAnswer {
+            let keys = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| KeyAnswer {
                 key: address.key.as_str(),
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
                 limit: *limit,
                 token: lease.token,
             });
-            Ok(json(&MultilockAnswer {
-                locks: answer.collect(),
+            Ok(answer::ok(&MultilockAnswer {
+                locks: keys.collect(),
                 lease_id: lease_id.as_str(),
                 owner: first.owner.as_str(),
                 ttl_ms: left_ms(first, now),
@@ -204,7 +204,8 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => {
-            let keys: Vec<(&Address, Wished)> = locks.iter().map(|(address, wish)| (address, *wish)).collect();
+            let keys: Vec<(&Address, Requested)> =
+                locks.iter().map(|(address, requested)| (address, *requested)).collect();
             let problem = with_ticket(&context, &keys, &lease_id, &refused);
             Err(problem.with("key", locks[index].0.key.as_str()))
         }
@@ -213,15 +214,15 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
     }
 }
 
-/// Keep many locks for longer, all or none.
+/// Renew several leases, all or none.
 #[utoipa::path(
     post, path = "/v1/multilocks/renew", tag = "multilocks",
     request_body(content = MultilockRenewRequest),
     responses(
-        (status = 200, description = "All leases are counted anew from now.", body = MultilockRenewAnswer),
+        (status = 200, description = "All leases now end `ttl_ms` from now.", body = MultilockRenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`, with the keys that are in `lost`: stop. None was renewed.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the keys in `lost`: stop. No lease was renewed.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -239,7 +240,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
                 token: lease.token,
                 revocation: RevocationAnswer::of(lease, now),
             });
-            Ok(json(&MultilockRenewAnswer {
+            Ok(answer::ok(&MultilockRenewAnswer {
                 locks: locks.collect(),
                 lease_id: lease_id.as_str(),
                 ttl_ms: first.map_or(0, |lease| left_ms(lease, now)),
@@ -253,15 +254,15 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
     }
 }
 
-/// Give many locks back.
+/// Release several locks.
 #[utoipa::path(
     post, path = "/v1/multilocks/release", tag = "multilocks",
     request_body(content = MultilockReleaseRequest),
     responses(
-        (status = 200, description = "All are released.", body = MultilockReleaseAnswer),
+        (status = 200, description = "All locks are released.", body = MultilockReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`, with the keys that are in `lost`; the others are released", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and these keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with the keys in `lost`. The other locks are released.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -272,7 +273,7 @@ pub async fn release(State(context): State<Shared>, body: Body) -> Result<Respon
     let addresses = addresses(&context, "keys", &request.keys)?;
     match context.locks.release_many(addresses, lease_id.clone()).await {
         Ok(ReleasedMany::Released { still_held, already }) => {
-            Ok(json(&MultilockReleaseAnswer { released: true, still_held, already }))
+            Ok(answer::ok(&MultilockReleaseAnswer { released: true, still_held, already }))
         }
         Ok(ReleasedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
@@ -280,16 +281,16 @@ pub async fn release(State(context): State<Shared>, body: Body) -> Result<Respon
 }
 
 impl MultilockRequest {
-    fn into_ask(self, context: &Context) -> Result<ManyAsk, Problem> {
+    fn parse(self, context: &Context) -> Result<LockManyRequest, Problem> {
         let addresses = addresses(context, "locks", self.locks.iter().map(|lock| &lock.key))?;
         let mut locks = Vec::with_capacity(addresses.len());
         for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
-            let wish = Wish { mode: lock.mode, permits: lock.permits, limit: lock.limit }.check();
-            let (mode, limit) = wish.map_err(|problem| problem.with("index", index))?;
-            locks.push(Wanted { address, mode, limit });
+            let fields = ModeFields { mode: lock.mode, permits: lock.permits, limit: lock.limit };
+            let (mode, limit) = fields.parse().map_err(|problem| problem.with("index", index))?;
+            locks.push(RequestedLock { address, mode, limit });
         }
         let resumed = self.resumed(context, &locks)?;
-        Ok(ManyAsk {
+        Ok(LockManyRequest {
             locks,
             owner: parse_owner(self.owner.as_deref())?,
             ttl_ms: context.ttl_or_default(self.ttl_ms)?,
@@ -299,16 +300,16 @@ impl MultilockRequest {
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,
-            place: resumed.as_ref().map(|resumed| resumed.place),
+            position: resumed.as_ref().map(|resumed| resumed.position),
             lease_id: lease_id(resumed, self.lease_id.as_deref())?,
         })
     }
 
-    fn resumed(&self, context: &Context, locks: &[Wanted]) -> Result<Option<Resumed>, Problem> {
+    fn resumed(&self, context: &Context, locks: &[RequestedLock]) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
-        let keys: Vec<(&Address, Option<Wished>)> =
+        let keys: Vec<(&Address, Option<Requested>)> =
             locks.iter().map(|wanted| (&wanted.address, Some((wanted.mode, wanted.limit)))).collect();
-        let resumed = context.tickets.take(ticket, &keys, context.locks.now())?;
+        let resumed = context.tickets.redeem(ticket, &keys, context.locks.now())?;
         check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
         Ok(Some(resumed))
     }
@@ -325,15 +326,15 @@ fn addresses<'a>(
         let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
         let address = Address { app: context.app.clone(), key };
         if addresses.len() == MANY_MAX {
-            return Err(Problem::field(field, format!("must be at most {MANY_MAX} keys")));
+            return Err(Problem::field(field, format!("must name at most {MANY_MAX} keys")));
         }
         if addresses.contains(&address) {
-            return Err(Problem::field(field, "must name no key twice").with("index", index));
+            return Err(Problem::field(field, "must name each key once").with("index", index));
         }
         addresses.push(address);
     }
     if addresses.is_empty() {
-        return Err(Problem::field(field, "must be at least one key"));
+        return Err(Problem::field(field, "must name at least one key"));
     }
     Ok(addresses)
 }
@@ -346,5 +347,5 @@ fn lost_keys(keys: &[String], lost: &[(usize, Lost)]) -> Problem {
         token: lost.token,
     };
     let lost: Vec<LostKey<'_>> = lost.iter().map(name).collect();
-    Problem::new(Code::LeaseLost, "The leases in lost are no more.").with("lost", lost)
+    Problem::new(Code::LeaseLost, "The leases in lost have ended.").with("lost", lost)
 }

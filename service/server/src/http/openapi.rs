@@ -1,4 +1,4 @@
-//! The API's description, made from the code.
+//! The OpenAPI description, made from the code.
 
 use axum::Router;
 use axum::http::header;
@@ -13,18 +13,18 @@ use super::{admin, locks, metrics, multilocks, operations, status};
     info(
         title = "Latchgate",
         description = "Distributed locks and an idempotency gate over HTTP/JSON.\n\nA 2xx answer to an acquire or a \
-                       pre means: you may proceed. Nothing else does. Everything else is a problem (RFC 9457) with a stable `code`, explained at its \
-                       `type`.",
+                       pre means: you may proceed. Nothing else does. Every other answer is a problem (RFC 9457) with a stable `code`; the \
+                       page at its `type` explains it.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
         (name = "locks", description = "Leases of named locks"),
-        (name = "events", description = "What happens to locks, as it happens and afterwards"),
-        (name = "multilocks", description = "Many locks as one: all or none"),
-        (name = "operations", description = "The gate: a call before an operation, a call after it, and never a \
-                                             silent second run"),
-        (name = "admin", description = "For whoever runs the service"),
-        (name = "probes", description = "For whoever runs the process"),
+        (name = "events", description = "Events of locks: streams and history"),
+        (name = "multilocks", description = "Several locks as one: all or none"),
+        (name = "operations", description = "The gate: one call before an operation and one after it, so that \
+                                             no operation runs twice unnoticed"),
+        (name = "admin", description = "For operators of the service"),
+        (name = "probes", description = "For load balancers and monitoring"),
     ),
     paths(
         locks::acquire::acquire,
@@ -53,6 +53,7 @@ use super::{admin, locks, metrics, multilocks, operations, status};
         admin::engines,
         admin::switch_locks,
         admin::switch_gate,
+        admin::hold_off,
         status::healthz,
         status::readyz,
         metrics::metrics,
@@ -60,7 +61,7 @@ use super::{admin, locks, metrics, multilocks, operations, status};
 )]
 struct Api;
 
-/// The description as pretty JSON, ending in a newline: the very bytes of `openapi/openapi.json`.
+/// The description as JSON: exactly the bytes of `openapi/openapi.json`.
 pub fn openapi_json() -> String {
     let mut text = serde_json::to_string_pretty(&Api::openapi()).unwrap_or_default();
     text.push('\n');
@@ -71,7 +72,7 @@ pub(super) async fn serve() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }
 
-/// Swagger UI from files inside the binary.
+/// Swagger UI, from files inside the binary.
 pub(super) fn swagger_ui<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let config = Config::from("/openapi.json").try_it_out_enabled(true).display_request_duration(true);
     SwaggerUi::new("/docs").config(config.validator_url("none")).into()

@@ -1,14 +1,14 @@
-//! `/v1/locks/{key}/{verb}`: the key is whatever stands between.
+//! `/v1/locks/{key}/{verb}`: the key may have slashes of its own.
 
 use latchgate_core::{Address, App, Key};
 use percent_encoding::percent_decode_str;
 
 use super::problem::{Code, Problem};
 
-/// The last segments that are verbs, and not the end of a key, when their slash is a literal one.
+/// A last segment with one of these names is a verb and not the end of a key, if a literal slash precedes it.
 const VERBS: [&str; 8] = ["acquire", "renew", "release", "revoke", "fence", "limit", "events", "history"];
 
-/// What a path under `/v1/locks/` names.
+/// A path under `/v1/locks/`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LockPath<'a> {
     /// `{key}/{verb}`; both still percent-encoded.
@@ -30,7 +30,7 @@ impl<'a> LockPath<'a> {
 /// The address of a percent-encoded key.
 ///
 /// # Errors
-/// `invalid-key`, saying which rule it breaks.
+/// `invalid-key`, with the rule that the key breaks.
 pub fn address(app: &App, encoded: &str) -> Result<Address, Problem> {
     let text = percent_decode_str(encoded).decode_utf8();
     let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;

@@ -1,4 +1,4 @@
-//! Queries: parameters by name, unknown ones refused.
+//! Query parameters. Unknown ones are refused.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -14,14 +14,14 @@ pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     Query::try_from_uri(uri).map(|Query(query)| query).map_err(|error| bad_query(&error.body_text()))
 }
 
-/// How many entries one page has at most.
+/// Most entries of one page.
 ///
 /// # Errors
-/// `invalid-request` when it is none or too many.
-pub fn page_limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
-    let limit = asked.unwrap_or(default);
+/// `invalid-request` when `requested` is 0 or above `max`.
+pub fn page_limit(requested: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let limit = requested.unwrap_or(default);
     if limit == 0 || limit > max {
-        return Err(Problem::field("limit", format!("must be 1 to {max}")));
+        return Err(Problem::field("limit", format!("must be from 1 to {max}")));
     }
     Ok(limit)
 }
@@ -29,7 +29,7 @@ pub fn page_limit(asked: Option<usize>, default: usize, max: usize) -> Result<us
 /// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.
 fn bad_query(text: &str) -> Problem {
     let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    let problem = Problem::new(Code::InvalidRequest, format!("The query is not right: {reason}."));
+    let problem = Problem::new(Code::InvalidRequest, format!("The query is not valid: {reason}."));
     let unknown = reason.split("unknown field `").nth(1).and_then(|rest| rest.split('`').next());
     let named = reason.split_once(": ").map(|(field, _)| field);
     match unknown.or(named) {

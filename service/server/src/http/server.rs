@@ -1,8 +1,7 @@
-//! The accept loop: what axum's own `serve` leaves out. Time-outs for headers, a bound on connections, an id for every
+//! The accept loop, with what axum's own `serve` lacks: a time-out for headers, a limit of connections, an id for every
 //! request, panics as problems, and a shutdown that ends.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,24 +23,23 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::metrics::{Answers, Verb};
-use super::problem::{Code, Problem};
+use super::problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_BYTES: usize = 128;
-/// Longest request line and headers together.
+/// Longest request line and headers, together.
 const HEADER_BYTES_MAX: usize = 16 * 1_024;
-/// Pause after an accept that failed for want of something: file descriptors, most likely.
+/// Pause after a failed accept: most likely the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
     pub connections_max: usize,
-    /// Longest time for a request's headers to arrive, counted from the answer before it: it also ends idle
-    /// connections.
+    /// Longest time for a request's headers to arrive, counted from the previous answer: it also closes idle connections.
     pub header_timeout: Duration,
     /// Longest time for running requests to end at a shutdown.
     pub drain_timeout: Duration,
-    /// Log every request, not only those that went wrong.
+    /// Log every request, not only failed ones.
     pub access_log: bool,
 }
 
@@ -54,13 +52,13 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(limits.connections_max));
+    let permits = Arc::new(Semaphore::new(limits.connections_max));
     let ids = Arc::new(RequestIds::new());
     loop {
-        // With all places taken, new connections stand in the operating system's queue.
-        let place = tokio::select! {
+        // At the limit, new connections wait in the operating system's queue.
+        let permit = tokio::select! {
             () = stop.cancelled() => break,
-            place = Arc::clone(&places).acquire_owned() => place,
+            permit = Arc::clone(&permits).acquire_owned() => permit,
         };
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -77,14 +75,14 @@ pub async fn serve(
         let connection =
             graceful.watch(connection(stream, router.clone(), Arc::clone(&answers), Arc::clone(&ids), &limits));
         tokio::spawn(async move {
-            // Clients go away all the time: an error here is theirs.
+            // An error here means that the client has gone, which is normal.
             let _ = connection.await;
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
     if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
-        tracing::warn!("some requests had not ended when the time to drain was up");
+        tracing::warn!("some requests were still running when --drain-timeout-ms had passed");
     }
 }
 
@@ -116,16 +114,16 @@ struct Answering {
 async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let id = with.ids.of(&request);
     let started = Instant::now();
-    // Nobody caches the answer to a POST.
+    // Caches do not keep answers to a POST.
     let is_read = request.method() != Method::POST;
     let verb = Verb::of(request.method(), request.uri().path());
     let logged = Logged::new(&request, with.access_log);
-    // A panic poisons nothing here: handlers share only channels and clocks.
+    // A panic leaves nothing inconsistent: handlers share only channels and clocks.
     let answered = AssertUnwindSafe(with.router.clone().oneshot(request)).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
-        Err(_) => Problem::new(Code::InternalError, "This request hit a defect.").into_response(),
+        Err(_) => Problem::defect().into_response(),
     };
     with.answers.count(verb, response.status());
     logged.write(&id, &response, started);
@@ -138,7 +136,7 @@ async fn answer(with: Arc<Answering>, request: Request<Incoming>) -> Result<Resp
     Ok(response)
 }
 
-/// What the log says of a request; nothing is kept when nothing will be said.
+/// A request's log entry. Method and path are copied only if the entry can be written.
 struct Logged {
     request: Option<(Method, Uri)>,
     access_log: bool,
@@ -166,7 +164,7 @@ impl Logged {
     }
 }
 
-/// Ids of requests: the caller's own if it sent one, else one that no other request of any process has.
+/// Ids of requests: the client's own if it sent one, else an id that no other request of any process has.
 struct RequestIds {
     process: u64,
     next: AtomicU64,
@@ -188,12 +186,4 @@ impl RequestIds {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         HeaderValue::try_from(format!("{:016x}-{number:x}", self.process)).unwrap_or(HeaderValue::from_static("-"))
     }
-}
-
-/// Binds, with a message that says which address.
-///
-/// # Errors
-/// When the address is taken or not this machine's.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| anyhow::anyhow!("cannot listen on {address}: {error}"))
 }

@@ -1,8 +1,8 @@
 //! A small stack of idle connections.
 //!
-//! sqlx's pool pings the server each time a connection comes back, which doubles the round trips of a commit, and a
-//! future that is dropped half-way returns its connection there with the work still under way. Here a connection goes
-//! back only when its user says that it is done; in every other case it is closed.
+//! sqlx's pool pings the server whenever a connection is returned, which doubles the round trips of a commit. And a future
+//! that is dropped half-way returns its connection to that pool with the work still under way. Here a connection is returned
+//! only when its user says that it is done; otherwise it is closed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,22 +29,21 @@ where
         Self { options, idle, permits: Arc::new(Semaphore::new(max)) }
     }
 
-    /// Lends an idle connection, or opens one; waits while all are lent.
+    /// Checks out an idle connection, or opens one; waits while all are checked out.
     ///
     /// # Errors
     /// When a connection cannot be opened.
-    pub(super) async fn lend(&self) -> Result<Loan<C>, sqlx::Error> {
+    pub(super) async fn check_out(&self) -> Result<PooledConnection<C>, sqlx::Error> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let idle = stack(&self.idle).pop();
-        let is_new = idle.is_none();
         let connection = match idle {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        Ok(Loan { connection: Some(connection), is_new, home: Arc::clone(&self.idle), _permit: permit })
+        Ok(PooledConnection { connection: Some(connection), home: Arc::clone(&self.idle), _permit: permit })
     }
 
-    /// Closes the idle connections: when one of them turns out to be dead, all may be.
+    /// Closes the idle connections, because if one of them is dead, all may be.
     pub(super) fn forget_idle(&self) {
         stack(&self.idle).clear();
     }
@@ -54,30 +53,24 @@ fn stack<C>(idle: &Idle<C>) -> MutexGuard<'_, Vec<C>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection for one use. Dropped without [`Loan::done`], it is closed.
-pub(super) struct Loan<C> {
+/// A connection for one use. If it is dropped without [`PooledConnection::put_back`], it is closed.
+pub(super) struct PooledConnection<C> {
     connection: Option<C>,
-    is_new: bool,
     home: Idle<C>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl<C> Loan<C> {
-    /// Whether it has been opened for this loan: nobody has used it before.
-    pub(super) fn is_new(&self) -> bool {
-        self.is_new
-    }
-
-    /// Gives the connection back: nothing is under way on it any more.
-    pub(super) fn done(mut self) {
+impl<C> PooledConnection<C> {
+    /// Returns the connection. No work may be under way on it.
+    pub(super) fn put_back(mut self) {
         if let Some(connection) = self.connection.take() {
             stack(&self.home).push(connection);
         }
     }
 }
 
-/// A connection that was not given back failed or was abandoned, and those that lie idle may be as dead.
-impl<C> Drop for Loan<C> {
+/// A connection that was not returned has failed or was abandoned, and the idle ones may be dead too.
+impl<C> Drop for PooledConnection<C> {
     fn drop(&mut self) {
         if self.connection.is_some() {
             stack(&self.home).clear();
@@ -85,16 +78,16 @@ impl<C> Drop for Loan<C> {
     }
 }
 
-impl<C> Deref for Loan<C> {
+impl<C> Deref for PooledConnection<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.connection.as_ref().expect("a loan has its connection until it is done")
+        self.connection.as_ref().expect("a pooled connection is there until it is returned")
     }
 }
 
-impl<C> DerefMut for Loan<C> {
+impl<C> DerefMut for PooledConnection<C> {
     fn deref_mut(&mut self) -> &mut C {
-        self.connection.as_mut().expect("a loan has its connection until it is done")
+        self.connection.as_mut().expect("a pooled connection is there until it is returned")
     }
 }

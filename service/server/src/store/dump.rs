@@ -1,30 +1,55 @@
-//! Walks over all states of a store, page by page, to copy them into another.
+//! Reads all states of a store, page by page, to copy them to another store.
 
-use latchgate_core::{Address, App, Key};
+use latchgate_core::lock::LockState;
+use latchgate_core::{Address, App, Key, Timestamp};
 
-use super::{StoreError, Stored};
+use super::StoreError;
 
-/// One page of a dump, and where the next begins; `None` at the end.
-pub type DumpPage = (Vec<(Address, Stored)>, Option<String>);
+/// A state on its way from one engine to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopiedState {
+    pub address: Address,
+    pub state: LockState,
+    /// As in [`super::Change`].
+    pub notice_at: Option<Timestamp>,
+    pub keep_until: Timestamp,
+}
 
-/// A page of a walk along the addresses: where it is full, there may be more.
-pub(super) fn page_of(states: Vec<(Address, Stored)>, limit: usize) -> DumpPage {
+impl CopiedState {
+    /// The same state for a store whose clock is `by_ms` ahead.
+    #[must_use]
+    pub fn moved(self, by_ms: i64) -> Self {
+        let moved = |at: Timestamp| Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
+        Self {
+            state: self.state.carried(by_ms, &LockState::default()),
+            notice_at: self.notice_at.map(moved),
+            keep_until: moved(self.keep_until),
+            address: self.address,
+        }
+    }
+}
+
+/// One page of a dump, and the position at which the next begins; `None` at the end.
+pub type DumpPage = (Vec<CopiedState>, Option<String>);
+
+/// A page of a walk along the addresses. If it is full, there may be another.
+pub(super) fn page_of(states: Vec<CopiedState>, limit: usize) -> DumpPage {
     let last = states.last().filter(|_| states.len() >= limit);
-    let next = last.map(|(address, _)| place_after(address));
+    let next = last.map(|copied| position_after(&copied.address));
     (states, next)
 }
 
-/// Where the page after this address begins. As JSON: any character that could stand between the two may be in a name.
-pub(super) fn place_after(address: &Address) -> String {
+/// The position of the page after this address. It is JSON, because names may have any separator in them.
+pub(super) fn position_after(address: &Address) -> String {
     serde_json::json!([address.app, address.key]).to_string()
 }
 
-/// After which address a page begins.
-pub(super) fn read_place(from: Option<&str>) -> Result<Option<Address>, StoreError> {
-    let read = |text| serde_json::from_str::<(App, Key)>(text).map_err(|_| no_place());
+/// The address after which a page begins.
+pub(super) fn read_position(from: Option<&str>) -> Result<Option<Address>, StoreError> {
+    let read = |text| serde_json::from_str::<(App, Key)>(text).map_err(|_| no_position());
     Ok(from.map(read).transpose()?.map(|(app, key)| Address { app, key }))
 }
 
-pub(super) fn no_place() -> StoreError {
+pub(super) fn no_position() -> StoreError {
     StoreError::Unavailable("no page of a dump of this store begins there".to_owned())
 }

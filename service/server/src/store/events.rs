@@ -1,4 +1,4 @@
-//! Events as stores keep them and show them.
+//! Events as stores keep and return them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A place in a store's events, in the order of their commits. Its text is opaque to clients, and good for one store.
+/// A position in a store's events, in the order of their commits. Its text is opaque to clients and valid for one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventCursor {
-    /// Where a store is one of several engines at a time: which of them, in time. 0 for the first, and where there is one.
+    /// Counts the engines that a pair has used, one after the other: 0 for the first, and without a pair.
     era: u64,
-    /// Orders commits, where several write at once; else 0.
+    /// Orders commits in a store with several writers at once; otherwise 0.
     pub(super) commit: u64,
-    /// Orders the events of a commit, or all.
+    /// Orders the events of one commit, or, if `commit` is 0, all events.
     pub(super) number: u64,
 }
 
@@ -33,16 +33,16 @@ impl EventCursor {
         Self { era: 0, commit, number }
     }
 
-    pub(super) const fn era(self) -> u64 {
+    pub(crate) const fn era(self) -> u64 {
         self.era
     }
 
-    pub(super) const fn of_era(self, era: u64) -> Self {
+    pub(crate) const fn of_era(self, era: u64) -> Self {
         Self { era, ..self }
     }
 }
 
-/// SQL's integers have a sign.
+/// The largest number in SQL, whose integers are signed.
 const NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
 
 impl fmt::Display for EventCursor {
@@ -54,7 +54,7 @@ impl fmt::Display for EventCursor {
     }
 }
 
-/// Why a text is no cursor: no store has written it.
+/// The text is not a cursor that a store has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be the id of an event")]
 pub struct InvalidEventCursor;
@@ -74,20 +74,20 @@ impl FromStr for EventCursor {
     }
 }
 
-/// An event as it is kept.
+/// An event in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedEvent {
-    /// Where a reader goes on that has seen this one.
+    /// The position after this event.
     pub cursor: EventCursor,
     pub address: Address,
     pub event: Event,
 }
 
-/// Which of an app's events are wanted.
+/// Which of an app's events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
     Key(&'a Key),
-    /// Of the keys that begin with it.
+    /// The events of all keys that begin with this prefix.
     Prefix(&'a str),
 }
 
@@ -111,12 +111,12 @@ impl Scope<'_> {
     }
 }
 
-/// Up to where a trim goes: the last of those oldest events that are all older than `bound`.
+/// The last of the leading events that are older than `bound`: a trim deletes up to it.
 pub(super) fn end_of_older(oldest: &[(EventCursor, Timestamp)], bound: Timestamp) -> Option<EventCursor> {
     oldest.iter().take_while(|(_, at)| *at < bound).last().map(|(cursor, _)| *cursor)
 }
 
-/// What the SQL stores keep of an event besides its key, kind and time: JSON, without what is absent.
+/// The part of an event that stores keep as JSON, beside its key, kind and time. Absent fields are left out.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Body {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_back_from_its_text_and_other_texts_are_none() {
+    fn a_cursor_is_read_back_from_its_text_and_other_texts_are_refused() {
         for cursor in
             [EventCursor::START, EventCursor::new(7_512, 90), EventCursor::new(7, 9).of_era(3), EventCursor::END]
         {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_holds_nothing_that_is_absent() {
+    fn a_body_leaves_out_absent_fields() {
         let event = Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1));
         assert_eq!(body_of(&event).unwrap(), "{}");
     }

@@ -3,9 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod boards;
 mod contention;
-mod living;
+mod fencing;
 mod outages;
 mod table;
 mod verbs;

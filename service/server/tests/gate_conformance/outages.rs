@@ -3,26 +3,28 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use latchgate::runtime::gate::{Bounds, Gate};
+use latchgate::gate::apply::{Bounds, Gate};
 use latchgate::store::StoreError;
+use latchgate::store::engine_record::EngineState;
 use latchgate::store::gate::GateStore;
-use latchgate::store::gate::postgres::PostgresGateStore;
-use latchgate::store::gate::redis::{RedisGateConfig, RedisGateStore};
 use latchgate::store::postgres::PostgresStore;
+use latchgate::store::postgres::gate::PostgresGateStore;
+use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use latchgate_core::App;
 use latchgate_core::gate::{Command, Outcome, Report, Stamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;
 
-use crate::world::{Operation, open_sqlite, post, postgres_config, redis_config};
+use crate::world::{EPOCH, FENCE, Operation, open_sqlite, post, postgres_config, redis_config, turn};
 
 /// A caller that hangs does so for longer. How much sooner an answer comes is not a matter for a test on a busy machine.
 const BOUND: Duration = Duration::from_secs(20);
 const CALL_MAX: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(30);
 
-fn gate_on(store: impl GateStore) -> Gate {
+async fn gate_on(store: impl GateStore) -> Gate {
+    turn(&store, EngineState::Active, EPOCH).await;
     Gate::new(Arc::new(store), Bounds::default())
 }
 
@@ -32,7 +34,7 @@ fn operation(number: u32) -> Operation {
 
 async fn pre(gate: &Gate, operation: &Operation) -> Result<Outcome, StoreError> {
     let asked = Instant::now();
-    let told = gate.apply(&operation.address, &Command::Pre(operation.claim())).await;
+    let told = gate.apply(FENCE, &operation.address, &Command::Pre(operation.claim())).await;
     assert!(asked.elapsed() < BOUND, "it took {:?}", asked.elapsed());
     told.map(|told| told.outcome)
 }
@@ -46,7 +48,7 @@ struct Outage {
 
 impl Outage {
     async fn before(store: impl GateStore) -> Self {
-        let (gate, running) = (gate_on(store), operation(0));
+        let (gate, running) = (gate_on(store).await, operation(0));
         let Ok(Outcome::Go(go)) = pre(&gate, &running).await else { panic!("no go") };
         Self { gate, running, stamp: go.stamp }
     }
@@ -65,7 +67,7 @@ impl Outage {
         let told = pre(&self.gate, &self.running).await;
         assert!(matches!(told, Ok(Outcome::InProgress { .. })), "{told:?}");
         let done = Command::Post(post(self.stamp, Report::Success));
-        let told = self.gate.apply(&self.running.address, &done).await.unwrap().outcome;
+        let told = self.gate.apply(FENCE, &self.running.address, &done).await.unwrap().outcome;
         assert!(matches!(told, Outcome::Posted(_)), "{told:?}");
     }
 }
@@ -141,13 +143,14 @@ async fn a_redis_cluster_is_refused() {
 #[tokio::test]
 async fn a_redis_that_lost_its_scripts_is_given_them_again() {
     let redis = Redis::start().await;
-    let gate = gate_on(on_redis(&redis).await);
+    let gate = gate_on(on_redis(&redis).await).await;
     for number in 0..2 {
         let operation = operation(number);
         let Ok(Outcome::Go(go)) = pre(&gate, &operation).await else { panic!("no go") };
         let flushed = std::process::Command::new("redis-cli").args(["-u", &redis.url(), "script", "flush"]).output();
         assert!(flushed.unwrap().status.success());
-        let done = gate.apply(&operation.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap();
+        let done =
+            gate.apply(FENCE, &operation.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap();
         assert!(matches!(done.outcome, Outcome::Posted(_)));
     }
 }
@@ -157,11 +160,11 @@ async fn an_sqlite_file_keeps_its_records_when_it_is_opened_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gate.db");
     let operation = operation(0);
-    let first = gate_on(open_sqlite(&path).await);
+    let first = gate_on(open_sqlite(&path).await).await;
     let Ok(Outcome::Go(go)) = pre(&first, &operation).await else { panic!("no go") };
     drop(first);
-    let second = gate_on(open_sqlite(&path).await);
+    let second = gate_on(open_sqlite(&path).await).await;
     assert!(matches!(pre(&second, &operation).await, Ok(Outcome::InProgress { .. })));
-    let done = second.apply(&operation.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap();
+    let done = second.apply(FENCE, &operation.address, &Command::Post(post(go.stamp, Report::Success))).await.unwrap();
     assert!(matches!(done.outcome, Outcome::Posted(_)));
 }

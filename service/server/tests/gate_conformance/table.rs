@@ -3,7 +3,7 @@
 use latchgate_core::gate::{AttemptId, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State};
 
 use crate::on_every_store;
-use crate::world::{LEASE_MS, World, post};
+use crate::world::{FENCE, LEASE_MS, World, post};
 
 on_every_store! {
     the_first_goes_and_the_second_is_told_that_it_runs,
@@ -168,7 +168,8 @@ async fn what_ended_is_forgotten_and_what_runs_only_by_force(world: World) {
 
 async fn what_counts_as_forgotten_is_not_shown(world: World) {
     let operation = world.operation();
-    let shown = async || world.gates[1].get(&operation.address).await.unwrap().answer.map(|record| record.state());
+    let shown =
+        async || world.gates[1].get(FENCE, &operation.address).await.unwrap().answer.map(|record| record.state());
     assert_eq!(shown().await, None);
     let go = world.go(0, &operation).await;
     assert_eq!(shown().await, Some(State::Started));

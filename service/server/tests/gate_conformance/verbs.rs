@@ -9,7 +9,7 @@ use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::on_every_store;
-use crate::world::{HOUR_MS, Operation, World};
+use crate::world::{FENCE, HOUR_MS, Operation, World};
 
 on_every_store! {
     an_id_is_claimed_once_and_a_second_claim_is_shown_the_first,
@@ -27,13 +27,13 @@ on_every_store! {
 }
 
 async fn load(world: &World, operation: &Operation) -> Option<Stored> {
-    world.stores[1].load(&operation.address).await.unwrap().answer
+    world.stores[1].load(FENCE, &operation.address).await.unwrap().answer
 }
 
 async fn replace(world: &World, operation: &Operation, seen: &Stored, record: Option<&OperationRecord>) -> Replaced {
     loop {
         let change = Change { expected: seen.version, record, wakes: false };
-        let replaced = world.store().replace(world.now().await, &operation.address, change).await.unwrap();
+        let replaced = world.store().replace(FENCE, world.now().await, &operation.address, change).await.unwrap();
         if replaced.answer != Replaced::ClockOff {
             return replaced.answer;
         }
@@ -45,7 +45,7 @@ async fn an_id_is_claimed_once_and_a_second_claim_is_shown_the_first(world: Worl
     let now = world.now().await;
     let (first, second) = (operation.started(now, |_| {}), operation.started(now, |_| {}));
     world.put(&operation, &first).await;
-    let shown = world.stores[1].claim(world.now().await, &operation.address, &second).await.unwrap().answer;
+    let shown = world.stores[1].claim(FENCE, world.now().await, &operation.address, &second).await.unwrap().answer;
     let Claimed::Exists(shown) = shown else { panic!("{shown:?}") };
     assert_eq!(shown.record, first);
     assert_eq!(load(&world, &operation).await, Some(*shown));
@@ -111,13 +111,14 @@ async fn a_clock_that_is_off_writes_nothing(world: World) {
     let seen = load(&world, &claimed).await.unwrap();
     let (ahead, behind) = (now.plus_ms(HOUR_MS), Timestamp::from_ms(now.as_ms() - HOUR_MS));
     for wrong in [ahead, behind] {
-        let claim = world.store().claim(wrong, &unclaimed.address, &unclaimed.started(wrong, |_| {})).await.unwrap();
+        let claim =
+            world.store().claim(FENCE, wrong, &unclaimed.address, &unclaimed.started(wrong, |_| {})).await.unwrap();
         assert_eq!(claim.answer, Claimed::ClockOff);
         assert!(claim.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
         assert_eq!(load(&world, &unclaimed).await, None);
         for record in [Some(&seen.record), None] {
             let change = Change { expected: seen.version, record, wakes: false };
-            let replaced = world.store().replace(wrong, &claimed.address, change).await.unwrap();
+            let replaced = world.store().replace(FENCE, wrong, &claimed.address, change).await.unwrap();
             assert_eq!(replaced.answer, Replaced::ClockOff);
             assert!(replaced.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
             assert_eq!(load(&world, &claimed).await.as_ref(), Some(&seen));

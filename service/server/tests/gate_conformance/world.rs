@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::runtime::gate::{Bounds, Gate, fresh_stamp};
-use latchgate::store::gate::memory::MemoryGateStore;
-use latchgate::store::gate::postgres::PostgresGateStore;
-use latchgate::store::gate::redis::{RedisGateConfig, RedisGateStore};
-use latchgate::store::gate::sqlite::SqliteGateStore;
-use latchgate::store::gate::{Claimed, GateStore};
+use latchgate::gate::apply::{Bounds, Gate, fresh_stamp};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate::store::gate::{Claimed, Fence, GateStore};
+use latchgate::store::memory::gate::MemoryGateStore;
+use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
+use latchgate::store::sqlite::gate::SqliteGateStore;
 use latchgate_core::gate::{
-    Canonical, Claim, Command, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
-    Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Shelf, Stamp, step,
+    Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
+    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Shelf, Stamp, step,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -33,8 +34,19 @@ pub struct World {
     _directory: Option<tempfile::TempDir>,
 }
 
+/// In which the stores are active.
+pub const EPOCH: Epoch = Epoch::from_number(1_000);
+pub const FENCE: Fence = Fence::Active(EPOCH);
+
+/// Changes the engine record.
+pub async fn turn(store: &dyn GateStore, state: EngineState, epoch: Epoch) {
+    let read = store.read_record().await.unwrap();
+    assert!(store.write_record(&read, &EngineRecord::new(state, epoch, &[])).await.unwrap());
+}
+
 impl World {
-    fn on(stores: [Arc<dyn GateStore>; 2]) -> Self {
+    async fn on(stores: [Arc<dyn GateStore>; 2]) -> Self {
+        turn(&*stores[0], EngineState::Active, EPOCH).await;
         // What is promised of a store that answers slowly is tested elsewhere.
         let bounds = Bounds { call_max: PATIENCE, command_max: PATIENCE };
         let gates = [Gate::new(Arc::clone(&stores[0]), bounds), Gate::new(Arc::clone(&stores[1]), bounds)];
@@ -43,26 +55,26 @@ impl World {
 
     pub async fn memory() -> Self {
         let store = MemoryGateStore::default();
-        Self::on([Arc::new(store.clone()), Arc::new(store)])
+        Self::on([Arc::new(store.clone()), Arc::new(store)]).await
     }
 
     pub async fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store: Arc<dyn GateStore> = Arc::new(open_sqlite(&directory.path().join("gate.db")).await);
-        Self { _directory: Some(directory), ..Self::on([Arc::clone(&store), store]) }
+        Self { _directory: Some(directory), ..Self::on([Arc::clone(&store), store]).await }
     }
 
     pub async fn postgres() -> Self {
         let config = postgres_config(latchgate_testkit::postgres::shared_database().await, PATIENCE);
         PostgresStore::migrate(&config).await.unwrap();
         let open = async || Arc::new(PostgresGateStore::open(&config).await.unwrap());
-        Self::on([open().await, open().await])
+        Self::on([open().await, open().await]).await
     }
 
     pub async fn redis() -> Self {
         let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
         let open = async || Arc::new(RedisGateStore::open(&config).await.unwrap());
-        Self { expires_by_itself: true, ..Self::on([open().await, open().await]) }
+        Self { expires_by_itself: true, ..Self::on([open().await, open().await]).await }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -85,7 +97,7 @@ impl World {
     /// Puts a record there, as it is.
     pub async fn put(&self, operation: &Operation, record: &OperationRecord) {
         loop {
-            let claimed = self.store().claim(self.now().await, &operation.address, record).await.unwrap();
+            let claimed = self.store().claim(Fence::None, self.now().await, &operation.address, record).await.unwrap();
             match claimed.answer {
                 Claimed::Claimed => return,
                 // The machine is busy: it took too long from the reading of the clock to the claim.
@@ -104,7 +116,7 @@ impl World {
     }
 
     pub async fn tell(&self, node: usize, operation: &Operation, command: &Command) -> Outcome {
-        self.gates[node].apply(&operation.address, command).await.unwrap().outcome
+        self.gates[node].apply(FENCE, &operation.address, command).await.unwrap().outcome
     }
 
     pub async fn pre(&self, node: usize, operation: &Operation) -> Outcome {
@@ -164,6 +176,7 @@ impl Operation {
             durability: Durability::Fast,
             shelf: Shelf::Primary,
             waits_until: None,
+            hold_off: HoldOff::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Nothing that a client sends is a 500, and each mistake has a clear code.
+//! No request of a client causes a 500, and each mistake has a clear code.
 
 use latchgate_testkit::node::Node;
 use reqwest::{Client, Method};
@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{acquire, embedded, get, granted, look, post, release, renew, send};
+use crate::client::{acquire, embedded, get, granted, inspect, post, release, renew, send};
 
 #[tokio::test]
 async fn keys_that_break_a_rule_are_refused() {
@@ -37,7 +37,7 @@ async fn slashes_colons_spaces_and_emoji_make_keys() {
         assert_eq!(grant.body["key"], key);
         assert_eq!(release(&node, sent, &grant.text("lease_id")).await.status, 200, "{key}");
     }
-    assert_eq!(look(&node, "a%2Fb").await["token"], look(&node, "a/b").await["token"]);
+    assert_eq!(inspect(&node, "a%2Fb").await["token"], inspect(&node, "a/b").await["token"]);
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn fields_out_of_range_are_named() {
         answer.assert_problem(400, "invalid-request");
         assert_eq!(answer.body["field"], field, "{value}: {}", answer.body);
     }
-    assert_eq!(look(&node, "k").await["held"], false);
+    assert_eq!(inspect(&node, "k").await["held"], false);
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn a_body_of_a_megabyte_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_measured_as_it_comes() {
+async fn a_body_without_a_length_is_limited_as_it_arrives() {
     let node = embedded().await;
     let mut stream = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
     let head = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -119,7 +119,7 @@ async fn a_body_without_a_length_is_measured_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_lease_id_of_another_key_is_lost_here() {
+async fn a_lease_id_of_another_key_is_lost() {
     let node = embedded().await;
     let grant = granted(&node, "a", json!({})).await;
     let lease_id = grant.text("lease_id");
@@ -164,7 +164,7 @@ async fn paths_and_methods_that_do_not_exist_are_problems_too() {
 }
 
 #[tokio::test]
-async fn queries_that_are_wrong_name_their_parameter() {
+async fn wrong_query_parameters_are_named() {
     let node = embedded().await;
     for (query, field) in [
         ("limit=0", "limit"),
@@ -190,13 +190,13 @@ async fn headers_and_bodies_that_never_end_are_cut_off() {
     read_to_end(slow_head).await;
     let answer = read_to_end(slow_body).await;
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("body-timeout"), "{answer}");
-    assert_eq!(look(&node, "k").await["held"], false);
+    assert_eq!(inspect(&node, "k").await["held"], false);
 }
 
-/// Everything until the server closes the connection.
+/// Reads until the server closes the connection.
 async fn read_to_end(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A reset after the answer is as good as an end.
+    // The server may also reset the connection after the answer.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }

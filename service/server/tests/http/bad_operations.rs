@@ -1,4 +1,4 @@
-//! What the gate refuses, and that it names the culprit.
+//! Requests that the gate refuses: the answer names the wrong field.
 
 use reqwest::{Client, Method};
 use serde_json::json;
@@ -34,14 +34,14 @@ async fn fields_of_a_pre_that_are_wrong_are_named() {
         ("lease", json!(1_000)),
         ("stamp", json!("p0")),
     ] {
-        let mut ask = json!({ "operation": "charge", "contents": 1 });
-        ask[field] = value.clone();
-        let answer = pre(&node, ask).await;
+        let mut request = json!({ "operation": "charge", "contents": 1 });
+        request[field] = value.clone();
+        let answer = pre(&node, request).await;
         answer.assert_problem(400, "invalid-request");
         assert_eq!(answer.body["field"], field, "{value}: {}", answer.body);
     }
-    for (ask, field) in [(json!({ "contents": 1 }), "operation"), (json!({ "operation": "charge" }), "contents")] {
-        let answer = pre(&node, ask).await;
+    for (request, field) in [(json!({ "contents": 1 }), "operation"), (json!({ "operation": "charge" }), "contents")] {
+        let answer = pre(&node, request).await;
         answer.assert_problem(400, "invalid-request");
         assert_eq!(answer.body["field"], field);
     }
@@ -163,7 +163,7 @@ async fn items_of_a_batch_that_are_wrong_are_named() {
 }
 
 #[tokio::test]
-async fn queries_that_are_wrong_name_their_parameter() {
+async fn wrong_query_parameters_are_named() {
     let node = embedded().await;
     for (query, field) in [
         ("limit=0", "limit"),

@@ -1,10 +1,10 @@
-//! The same of modes, tickets, multilocks and interventions: each mistake is named.
+//! Wrong modes, terms, multilocks and interventions: the answer names the wrong field.
 
 use latchgate_testkit::node::Node;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{acquire, ask, embedded, granted, look, many, verb};
+use crate::client::{acquire, embedded, granted, inspect, many, request, verb};
 
 /// Fails unless the answer is a 400 that names the field.
 fn assert_names(answer: &crate::client::Answer, field: &str) {
@@ -45,7 +45,7 @@ async fn terms_that_are_wrong_or_contradict_each_other_are_named() {
     ] {
         assert_names(&acquire(&node, "k", body).await, field);
     }
-    let lock = look(&node, "k").await;
+    let lock = inspect(&node, "k").await;
     assert_eq!((&lock["held"], &lock["token"], lock.get("limit")), (&json!(false), &json!(0), None));
 }
 
@@ -83,7 +83,7 @@ async fn interventions_that_are_wrong_are_named() {
         ("limit", json!({ "limit": "x" })),
         ("limits", json!({ "limit": 1, "limits": 1 })),
     ] {
-        assert_names(&ask(&node, Method::PUT, "/v1/locks/k/limit", body).await, field);
+        assert_names(&request(&node, Method::PUT, "/v1/locks/k/limit", body).await, field);
     }
     for (field, body) in [
         ("token", json!({})),
@@ -96,14 +96,14 @@ async fn interventions_that_are_wrong_are_named() {
     }
     for (field, query) in [("reason", format!("reason={long}")), ("by", "by=".to_owned()), ("why", "why=x".to_owned())]
     {
-        assert_names(&ask(&node, Method::DELETE, &format!("/v1/locks/k?{query}"), json!({})).await, field);
+        assert_names(&request(&node, Method::DELETE, &format!("/v1/locks/k?{query}"), json!({})).await, field);
     }
-    let lock = look(&node, "k").await;
+    let lock = inspect(&node, "k").await;
     assert!(lock["held"] == true && lock["holders"][0].get("revocation").is_none(), "{lock}");
     for path in ["/v1/locks/%00/limit", "/v1/locks//limit"] {
-        ask(&node, Method::PUT, path, json!({ "limit": 1 })).await.assert_problem(400, "invalid-key");
+        request(&node, Method::PUT, path, json!({ "limit": 1 })).await.assert_problem(400, "invalid-key");
     }
-    ask(&node, Method::DELETE, "/v1/locks/%FF", json!({})).await.assert_problem(400, "invalid-key");
+    request(&node, Method::DELETE, "/v1/locks/%FF", json!({})).await.assert_problem(400, "invalid-key");
 }
 
 fn locks(count: usize) -> Value {
@@ -166,8 +166,8 @@ async fn multilocks_that_are_wrong_are_named() {
             assert_eq!(answer.body["index"], index, "{}", answer.body);
         }
     }
-    assert_eq!(look(&node, "a").await["token"], 0);
-    // As many as there may be.
+    assert_eq!(inspect(&node, "a").await["token"], 0);
+    // 64 keys are the maximum.
     assert_eq!(many(&node, "acquire", json!({ "locks": locks(64) })).await.status, 200);
 }
 
@@ -187,12 +187,12 @@ async fn verbs_with_the_wrong_method_name_the_right_one() {
         (Method::PUT, "/v1/multilocks/renew", "POST"),
         (Method::DELETE, "/v1/multilocks/release", "POST"),
     ] {
-        let answer = ask(&node, method.clone(), path, json!({})).await;
+        let answer = request(&node, method.clone(), path, json!({})).await;
         answer.assert_problem(405, "method-not-allowed");
         let allowed = answer.headers["allow"].to_str().unwrap();
         assert!(allowed.contains(allow), "{method} {path}: {allowed}");
     }
     for path in ["/v1/multilocks", "/v1/multilocks/revoke", "/v1/locks/k/revok", "/v1/multilocks/acquire/k"] {
-        ask(&node, Method::POST, path, json!({})).await.assert_problem(404, "not-found");
+        request(&node, Method::POST, path, json!({})).await.assert_problem(404, "not-found");
     }
 }

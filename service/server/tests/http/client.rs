@@ -1,16 +1,16 @@
-//! A thin client, and nodes in one line.
+//! A thin client, and short functions to start nodes.
 
 use std::time::Duration;
 
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::until;
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 pub const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
 
-/// A node on an SQLite file of its own.
+/// A node with its own SQLite file.
 pub async fn embedded() -> Node {
     Node::start(BIN, &[]).await
 }
@@ -45,7 +45,7 @@ impl Answer {
         self.body["token"].as_u64().unwrap_or_else(|| panic!("no token in {}", self.body))
     }
 
-    /// Fails unless the answer is this problem, whole.
+    /// Fails unless the answer is this problem, with all fields.
     pub fn assert_problem(&self, status: u16, code: &str) {
         assert_eq!((self.status.as_u16(), self.code()), (status, code), "{}", self.body);
         assert_eq!(self.headers["content-type"], "application/problem+json");
@@ -67,7 +67,7 @@ pub async fn try_send(request: reqwest::RequestBuilder) -> reqwest::Result<Answe
     Ok(Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) })
 }
 
-/// Posts a body as curl -d does: under a form's content type.
+/// Posts a body as `curl -d` does: with the content type of a form.
 pub async fn post(url: String, body: impl Into<reqwest::Body>) -> Answer {
     send(Client::new().post(url).header("content-type", "application/x-www-form-urlencoded").body(body)).await
 }
@@ -95,24 +95,31 @@ pub async fn release(node: &Node, key: &str, lease_id: &str) -> Answer {
     post(format!("{}/v1/locks/{key}/release", node.base_url()), json!({ "lease_id": lease_id }).to_string()).await
 }
 
-pub async fn look(node: &Node, key: &str) -> Value {
+pub async fn inspect(node: &Node, key: &str) -> Value {
     get(node, &format!("/v1/locks/{key}")).await.body
 }
 
-/// Any method and path.
-pub async fn ask(node: &Node, method: Method, path: &str, body: Value) -> Answer {
+/// Runs a command of the binary until it ends.
+pub async fn latchgate(args: &[&str]) -> std::process::Output {
+    let mut command = tokio::process::Command::from(latchgate_testkit::node::command(BIN));
+    let output = command.args(args).kill_on_drop(true).output();
+    tokio::time::timeout(Duration::from_secs(30), output).await.expect("the command hangs").unwrap()
+}
+
+/// Sends a request with any method and path.
+pub async fn request(node: &Node, method: Method, path: &str, body: Value) -> Answer {
     let url = format!("{}{path}", node.base_url());
     send(Client::new().request(method, url).body(body.to_string())).await
 }
 
 /// `renew`, `revoke`, `fence` and so on.
 pub async fn verb(node: &Node, key: &str, verb: &str, body: Value) -> Answer {
-    ask(node, Method::POST, &format!("/v1/locks/{key}/{verb}"), body).await
+    request(node, Method::POST, &format!("/v1/locks/{key}/{verb}"), body).await
 }
 
 /// `acquire`, `renew` or `release` of many keys.
 pub async fn many(node: &Node, verb: &str, body: Value) -> Answer {
-    ask(node, Method::POST, &format!("/v1/multilocks/{verb}"), body).await
+    request(node, Method::POST, &format!("/v1/multilocks/{verb}"), body).await
 }
 
 /// Sends an acquire that will wait.
@@ -122,13 +129,12 @@ pub fn waiting(node: &Node, key: &str, body: Value) -> tokio::task::JoinHandle<A
 }
 
 pub async fn until_waiting(node: &Node, key: &str, waiters: u64) {
-    let are_waiting = || async { look(node, key).await["waiters"] == waiters };
-    assert!(eventually(Duration::from_secs(30), are_waiting).await, "{}", look(node, key).await);
+    until(format!("{waiters} waiters for {key}"), || async { inspect(node, key).await["waiters"] == waiters }).await;
 }
 
-/// Who holds a key, in the order of the grants.
+/// The owners of a key's leases, in the order of the grants.
 pub async fn owners(node: &Node, key: &str) -> Vec<String> {
-    let lock = look(node, key).await;
+    let lock = inspect(node, key).await;
     lock["holders"].as_array().unwrap().iter().map(|holder| holder["owner"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -136,7 +142,7 @@ pub async fn pre(node: &Node, body: Value) -> Answer {
     post(format!("{}/v1/operations/pre", node.base_url()), body.to_string()).await
 }
 
-/// Fails unless the operation may go, as a new attempt.
+/// Fails unless the answer allows a new attempt.
 pub async fn begun(node: &Node, body: Value) -> Answer {
     let answer = pre(node, body).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -155,7 +161,7 @@ pub async fn beat(node: &Node, go: &Answer, mut body: Value) -> Answer {
     post(format!("{}/v1/operations/{}/heartbeat", node.base_url(), go.text("id")), body.to_string()).await
 }
 
-pub async fn look_at(node: &Node, id: &str) -> Answer {
+pub async fn inspect_operation(node: &Node, id: &str) -> Answer {
     get(node, &format!("/v1/operations/{id}")).await
 }
 

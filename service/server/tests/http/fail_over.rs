@@ -16,19 +16,19 @@ use tokio::task::JoinSet;
 use crate::client::{BIN, acquire, granted, post, release, renew, try_send};
 
 const LONG: Duration = Duration::from_secs(30);
-/// Longer than a fail-over takes on a busy machine: leases must live through it.
+/// Longer than a fail-over on a busy machine, so that leases survive it.
 const TTL_MS_MAX: u64 = 15_000;
 
-/// A primary with a standby, and what nodes reach the primary through.
+/// A primary with a standby, and the proxies between them and the nodes.
 struct World {
     primary: Postgres,
     standby: Postgres,
-    /// Between the nodes and the primary.
+    /// The proxy between the nodes and the primary.
     front: Proxy,
-    /// Between the primary and the standby.
+    /// The proxy between the primary and the standby.
     stream: Proxy,
     database: String,
-    /// Between the nodes and `front`, if there is one; its connections outlive the primary.
+    /// A PgBouncer between the nodes and `front`. Its connections outlive the primary.
     pgbouncer: Option<PgBouncer>,
 }
 
@@ -56,7 +56,7 @@ impl World {
         Node::start(BIN, &[&["--locks", &proxied, "--locks-direct", &self.database], args].concat()).await
     }
 
-    /// Returns when the standby was told to take over.
+    /// Kills the primary and promotes the standby. Returns the time just before the promotion.
     async fn fail_over(&mut self) -> Instant {
         self.primary.kill9();
         let promoted = Instant::now();
@@ -70,20 +70,20 @@ impl World {
 async fn make_synchronous(primary: &Postgres, names: &str) {
     primary.query("postgres", &format!("alter system set synchronous_standby_names = '{names}'")).await;
     primary.query("postgres", "select pg_reload_conf()").await;
-    let asks = "select current_setting('synchronous_standby_names')";
-    assert!(eventually(LONG, || async { primary.query("postgres", asks).await == names }).await);
+    let query = "select current_setting('synchronous_standby_names')";
+    assert!(eventually(LONG, || async { primary.query("postgres", query).await == names }).await);
 }
 
 /// A grant that reached its client.
 struct Seen {
     worker: usize,
-    asked: Instant,
+    sent: Instant,
     answered: Instant,
     lease_id: String,
     token: u64,
 }
 
-/// Clients that acquire, each a key of its own, until they are stopped; with `keeps` each time another key.
+/// Clients that acquire locks until they are stopped: each always its own key, or with `keeps` another key each time.
 struct Load {
     workers: JoinSet<Vec<Seen>>,
     stop: Arc<AtomicBool>,
@@ -115,11 +115,11 @@ async fn work(worker: usize, url: String, keeps: bool, stop: Arc<AtomicBool>) ->
     let mut seen = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let lock = format!("{url}/v1/locks/{}", key(worker, seen.len(), keeps));
-        let asked = Instant::now();
-        let ask = json!({ "wait_ms": 200 }).to_string();
-        let Ok(answer) = try_send(client.post(format!("{lock}/acquire")).body(ask)).await else { continue };
+        let sent = Instant::now();
+        let request = json!({ "wait_ms": 200 }).to_string();
+        let Ok(answer) = try_send(client.post(format!("{lock}/acquire")).body(request)).await else { continue };
         if answer.status != 200 {
-            // A store that is down is answered at once.
+            // While the store is down, a node answers at once.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         }
@@ -128,18 +128,18 @@ async fn work(worker: usize, url: String, keeps: bool, stop: Arc<AtomicBool>) ->
             let body = json!({ "lease_id": lease_id }).to_string();
             let _ = try_send(client.post(format!("{lock}/release")).body(body)).await;
         }
-        seen.push(Seen { worker, asked, answered: Instant::now(), lease_id, token: answer.token() });
+        seen.push(Seen { worker, sent, answered: Instant::now(), lease_id, token: answer.token() });
     }
     seen
 }
 
 #[tokio::test]
-async fn after_an_asynchronous_standby_took_over_nothing_new_is_granted_while_a_lost_lease_may_live() {
+async fn after_an_asynchronous_standby_takes_over_nothing_is_granted_while_a_lost_lease_may_live() {
     nothing_new_is_granted_while_a_lost_lease_may_live(World::start().await).await;
 }
 
 #[tokio::test]
-async fn the_same_behind_a_pgbouncer_whose_connections_outlive_the_primary() {
+async fn behind_a_pgbouncer_nothing_is_granted_after_a_fail_over_while_a_lost_lease_may_live() {
     let mut world = World::start().await;
     world.pgbouncer = Some(PgBouncer::start(world.front.port()).await);
     nothing_new_is_granted_while_a_lost_lease_may_live(world).await;
@@ -157,14 +157,14 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
     assert_eq!(renew(&other, "kept", &kept.text("lease_id")).await.status, 200);
     let promoted = world.fail_over().await;
 
-    // What the standby has goes on, and what it has not is told lost, by either node.
+    // Both nodes renew the leases that the standby has, and report the other leases as lost.
     let goes_on = || async { renew(&one, "kept", &kept.text("lease_id")).await.status == 200 };
     assert!(eventually(LONG, goes_on).await, "{}", one.log());
     let is_told = || async { renew(&other, "lost", &lost.text("lease_id")).await.code() == "lease-lost" };
     assert!(eventually(LONG, is_told).await, "{}", other.log());
     for node in [&one, &other] {
-        for ask in [json!({}), json!({ "barge": true }), json!({ "owner": "a" })] {
-            acquire(node, "lost", ask).await.assert_problem(423, "lock-delayed");
+        for request in [json!({}), json!({ "barge": true }), json!({ "owner": "a" })] {
+            acquire(node, "lost", request).await.assert_problem(423, "lock-delayed");
         }
         assert!(node.log().contains("HOLD-OFF"), "{}", node.log());
     }
@@ -177,7 +177,7 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
     assert_eq!(release(&one, "lost", &next.text("lease_id")).await.status, 200);
 
     let seen = load.stop().await;
-    let (before, after): (Vec<_>, Vec<_>) = seen.iter().partition(|grant| grant.asked < promoted);
+    let (before, after): (Vec<_>, Vec<_>) = seen.iter().partition(|grant| grant.sent < promoted);
     assert!(before.len() > 8 && after.len() > 8, "{} grants before, {} after", before.len(), after.len());
     for grant in &after {
         assert!(grant.answered >= promoted + longest, "granted {:?} after", grant.answered - promoted);
@@ -189,17 +189,17 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
 }
 
 #[tokio::test]
-async fn a_synchronous_standby_that_took_over_has_every_acknowledged_lease_and_grants_go_on() {
+async fn a_synchronous_standby_that_takes_over_has_every_acknowledged_lease_and_grants_continue() {
     let mut world = World::start().await;
     let trusting = ["--trust-promotion", "--ttl-ms-default", "600000"];
     let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
     make_synchronous(&world.primary, "*").await;
-    let asks = "select count(*) from pg_stat_replication where sync_state = 'sync'";
-    assert!(eventually(LONG, || async { world.primary.query("postgres", asks).await == "1" }).await);
+    let query = "select count(*) from pg_stat_replication where sync_state = 'sync'";
+    assert!(eventually(LONG, || async { world.primary.query("postgres", query).await == "1" }).await);
 
     let load = Load::start(&[&one, &other], true);
-    let asks = "select count(*) > 80 from locks";
-    assert!(eventually(LONG, || async { world.primary.query(name_of(&world.database), asks).await == "t" }).await);
+    let query = "select count(*) > 80 from latchgate.locks";
+    assert!(eventually(LONG, || async { world.primary.query(name_of(&world.database), query).await == "t" }).await);
     let promoted = world.fail_over().await;
     let is_granted = || async { acquire(&other, "new", json!({ "lease_id": "mine" })).await.status == 200 };
     assert!(eventually(LONG, is_granted).await, "{}", other.log());
@@ -218,12 +218,12 @@ async fn a_synchronous_standby_that_took_over_has_every_acknowledged_lease_and_g
 }
 
 #[tokio::test]
-async fn while_the_synchronous_standby_is_away_nothing_is_acknowledged_and_then_all_goes_on() {
+async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() {
     let primary = Postgres::start().await;
     let database = primary.create_database().await;
     let node = Node::start(BIN, &["--locks", &database]).await;
     granted(&node, "before", json!({})).await;
-    make_synchronous(&primary, "nobody").await;
+    make_synchronous(&primary, "absent").await;
     let refused = acquire(&node, "k", json!({ "lease_id": "mine" })).await;
     refused.assert_problem(503, "outcome-unknown");
     let waiting = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep'";

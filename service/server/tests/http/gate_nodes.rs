@@ -31,7 +31,7 @@ async fn on_redis(redis: &Redis, database: &str) -> Node {
 }
 
 #[tokio::test]
-async fn of_many_pres_of_one_content_over_two_nodes_exactly_one_may_go() {
+async fn exactly_one_of_many_pres_of_one_content_over_two_nodes_may_go() {
     let redis = Redis::start().await;
     let (first, second) = (shared_database().await, shared_database().await);
     let on_redis = (on_redis(&redis, &first).await, on_redis(&redis, &first).await);
@@ -57,17 +57,17 @@ async fn after_kill_9_the_same_attempt_gets_its_stamp_from_another_node() {
     let redis = Redis::start().await;
     let database = shared_database().await;
     let (mut one, other) = (on_redis(&redis, &database).await, on_redis(&redis, &database).await);
-    let ask = json!({ "operation": "charge", "contents": "order 7", "attempt_id": "mine" });
-    let go = pre(&one, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "order 7", "attempt_id": "mine" });
+    let go = pre(&one, request.clone()).await;
     assert_eq!(go.status, 201, "{}", go.body);
     one.kill9();
-    let again = pre(&other, ask).await;
+    let again = pre(&other, request).await;
     assert_eq!((again.status.as_u16(), again.text("stamp")), (200, go.text("stamp")));
     assert_eq!(report(&other, &go, "success").await.status, 200);
 }
 
 #[tokio::test]
-async fn closed_lets_nobody_go_while_redis_is_down() {
+async fn closed_refuses_every_pre_while_redis_is_down() {
     let mut redis = Redis::start().await;
     let node = on_redis(&redis, &shared_database().await).await;
     let go = pre(&node, json!({ "operation": "charge", "contents": 1 })).await;
@@ -84,20 +84,20 @@ async fn closed_lets_nobody_go_while_redis_is_down() {
 }
 
 #[tokio::test]
-async fn fallback_grants_each_id_once_marks_it_and_carries_it_back() {
+async fn fallback_grants_each_id_once_marks_it_and_copies_it_to_the_primary() {
     let mut redis = Redis::start().await;
     let database = shared_database().await;
     let (one, other) = (on_redis(&redis, &database).await, on_redis(&redis, &database).await);
     redis.kill9();
-    let ask = |order: u32| json!({ "operation": "charge", "contents": order, "on_outage": "fallback" });
+    let request = |order: u32| json!({ "operation": "charge", "contents": order, "on_outage": "fallback" });
     let mut goes = Vec::new();
     for order in 0..6 {
-        let go = pre(&one, ask(order)).await;
+        let go = pre(&one, request(order)).await;
         assert_eq!((go.status.as_u16(), &go.body["degraded"]), (201, &json!(true)), "{}", go.body);
-        pre(&other, ask(order)).await.assert_problem(409, "operation-in-progress");
+        pre(&other, request(order)).await.assert_problem(409, "operation-in-progress");
         goes.push(go);
     }
-    // Half of them end during the outage, half after it.
+    // Half of the operations end during the outage, half after it.
     for go in &goes[..3] {
         assert_eq!(report(&other, go, "success").await.status, 200);
     }
@@ -108,29 +108,30 @@ async fn fallback_grants_each_id_once_marks_it_and_carries_it_back() {
     };
     assert!(eventually(LONG, is_back).await);
     for order in 0..3 {
-        pre(&other, ask(order)).await.assert_problem(409, "operation-duplicate");
+        pre(&other, request(order)).await.assert_problem(409, "operation-duplicate");
     }
     for (order, go) in (3..).zip(&goes[3..]) {
-        pre(&one, ask(order)).await.assert_problem(409, "operation-in-progress");
+        pre(&one, request(order)).await.assert_problem(409, "operation-in-progress");
         assert_eq!(report(&one, go, "success").await.status, 200);
-        pre(&other, ask(order)).await.assert_problem(409, "operation-duplicate");
+        pre(&other, request(order)).await.assert_problem(409, "operation-duplicate");
     }
     let suspects = get(&one, "/v1/operations?suspect=true").await.body;
     assert_eq!(suspects["operations"], json!([]));
 }
 
 #[tokio::test]
-async fn who_waits_in_the_fallback_store_waits_on_in_the_primary_when_it_is_back() {
+async fn a_waiter_in_the_fallback_store_continues_in_the_primary_when_it_returns() {
     let mut redis = Redis::start().await;
     let node = on_redis(&redis, &shared_database().await).await;
     redis.kill9();
-    let ask = json!({ "operation": "charge", "contents": "waited for", "on_outage": "fallback", "wait_ms": 30_000 });
-    let go = pre(&node, ask.clone()).await;
+    let request =
+        json!({ "operation": "charge", "contents": "waited for", "on_outage": "fallback", "wait_ms": 30_000 });
+    let go = pre(&node, request.clone()).await;
     assert_eq!((go.status.as_u16(), &go.body["degraded"]), (201, &json!(true)), "{}", go.body);
-    let waiting = tokio::spawn(pre_at(&node, ask));
+    let waiting = tokio::spawn(pre_at(&node, request));
     redis.start_again().await;
     let closed = json!({ "operation": "charge", "contents": "waited for", "checked": 1 });
-    // The primary is asked, and has the record, as soon as it is back.
+    // As soon as the primary is back, it is used again and has the record.
     let is_back = || async { pre(&node, closed.clone()).await.code() == "contents-mismatch" };
     assert!(eventually(LONG, is_back).await);
     assert_eq!(report(&node, &go, "failure").await.status, 200);
@@ -145,11 +146,11 @@ async fn who_waits_in_the_fallback_store_waits_on_in_the_primary_when_it_is_back
 async fn two_successes_for_one_id_are_suspected_of_a_double_run() {
     let mut redis = Redis::start().await;
     let node = on_redis(&redis, &shared_database().await).await;
-    let ask = json!({ "operation": "charge", "contents": "twice", "on_outage": "fallback" });
-    let first = pre(&node, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "twice", "on_outage": "fallback" });
+    let first = pre(&node, request.clone()).await;
     assert_eq!(first.status, 201);
     redis.pause();
-    let second = pre(&node, ask).await;
+    let second = pre(&node, request).await;
     assert_eq!((second.status.as_u16(), &second.body["degraded"]), (201, &json!(true)), "{}", second.body);
     assert_eq!(report(&node, &second, "success").await.status, 200);
     redis.resume();
@@ -160,18 +161,18 @@ async fn two_successes_for_one_id_are_suspected_of_a_double_run() {
 }
 
 #[tokio::test]
-async fn open_goes_unguarded_and_the_run_is_entered_when_its_post_arrives() {
+async fn open_proceeds_unguarded_and_the_run_is_recorded_when_its_post_arrives() {
     let mut redis = Redis::start().await;
     let node = on_redis(&redis, &shared_database().await).await;
     redis.kill9();
-    let ask = json!({ "operation": "charge", "contents": "open", "on_outage": "open" });
-    let go = pre(&node, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "open", "on_outage": "open" });
+    let go = pre(&node, request.clone()).await;
     assert_eq!((go.status.as_u16(), &go.body["guarded"]), (200, &json!(false)), "{}", go.body);
-    let second = pre(&node, ask.clone()).await;
+    let second = pre(&node, request.clone()).await;
     assert_eq!(second.body["guarded"], false);
     redis.start_again().await;
     assert!(eventually(LONG, || async { report(&node, &go, "success").await.status == 200 }).await);
-    assert!(eventually(LONG, || async { pre(&node, ask.clone()).await.code() == "operation-duplicate" }).await);
+    assert!(eventually(LONG, || async { pre(&node, request.clone()).await.code() == "operation-duplicate" }).await);
     report(&node, &second, "success").await.assert_problem(409, "operation-superseded");
     let suspects = get(&node, "/v1/operations?suspect=true").await.body;
     assert_eq!(suspects["operations"].as_array().unwrap().len(), 1, "{suspects}");
@@ -183,17 +184,17 @@ async fn open_goes_unguarded_and_the_run_is_entered_when_its_post_arrives() {
 }
 
 #[tokio::test]
-async fn a_durable_operation_outlives_a_redis_that_forgets_everything() {
+async fn a_durable_operation_survives_an_emptied_redis() {
     let mut redis = Redis::start_with(&[("appendonly", "no")]).await;
     let node = on_redis(&redis, &shared_database().await).await;
-    let ask = json!({ "operation": "charge", "contents": "durable", "durability": "durable" });
-    let go = pre(&node, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "durable", "durability": "durable" });
+    let go = pre(&node, request.clone()).await;
     assert_eq!(go.status, 201, "{}", go.body);
     redis.kill9();
-    // Not even an outage stops it.
+    // A durable operation proceeds also during an outage.
     assert_eq!(report(&node, &go, "success").await.status, 200);
     redis.start_again().await;
-    pre(&node, ask).await.assert_problem(409, "operation-duplicate");
+    pre(&node, request).await.assert_problem(409, "operation-duplicate");
 }
 
 #[tokio::test]
@@ -205,16 +206,16 @@ async fn a_redis_that_evicts_is_refused_unless_allowed() {
     Node::start(BIN, &["--gate", &redis.url(), "--allow-eviction"]).await;
 }
 
-/// Asks both nodes about each operation at once, and reports what may go, until every call has an answer that counts.
+/// Sends a pre of each operation to both nodes at once, reports each run, and repeats calls without a definite answer.
 async fn run_both(one: &Node, other: &Node, orders: std::ops::Range<u32>) -> Vec<u32> {
     let mut runs = JoinSet::new();
     for order in orders.clone() {
         for node in [one, other] {
-            let (base, ask) =
+            let (base, request) =
                 (node.base_url(), json!({ "operation": "load", "contents": order, "on_outage": "fallback" }));
             runs.spawn(async move {
                 loop {
-                    let answer = post(format!("{base}/v1/operations/pre"), ask.to_string()).await;
+                    let answer = post(format!("{base}/v1/operations/pre"), request.to_string()).await;
                     match answer.status.as_u16() {
                         200 | 201 => return (order, Some(answer)),
                         409 => return (order, None),
@@ -253,10 +254,10 @@ async fn under_load_the_fallback_loses_nothing_and_every_double_run_is_counted()
     };
     assert!(eventually(LONG, is_back).await);
     for order in 0..160 {
-        let ask = json!({ "operation": "load", "contents": order });
-        let carried = || async { pre(&one, ask.clone()).await.code() == "operation-duplicate" };
-        assert!(eventually(LONG, carried).await, "{order}: {}", pre(&one, ask.clone()).await.body);
-        let id = pre(&one, ask.clone()).await.text("id");
+        let request = json!({ "operation": "load", "contents": order });
+        let is_copied = || async { pre(&one, request.clone()).await.code() == "operation-duplicate" };
+        assert!(eventually(LONG, is_copied).await, "{order}: {}", pre(&one, request.clone()).await.body);
+        let id = pre(&one, request.clone()).await.text("id");
         let runs = goes.iter().filter(|go| **go == order).count() as u64;
         let counted = get(&one, &format!("/v1/operations/{id}")).await.body["suspected_double_runs"].as_u64();
         assert_eq!(counted.unwrap_or(0), runs - 1, "{order} ran {runs} times");

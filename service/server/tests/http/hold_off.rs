@@ -1,4 +1,4 @@
-//! `latchgate hold-off`: no new grants for a while.
+//! Hold-offs of an operator: no new grants for a while.
 
 use std::time::Duration;
 
@@ -7,29 +7,28 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, shared_database};
 use serde_json::json;
 
-use crate::client::{BIN, acquire, get, granted, look, on_postgres, post, release, renew};
+use crate::client::{acquire, get, granted, latchgate, on_postgres, post, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
 async fn hold_off(database: &str, for_ms: &str) -> String {
-    let args = ["hold-off", "--locks", database, "--for-ms", for_ms];
-    let ended = tokio::process::Command::new(BIN).args(args).output().await.unwrap();
+    let ended = latchgate(&["hold-off", "--locks", database, "--for-ms", for_ms]).await;
     assert!(ended.status.success(), "{ended:?}");
     String::from_utf8_lossy(&ended.stdout).into_owned()
 }
 
 async fn acquire_both(node: &Node) -> crate::client::Answer {
-    let ask = json!({ "locks": [{ "key": "one" }, { "key": "other" }] });
-    post(format!("{}/v1/multilocks/acquire", node.base_url()), ask.to_string()).await
+    let request = json!({ "locks": [{ "key": "one" }, { "key": "other" }] });
+    post(format!("{}/v1/multilocks/acquire", node.base_url()), request.to_string()).await
 }
 
 #[tokio::test]
-async fn it_is_in_force_on_every_node_until_it_is_ended_and_leases_go_on() {
+async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue() {
     let database = shared_database().await;
     let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
     let held = granted(&one, "held", json!({ "owner": "a" })).await;
     let free = granted(&other, "free", json!({})).await;
-    assert!(hold_off(&database, "600000").await.contains("In force on all nodes"));
+    assert!(hold_off(&database, "600000").await.contains("The hold-off is in force"));
     for node in [&one, &other] {
         let refused = acquire(node, "new", json!({})).await;
         refused.assert_problem(423, "lock-delayed");
@@ -44,31 +43,33 @@ async fn it_is_in_force_on_every_node_until_it_is_ended_and_leases_go_on() {
     }
     assert_eq!(renew(&other, "held", &held.text("lease_id")).await.token(), held.token());
     assert_eq!(release(&one, "free", &free.text("lease_id")).await.status, 200);
-    let ask = json!({ "wait_ms": 50_000 }).to_string();
-    let waiting = tokio::spawn(post(format!("{}/v1/locks/free/acquire", one.base_url()), ask));
-    assert!(eventually(LONG, || async { look(&other, "free").await["waiters"] == 1 }).await);
+    let request = json!({ "wait_ms": 50_000 }).to_string();
+    let waiting = tokio::spawn(post(format!("{}/v1/locks/free/acquire", one.base_url()), request));
+    crate::client::until_waiting(&other, "free", 1).await;
 
-    assert!(hold_off(&database, "1").await.contains("no new leases for"), "a shorter one does not shorten it");
-    acquire(&one, "new", json!({})).await.assert_problem(423, "lock-delayed");
+    hold_off(&database, "500000").await;
+    let shortened = acquire(&one, "new", json!({})).await;
+    shortened.assert_problem(423, "lock-delayed");
+    assert!(shortened.body["delay_left_ms"].as_u64().unwrap() <= 500_000, "{}", shortened.body);
 
-    hold_off(&database, "0").await;
+    assert!(hold_off(&database, "0").await.contains("No hold-off is in force"));
     assert!(waiting.await.unwrap().token() > free.token());
     granted(&one, "new", json!({})).await;
     assert_eq!(acquire_both(&other).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_repeated_acquire_gets_its_grant_all_the_same() {
+async fn a_repeated_acquire_gets_its_grant_during_a_hold_off() {
     let database = shared_database().await;
     let node = on_postgres(&database).await;
-    let ask = json!({ "lease_id": "mine", "owner": "a" });
-    let token = granted(&node, "k", ask.clone()).await.token();
+    let request = json!({ "lease_id": "mine", "owner": "a" });
+    let token = granted(&node, "k", request.clone()).await.token();
     hold_off(&database, "600000").await;
-    assert_eq!(granted(&node, "k", ask).await.token(), token);
+    assert_eq!(granted(&node, "k", request).await.token(), token);
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_as_it_was_needs_none() {
+async fn a_server_that_restarts_with_its_data_needs_no_hold_off() {
     let mut postgres = Postgres::start().await;
     let node = on_postgres(&postgres.create_database().await).await;
     granted(&node, "before", json!({})).await;
@@ -80,12 +81,11 @@ async fn a_server_that_comes_back_as_it_was_needs_none() {
 }
 
 #[tokio::test]
-async fn it_is_refused_where_there_is_nothing_to_hold_off() {
+async fn a_hold_off_is_refused_in_a_database_without_a_schema() {
     let refused = async |locks: &str| {
-        let ended = tokio::process::Command::new(BIN).args(["hold-off", "--locks", locks]).output().await.unwrap();
+        let ended = latchgate(&["hold-off", "--locks", locks]).await;
         assert!(!ended.status.success());
         String::from_utf8_lossy(&ended.stderr).into_owned()
     };
-    assert!(refused("sqlite:never.db").await.contains("hold-off is for locks in Postgres"));
     assert!(refused(&shared_database().await).await.contains("no Latchgate schema"));
 }

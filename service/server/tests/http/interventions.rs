@@ -1,4 +1,4 @@
-//! What others than the holder do to a lock.
+//! Interventions of an operator: revoke, force, limits; and the terms of other clients.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::client::{
-    acquire, ask, embedded, granted, look, owners, release, renew, two_nodes, until_waiting, verb, waiting,
+    acquire, embedded, granted, inspect, owners, release, renew, request, two_nodes, until_waiting, verb, waiting,
 };
 
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn a_revoked_holder_reads_so_in_its_renewal_and_loses_the_lock_after_the_grace() {
+async fn a_revoked_holder_sees_that_in_its_renewal_and_loses_the_lock_after_the_grace() {
     let (one, other) = two_nodes().await;
     let grant = granted(&one, "k", json!({ "owner": "me" })).await;
     let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
@@ -38,15 +38,15 @@ async fn a_revoked_holder_reads_so_in_its_renewal_and_loses_the_lock_after_the_g
 }
 
 #[tokio::test]
-async fn revoking_a_free_lock_or_another_token_asks_nobody() {
+async fn revoking_a_free_lock_or_another_token_revokes_no_lease() {
     let node = embedded().await;
-    let nobody = json!({ "key": "k", "leases": 0, "deadline": null });
-    assert_eq!(verb(&node, "k", "revoke", json!({})).await.body, nobody);
+    let nothing = json!({ "key": "k", "leases": 0, "deadline": null });
+    assert_eq!(verb(&node, "k", "revoke", json!({})).await.body, nothing);
     let grant = granted(&node, "k", json!({})).await;
-    assert_eq!(verb(&node, "k", "revoke", json!({ "token": grant.token() + 1 })).await.body, nobody);
+    assert_eq!(verb(&node, "k", "revoke", json!({ "token": grant.token() + 1 })).await.body, nothing);
     assert!(renew(&node, "k", &grant.text("lease_id")).await.body["revocation"].is_null());
-    // No body: whoever holds it has ten seconds.
-    assert_eq!(ask(&node, Method::POST, "/v1/locks/k/revoke", Value::Null).await.status, 400);
+    // Without a body, the holder would have ten seconds of grace.
+    assert_eq!(request(&node, Method::POST, "/v1/locks/k/revoke", Value::Null).await.status, 400);
     let url = format!("{}/v1/locks/k/revoke", node.base_url());
     assert_eq!(crate::client::post(url, "").await.body["leases"], 1);
     let left_ms = &renew(&node, "k", &grant.text("lease_id")).await.body["revocation"]["deadline_ms"];
@@ -54,12 +54,12 @@ async fn revoking_a_free_lock_or_another_token_asks_nobody() {
 }
 
 #[tokio::test]
-async fn a_deleted_lock_goes_to_who_waits_and_its_holder_is_told() {
+async fn a_deleted_lock_goes_to_the_waiter_and_its_holder_loses_the_lease() {
     let (one, other) = two_nodes().await;
     let grant = granted(&one, "k", json!({ "owner": "me" })).await;
     let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
     until_waiting(&other, "k", 1).await;
-    let forced = ask(&other, Method::DELETE, "/v1/locks/k?reason=stuck&by=ops", json!({})).await;
+    let forced = request(&other, Method::DELETE, "/v1/locks/k?reason=stuck&by=ops", json!({})).await;
     assert_eq!((forced.status.as_u16(), &forced.body), (200, &json!({ "key": "k", "ended": 1 })));
     let next = next.await.unwrap();
     assert!(next.token() > grant.token());
@@ -68,13 +68,14 @@ async fn a_deleted_lock_goes_to_who_waits_and_its_holder_is_told() {
     assert_eq!((&lost.body["why"], lost.token()), (&json!("forced"), next.token()));
     assert_eq!(owners(&one, "k").await, ["next"]);
     release(&one, "k", &next.text("lease_id")).await;
-    assert_eq!(ask(&one, Method::DELETE, "/v1/locks/k", json!({})).await.body["ended"], 0);
+    assert_eq!(request(&one, Method::DELETE, "/v1/locks/k", json!({})).await.body["ended"], 0);
 }
 
 #[tokio::test]
 async fn a_limit_is_raised_lowered_and_unset() {
     let (one, other) = two_nodes().await;
-    let put = async |limit: Value| ask(&other, Method::PUT, "/v1/locks/k/limit", json!({ "limit": limit })).await.body;
+    let put =
+        async |limit: Value| request(&other, Method::PUT, "/v1/locks/k/limit", json!({ "limit": limit })).await.body;
     assert_eq!(put(json!(1)).await, json!({ "key": "k", "limit": 1, "permits_held": 0 }));
     let permit = json!({ "mode": "permits", "wait_ms": 50_000 });
     let first = granted(&one, "k", permit.clone()).await;
@@ -83,15 +84,15 @@ async fn a_limit_is_raised_lowered_and_unset() {
     until_waiting(&other, "k", 1).await;
     assert_eq!(put(json!(2)).await, json!({ "key": "k", "limit": 2, "permits_held": 1 }));
     assert_eq!(second.await.unwrap().status, 200);
-    // Nothing is taken from holders.
+    // A lower limit ends no lease.
     assert_eq!(put(json!(1)).await, json!({ "key": "k", "limit": 1, "permits_held": 2 }));
     acquire(&one, "k", json!({ "mode": "permits" })).await.assert_problem(423, "lock-held");
-    let lock = look(&one, "k").await;
+    let lock = inspect(&one, "k").await;
     assert_eq!((&lock["limit"], &lock["permits_held"]), (&json!(1), &json!(2)));
     let mismatch = acquire(&one, "k", json!({ "mode": "permits", "limit": 2 })).await;
     mismatch.assert_problem(409, "limit-mismatch");
     assert_eq!(mismatch.body["limit"], 1);
-    ask(&one, Method::DELETE, "/v1/locks/k", json!({})).await;
+    request(&one, Method::DELETE, "/v1/locks/k", json!({})).await;
     assert_eq!(put(Value::Null).await, json!({ "key": "k", "limit": null, "permits_held": 0 }));
     let unknown = acquire(&one, "k", json!({ "mode": "permits" })).await;
     unknown.assert_problem(409, "limit-mismatch");
@@ -99,7 +100,7 @@ async fn a_limit_is_raised_lowered_and_unset() {
 }
 
 #[tokio::test]
-async fn a_lock_delay_is_told_with_how_long_it_is() {
+async fn a_refusal_during_a_lock_delay_says_how_long_it_lasts() {
     let node = embedded().await;
     granted(&node, "k", json!({ "ttl_ms": 100, "delay_ms": 2_000 })).await;
     let is_delayed = || async { acquire(&node, "k", json!({})).await.code() == "lock-delayed" };
@@ -109,13 +110,13 @@ async fn a_lock_delay_is_told_with_how_long_it_is() {
     let left_ms = refused.body["delay_left_ms"].as_u64().unwrap();
     assert!((1..=2_000).contains(&left_ms));
     assert_eq!(refused.body["retry_after_ms"], left_ms);
-    let lock = look(&node, "k").await;
+    let lock = inspect(&node, "k").await;
     assert_eq!((&lock["held"], &lock["delayed_until"]), (&json!(false), &refused.body["delayed_until"]));
     assert_eq!(granted(&node, "k", json!({ "wait_ms": 20_000 })).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_longest_hold_is_shown_to_others_and_caps_renewals() {
+async fn a_longest_hold_is_shown_and_limits_renewals() {
     let node = embedded().await;
     let grant = granted(&node, "k", json!({ "ttl_ms": 500, "max_hold_ms": 10_000 })).await;
     let renewal = json!({ "lease_id": grant.text("lease_id"), "ttl_ms": 60_000 });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchgate_testkit::eventually;
 use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, look, release, renew};
+use crate::client::{acquire, embedded, get, granted, inspect, release, renew};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
@@ -26,11 +26,11 @@ async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
 #[tokio::test]
 async fn a_repeated_acquire_gets_the_same_grant() {
     let node = embedded().await;
-    let ask = json!({ "lease_id": "mine-1", "owner": "a" });
-    let first = granted(&node, "k", ask.clone()).await;
-    let again = granted(&node, "k", ask).await;
+    let request = json!({ "lease_id": "mine-1", "owner": "a" });
+    let first = granted(&node, "k", request.clone()).await;
+    let again = granted(&node, "k", request).await;
     assert_eq!((first.token(), first.text("expires_at")), (again.token(), again.text("expires_at")));
-    // Without an owner of its own, the lease id alone tells.
+    // A repetition without an owner is recognised by its lease id.
     assert_eq!(granted(&node, "k", json!({ "lease_id": "mine-1" })).await.token(), first.token());
     acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "b" })).await.assert_problem(409, "lease-id-reused");
     release(&node, "k", "mine-1").await;
@@ -65,7 +65,7 @@ async fn a_release_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn a_renewal_counts_the_lease_anew() {
+async fn a_renewal_restarts_the_lease() {
     let node = embedded().await;
     let grant = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
     let longer = crate::client::post(
@@ -107,7 +107,7 @@ async fn a_listing_filters_and_pages() {
 async fn an_expired_lock_looks_free() {
     let node = embedded().await;
     granted(&node, "k", json!({ "ttl_ms": 100 })).await;
-    let is_free = || async { look(&node, "k").await["held"] == false };
+    let is_free = || async { inspect(&node, "k").await["held"] == false };
     assert!(eventually(Duration::from_secs(5), is_free).await);
     assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
 }

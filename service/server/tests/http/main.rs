@@ -1,6 +1,6 @@
-//! Latchgate as its users meet it: real nodes, real stores, over HTTP.
+//! Tests of real nodes on real stores, over HTTP.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod bad_input;
 mod bad_operations;

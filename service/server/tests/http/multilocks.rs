@@ -1,4 +1,4 @@
-//! Many keys as one, over HTTP.
+//! Multilocks over HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, embedded, granted, look, many, release, send, two_nodes, until_waiting, verb};
+use crate::client::{Answer, embedded, granted, inspect, many, release, send, two_nodes, until_waiting, verb};
 
 fn keys(keys: &[&str]) -> Value {
     keys.iter().map(|key| json!({ "key": key })).collect()
@@ -21,17 +21,21 @@ fn keys(keys: &[&str]) -> Value {
 async fn many_locks_are_taken_renewed_and_released_as_one() {
     let node = embedded().await;
     let locks = json!([{ "key": "a" }, { "key": "b/c", "mode": "shared" }, { "key": "d", "mode": "permits", "permits": 2, "limit": 3 }]);
-    let ask = json!({ "locks": locks, "owner": "me", "lease_id": "mine", "ttl_ms": 20_000 });
-    let grant = many(&node, "acquire", ask.clone()).await;
+    let request = json!({ "locks": locks, "owner": "me", "lease_id": "mine", "ttl_ms": 20_000 });
+    let grant = many(&node, "acquire", request.clone()).await;
     assert_eq!(grant.status, 200, "{}", grant.body);
     assert_eq!((grant.text("lease_id"), grant.text("owner")), ("mine".to_owned(), "me".to_owned()));
     let answers = grant.body["locks"].as_array().unwrap();
     assert_eq!((&answers[1]["key"], &answers[1]["mode"]), (&json!("b/c"), &json!("shared")));
     assert_eq!((&answers[2]["permits"], &answers[2]["limit"]), (&json!(2), &json!(3)));
     for (key, answer) in [("a", &answers[0]), ("b%2Fc", &answers[1]), ("d", &answers[2])] {
-        assert_eq!(look(&node, key).await["holders"][0]["token"], answer["token"]);
+        assert_eq!(inspect(&node, key).await["holders"][0]["token"], answer["token"]);
     }
-    assert_eq!(many(&node, "acquire", ask).await.body["locks"], grant.body["locks"], "a repetition has the same");
+    assert_eq!(
+        many(&node, "acquire", request).await.body["locks"],
+        grant.body["locks"],
+        "a repetition gets the same leases"
+    );
 
     let named = json!({ "lease_id": "mine", "keys": ["a", "b/c", "d"] });
     let renewed =
@@ -57,7 +61,7 @@ async fn a_refusal_names_the_key_and_nothing_is_held() {
     let waited = many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "wait_ms": 100 })).await;
     waited.assert_problem(423, "wait-timeout");
     assert!(waited.body["ticket"].is_string() && waited.body["waited_ms"].as_u64() >= Some(100), "{}", waited.body);
-    assert_eq!(look(&node, "a").await["held"], false);
+    assert_eq!(inspect(&node, "a").await["held"], false);
     until_waiting(&node, "b", 0).await;
 }
 
@@ -66,7 +70,7 @@ async fn lost_leases_are_named_and_the_rest_is_released() {
     let node = embedded().await;
     let grant = many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "lease_id": "mine" })).await;
     assert_eq!(grant.status, 200);
-    crate::client::ask(&node, reqwest::Method::DELETE, "/v1/locks/b", json!({})).await;
+    crate::client::request(&node, reqwest::Method::DELETE, "/v1/locks/b", json!({})).await;
     let next = granted(&node, "b", json!({})).await;
     let named = json!({ "lease_id": "mine", "keys": ["a", "b"] });
     for verb in ["renew", "release"] {
@@ -76,35 +80,35 @@ async fn lost_leases_are_named_and_the_rest_is_released() {
         assert_eq!(lost.len(), 1);
         assert_eq!((&lost[0]["key"], &lost[0]["why"]), (&json!("b"), &json!("forced")));
         assert_eq!(lost[0]["token"], next.token());
-        assert_eq!(look(&node, "a").await["held"], verb == "renew", "after {verb}");
+        assert_eq!(inspect(&node, "a").await["held"], verb == "renew", "after {verb}");
     }
 }
 
 #[tokio::test]
-async fn a_renewal_tells_of_a_revocation() {
+async fn a_renewal_shows_a_revocation() {
     let node = embedded().await;
     many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "lease_id": "mine" })).await;
     verb(&node, "b", "revoke", json!({ "reason": "deploy", "grace_ms": 20_000 })).await;
     let renewed = many(&node, "renew", json!({ "lease_id": "mine", "keys": ["a", "b"] })).await;
     assert_eq!(renewed.body["locks"][0]["revocation"], Value::Null);
     assert_eq!(renewed.body["locks"][1]["revocation"]["reason"], "deploy");
-    // What is left is that of the shortest lease.
+    // The remaining time is that of the shortest lease.
     assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 20_000, "{}", renewed.body);
 }
 
 #[tokio::test]
-async fn a_ticket_leads_a_multilock_back_to_its_place() {
+async fn a_ticket_returns_a_multilock_to_its_position() {
     let node = embedded().await;
     let holder = granted(&node, "b", json!({})).await;
-    let ask = json!({ "locks": keys(&["a", "b"]), "owner": "first", "wait_ms": 100 });
-    let ticket = many(&node, "acquire", ask).await.text("ticket");
+    let request = json!({ "locks": keys(&["a", "b"]), "owner": "first", "wait_ms": 100 });
+    let ticket = many(&node, "acquire", request).await.text("ticket");
     let url = format!("{}/v1/multilocks/acquire", node.base_url());
     let mut waiting = Vec::new();
-    for ask in [json!({ "owner": "second" }), json!({ "owner": "first", "ticket": ticket })] {
-        let mut ask = ask;
-        ask["locks"] = keys(&["a", "b"]);
-        ask["wait_ms"] = json!(20_000);
-        let request = Client::new().post(&url).body(ask.to_string());
+    for request in [json!({ "owner": "second" }), json!({ "owner": "first", "ticket": ticket })] {
+        let mut request = request;
+        request["locks"] = keys(&["a", "b"]);
+        request["wait_ms"] = json!(20_000);
+        let request = Client::new().post(&url).body(request.to_string());
         waiting.push(tokio::spawn(send(request)));
         until_waiting(&node, "b", waiting.len() as u64).await;
     }
@@ -117,11 +121,11 @@ async fn a_ticket_leads_a_multilock_back_to_its_place() {
 }
 
 const KEYS: usize = 64;
-/// Each takes all keys so many times, while single keys are taken all the time.
+/// How many times each multilock client takes all keys, while other clients take single keys.
 const ROUNDS: usize = 4;
 const SINGLES: u64 = 4;
 
-/// What each key protects, and what goes on.
+/// The resource behind each key, and the nodes.
 struct Contention {
     urls: [String; 2],
     client: Client,
@@ -141,7 +145,7 @@ impl Contention {
         })
     }
 
-    /// At any of the nodes.
+    /// Posts to a random node.
     async fn post(&self, random: &mut StdRng, path: &str, body: Value) -> Answer {
         let url = format!("{}{path}", self.urls[random.random_range(0..2)]);
         let answer = send(self.client.post(url).body(body.to_string())).await;
@@ -182,7 +186,7 @@ impl Contention {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn multilocks_of_64_keys_get_their_turn_among_those_who_take_one() {
+async fn multilocks_of_64_keys_are_granted_among_requests_for_one_key() {
     let (one, other) = two_nodes().await;
     let contention = Contention::new(&one, &other);
     let mut tasks = Vec::new();
@@ -215,7 +219,7 @@ async fn multilocks_of_64_keys_get_their_turn_among_those_who_take_one() {
         task.await.unwrap();
     }
     for key in 0..KEYS {
-        let lock = look(&one, &key.to_string()).await;
+        let lock = inspect(&one, &key.to_string()).await;
         assert_eq!((&lock["held"], &lock["waiters"]), (&json!(false), &json!(0)), "key {key}");
     }
 }

@@ -1,4 +1,4 @@
-//! Locks in Redis, through its crashes.
+//! Locks in Redis, also through crashes of Redis.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{
-    Answer, BIN, acquire, begun, embedded, get, granted, look, post, pre, release, renew, report, send,
+    Answer, BIN, acquire, begun, embedded, get, granted, inspect, post, pre, release, renew, report, send,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ async fn on(redis: &Redis) -> Node {
     Node::start(BIN, &["--locks", &redis.url()]).await
 }
 
-/// A node on a cluster that other tests use too, with its gate elsewhere.
+/// A node on a cluster that it shares with other tests, with its gate in another store.
 async fn on_cluster() -> Node {
     let prefix = format!("test-{:016x}", rand::random::<u64>());
     Node::start(BIN, &["--locks", &shared_cluster().await, "--locks-prefix", &prefix, "--gate", "sqlite:gate.db"]).await
@@ -40,7 +40,7 @@ async fn is_back(node: &Node) {
 }
 
 #[tokio::test]
-async fn every_grant_and_renewal_says_that_it_may_be_forgotten() {
+async fn every_grant_and_renewal_says_that_it_may_be_lost() {
     let redis = Redis::start().await;
     let node = on(&redis).await;
     let grant = granted(&node, "k", json!({})).await;
@@ -57,17 +57,17 @@ async fn every_grant_and_renewal_says_that_it_may_be_forgotten() {
 }
 
 #[tokio::test]
-async fn who_waits_outlasts_a_kill_9_of_redis_and_everybody_is_served() {
+async fn waiters_survive_a_kill_9_of_redis_and_all_are_granted() {
     const WAITERS: usize = 12;
     let mut redis = Redis::start().await;
     let nodes = [on(&redis).await, on(&redis).await];
     let first = granted(&nodes[0], "k", json!({ "ttl_ms": 600_000 })).await;
     let mut waiting = JoinSet::new();
     for number in 0..WAITERS {
-        let ask = json!({ "owner": number.to_string(), "wait_ms": 50_000, "ttl_ms": 600_000, "lease_id": format!("w{number}") });
-        waiting.spawn(wait_for(&nodes[number % 2], ask));
+        let request = json!({ "owner": number.to_string(), "wait_ms": 50_000, "ttl_ms": 600_000, "lease_id": format!("w{number}") });
+        waiting.spawn(wait_for(&nodes[number % 2], request));
     }
-    let all_wait = || async { look(&nodes[0], "k").await["waiters"] == WAITERS };
+    let all_wait = || async { inspect(&nodes[0], "k").await["waiters"] == WAITERS };
     assert!(eventually(LONG, all_wait).await);
 
     redis.kill9();
@@ -111,13 +111,15 @@ async fn a_redis_that_hangs_is_503_and_not_a_hang() {
     assert!(eventually(LONG, goes_on).await);
 }
 
-/// What a fail-over to an empty replica does, too: the lease is forgotten, and whoever had it can tell by its token.
+/// As after a fail-over to an empty replica: the lease is lost, and its token is stale for the resource.
 #[tokio::test]
-async fn a_redis_that_forgets_everything_forgets_leases_but_no_token_is_given_twice() {
+async fn an_emptied_redis_loses_leases_but_never_repeats_a_token() {
     let redis = Redis::start().await;
-    let (one, other) = (on(&redis).await, on(&redis).await);
+    let url = redis.url();
+    let careless = ["--locks", &url, "--no-hold-off"];
+    let (one, other) = (Node::start(BIN, &careless).await, Node::start(BIN, &careless).await);
     let lost = granted(&one, "k", json!({ "owner": "lost", "ttl_ms": 600_000 })).await;
-    // No connection breaks, and the first node still remembers the state as it was.
+    // No connection breaks, and the first node still has the old state in memory.
     redis.ask(&["flushall"]);
     let next = granted(&other, "k", json!({ "owner": "next", "ttl_ms": 600_000 })).await;
     assert!(next.token() > lost.token());
@@ -151,7 +153,7 @@ async fn in_a_cluster_a_multilock_needs_a_hash_tag() {
     let refused = multilock(&node, "acquire", locks(["accounts/1", "accounts/2"])).await;
     refused.assert_problem(422, "keys-in-different-slots");
     assert_eq!(refused.body["index"], 1);
-    assert_eq!(look(&node, "accounts%2F1").await["held"], false);
+    assert_eq!(inspect(&node, "accounts%2F1").await["held"], false);
 
     let keys = ["accounts/{eu}/1", "accounts/{eu}/2"];
     let taken = multilock(&node, "acquire", locks(keys)).await;
@@ -162,23 +164,23 @@ async fn in_a_cluster_a_multilock_needs_a_hash_tag() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_only_keys_are_watched() {
+async fn in_a_cluster_only_single_keys_can_be_watched() {
     let node = on_cluster().await;
-    get(&node, "/v1/events?prefix=a").await.assert_problem(501, "only-keys-are-watched");
+    get(&node, "/v1/events?prefix=a").await.assert_problem(501, "prefix-watch-unavailable");
     let grant = granted(&node, "k", json!({ "owner": "me" })).await;
     let history = get(&node, "/v1/locks/k/history").await;
     assert_eq!(history.body["events"][0]["token"], grant.token(), "{}", history.body);
 }
 
 #[tokio::test]
-async fn a_cluster_has_no_place_for_the_gate() {
+async fn a_cluster_cannot_store_the_gate() {
     let refused = Node::try_start(BIN, &["--locks", &shared_cluster().await], &[]).await;
     let Err(NotReady { log, .. }) = refused else { panic!("it was accepted") };
     assert!(log.contains("--gate"), "{log}");
 }
 
 #[tokio::test]
-async fn a_redis_that_cannot_be_used_is_said_to_be() {
+async fn a_redis_that_cannot_be_used_is_refused_with_the_reason() {
     let evicting = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
     let nowhere = "redis://:s3cret@127.0.0.1:1".to_owned();
     let tls = "rediss://:s3cret@127.0.0.1:1".to_owned();

@@ -1,4 +1,4 @@
-//! The gate, as its callers meet it: every row of the table.
+//! The gate over HTTP: every row of its table of answers.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, BIN, beat, begun, embedded, forget, get, look_at, post, pre, report, send};
+use crate::client::{Answer, BIN, beat, begun, embedded, forget, get, inspect_operation, post, pre, report, send};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A node that allows leases short enough to see them pass.
+/// A node that allows short leases, so that a test can wait for their end.
 async fn with_short_leases() -> Node {
     Node::start(BIN, &["--operation-lease-ms-min", "1", "--retention-ms-min", "1"]).await
 }
@@ -21,10 +21,10 @@ fn charge(contents: &Value) -> Value {
     json!({ "operation": "charge", "contents": contents })
 }
 
-/// Returns once the lease of the attempt that holds the operation has passed.
+/// Waits until the lease of the attempt has expired.
 async fn lease_passes(node: &Node, go: &Answer) {
     let id = go.text("id");
-    assert!(eventually(LONG, || async { look_at(node, &id).await.body["lease_ms"] == 0 }).await);
+    assert!(eventually(LONG, || async { inspect_operation(node, &id).await.body["lease_ms"] == 0 }).await);
 }
 
 async fn batch(node: &Node, body: Value) -> Answer {
@@ -37,11 +37,11 @@ async fn with_header(node: &Node, header: &str, body: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_first_goes_the_second_is_told_to_wait_and_the_third_gets_the_result() {
+async fn the_first_pre_proceeds_the_second_is_refused_and_the_third_gets_the_result() {
     let node = embedded().await;
-    let ask = charge(&json!({ "order": 42, "amount": "19.90" }));
-    let go = begun(&node, ask.clone()).await;
-    // What `GET /openapi.json` shows as an example.
+    let request = charge(&json!({ "order": 42, "amount": "19.90" }));
+    let go = begun(&node, request.clone()).await;
+    // `GET /openapi.json` shows this answer as an example.
     assert_eq!(go.text("id"), "7d88c00ddeafbae02d6198a43e38f30a");
     assert_eq!((&go.body["attempt"], &go.body["guarded"]), (&json!(1), &json!(true)));
     assert!((59_000..=60_000).contains(&go.body["lease_ms"].as_u64().unwrap()), "{}", go.body);
@@ -50,7 +50,7 @@ async fn the_first_goes_the_second_is_told_to_wait_and_the_third_gets_the_result
         assert!(go.body.get(absent).is_none(), "{}", go.body);
     }
 
-    let busy = pre(&node, ask.clone()).await;
+    let busy = pre(&node, request.clone()).await;
     busy.assert_problem(409, "operation-in-progress");
     assert_eq!((&busy.body["id"], &busy.body["attempt"]), (&go.body["id"], &json!(1)));
     assert!(busy.text("started_at") < busy.text("lease_until"));
@@ -63,7 +63,7 @@ async fn the_first_goes_the_second_is_told_to_wait_and_the_third_gets_the_result
     assert_eq!((done.status.as_u16(), &done.body["outcome"]), (200, &json!("success")));
     assert!(done.body["retention_ms"].as_u64().unwrap() > 86_000_000 && done.body["expires_at"].is_string());
 
-    let duplicate = pre(&node, ask).await;
+    let duplicate = pre(&node, request).await;
     duplicate.assert_problem(409, "operation-duplicate");
     assert_eq!((&duplicate.body["result"], &duplicate.body["attempt"]), (&result, &json!(1)));
     assert_eq!(duplicate.body["expires_at"], done.body["expires_at"]);
@@ -72,18 +72,18 @@ async fn the_first_goes_the_second_is_told_to_wait_and_the_third_gets_the_result
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again_with_the_attempt_id() {
+async fn a_lost_answer_is_repeated_for_the_same_attempt_id() {
     let node = embedded().await;
-    let ask = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
-    let go = begun(&node, ask.clone()).await;
-    let again = pre(&node, ask).await;
+    let request = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
+    let go = begun(&node, request.clone()).await;
+    let again = pre(&node, request).await;
     assert_eq!((again.status.as_u16(), &again.body["stamp"]), (200, &go.body["stamp"]));
     let other = pre(&node, json!({ "operation": "charge", "contents": 1, "attempt_id": "another" })).await;
     other.assert_problem(409, "operation-in-progress");
 }
 
 #[tokio::test]
-async fn a_failure_lets_the_next_one_go_at_once() {
+async fn a_failure_lets_the_next_attempt_proceed_at_once() {
     let node = embedded().await;
     let first = begun(&node, charge(&json!("x"))).await;
     let failed = report(&node, &first, json!({ "outcome": "failure" })).await;
@@ -91,13 +91,13 @@ async fn a_failure_lets_the_next_one_go_at_once() {
     assert!(failed.body.get("expires_at").is_none() && failed.body.get("permanent").is_none(), "{}", failed.body);
     let second = begun(&node, charge(&json!("x"))).await;
     assert_ne!(first.text("stamp"), second.text("stamp"));
-    // The first one's repeated report is still answered as before.
+    // A repeated report of the first attempt still gets the same answer.
     let again = report(&node, &first, json!({ "outcome": "failure" })).await;
     assert_eq!((again.status.as_u16(), &again.body["replayed"]), (200, &json!(true)));
 }
 
 #[tokio::test]
-async fn an_unknown_end_blocks_until_its_attempt_resolves_it() {
+async fn an_unknown_outcome_blocks_until_its_attempt_resolves_it() {
     let node = embedded().await;
     let go = begun(&node, charge(&json!("x"))).await;
     assert_eq!(report(&node, &go, json!({ "outcome": "unknown" })).await.status, 200);
@@ -110,7 +110,7 @@ async fn an_unknown_end_blocks_until_its_attempt_resolves_it() {
 }
 
 #[tokio::test]
-async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted() {
+async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_counted() {
     let node = with_short_leases().await;
     let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
     let second = begun(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
@@ -118,7 +118,7 @@ async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted(
     let late = report(&node, &first, json!({ "outcome": "success", "result": "first" })).await;
     late.assert_problem(409, "operation-superseded");
     assert_eq!((&late.body["suspected_double_runs"], &late.body["attempt"]), (&json!(1), &json!(2)));
-    // Counted once, however often it is said.
+    // A repeated report is counted once.
     let again = report(&node, &first, json!({ "outcome": "success" })).await;
     again.assert_problem(409, "operation-superseded");
     beat(&node, &first, json!({})).await.assert_problem(409, "operation-superseded");
@@ -131,10 +131,10 @@ async fn a_passed_lease_is_re_entered_and_its_first_owners_late_post_is_counted(
 }
 
 #[tokio::test]
-async fn a_passed_lease_that_blocks_lets_nobody_go() {
+async fn an_expired_lease_with_on_expiry_block_refuses_every_attempt() {
     let node = with_short_leases().await;
-    let ask = json!({ "operation": "charge", "contents": "x", "lease_ms": 500, "on_expiry": "block" });
-    let first = begun(&node, ask).await;
+    let request = json!({ "operation": "charge", "contents": "x", "lease_ms": 500, "on_expiry": "block" });
+    let first = begun(&node, request).await;
     let blocked = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     blocked.assert_problem(409, "operation-unknown");
     assert_eq!((&blocked.body["why"], &blocked.body["at"]), (&json!("lease_passed"), &first.body["lease_until"]));
@@ -143,7 +143,7 @@ async fn a_passed_lease_that_blocks_lets_nobody_go() {
 }
 
 #[tokio::test]
-async fn a_late_post_counts_as_long_as_nobody_has_re_entered() {
+async fn a_late_post_counts_unless_another_attempt_has_re_entered() {
     let node = with_short_leases().await;
     let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
     lease_passes(&node, &go).await;
@@ -181,11 +181,11 @@ async fn a_stamp_of_another_operation_proves_nothing() {
             post(url, body.to_string()).await.assert_problem(403, "stamp-mismatch");
         }
     }
-    assert_eq!(look_at(&node, &one.text("id")).await.body["state"], "started");
+    assert_eq!(inspect_operation(&node, &one.text("id")).await.body["state"], "started");
 }
 
 #[tokio::test]
-async fn an_operation_that_nobody_began_is_404() {
+async fn an_operation_that_was_never_begun_is_404() {
     let node = embedded().await;
     let go = begun(&node, charge(&json!("x"))).await;
     for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%FF".to_owned()] {
@@ -196,7 +196,7 @@ async fn an_operation_that_nobody_began_is_404() {
         post(format!("{base}/heartbeat"), json!({ "stamp": stamp }).to_string())
             .await
             .assert_problem(404, "operation-not-found");
-        look_at(&node, &id).await.assert_problem(404, "operation-not-found");
+        inspect_operation(&node, &id).await.assert_problem(404, "operation-not-found");
         forget(&node, &id, "").await.assert_problem(404, "operation-not-found");
     }
 }
@@ -232,7 +232,7 @@ async fn the_idempotency_key_header_stands_in_for_contents() {
     with_header(&node, "8e03-978e", r#"{"operation":"pay"}"#).await.assert_problem(409, "operation-in-progress");
     let as_text = pre(&node, json!({ "operation": "pay", "contents": "8e03-978e" })).await;
     as_text.assert_problem(409, "operation-in-progress");
-    // With both, the contents count, and nobody looks at the header.
+    // If the request has both, the contents count and the header is ignored.
     let both = with_header(&node, "\"8e03", r#"{"operation":"pay","contents":"other"}"#).await;
     assert_eq!(both.status, 201, "{}", both.body);
     for header in ["", "\"\"", "\"open", "\"a\"b"] {
@@ -243,21 +243,21 @@ async fn the_idempotency_key_header_stands_in_for_contents() {
 }
 
 #[tokio::test]
-async fn what_is_checked_must_be_equal() {
+async fn checked_contents_must_be_equal() {
     let node = embedded().await;
-    let ask = |checked: Value| json!({ "operation": "pay", "contents": 1, "checked": checked });
-    let go = begun(&node, ask(json!({ "amount": 5, "to": "a" }))).await;
-    pre(&node, ask(json!({ "to": "a", "amount": 5 }))).await.assert_problem(409, "operation-in-progress");
-    pre(&node, ask(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
+    let request = |checked: Value| json!({ "operation": "pay", "contents": 1, "checked": checked });
+    let go = begun(&node, request(json!({ "amount": 5, "to": "a" }))).await;
+    pre(&node, request(json!({ "to": "a", "amount": 5 }))).await.assert_problem(409, "operation-in-progress");
+    pre(&node, request(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
     report(&node, &go, json!({ "outcome": "success" })).await;
-    pre(&node, ask(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
+    pre(&node, request(json!({ "amount": 6, "to": "a" }))).await.assert_problem(422, "contents-mismatch");
     pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(409, "operation-duplicate");
 }
 
 #[tokio::test]
-async fn a_result_too_large_to_keep_is_dropped_and_said_to_be() {
+async fn a_result_too_large_to_keep_is_dropped_and_the_answer_says_so() {
     let node = embedded().await;
-    // A string's quotes are two of the bytes.
+    // The quotes of the string count as two bytes.
     for (length, is_omitted) in [(65_534, false), (65_535, true), (100_000, true)] {
         let go = begun(&node, charge(&json!(length))).await;
         let result = "r".repeat(length);
@@ -294,12 +294,12 @@ async fn a_success_is_kept_for_its_retention_or_for_ever() {
     assert_eq!(report(&node, &brief, json!({ "outcome": "success", "retention_ms": 50 })).await.status, 200);
     assert!(eventually(LONG, || async { pre(&node, charge(&json!("brief"))).await.status == 201 }).await);
 
-    let ask = json!({ "operation": "charge", "contents": "for ever", "durability": "durable" });
-    let lasting = begun(&node, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "for ever", "durability": "durable" });
+    let lasting = begun(&node, request.clone()).await;
     let done = report(&node, &lasting, json!({ "outcome": "success", "permanent": true })).await;
     assert_eq!((done.status.as_u16(), &done.body["permanent"]), (200, &json!(true)));
     assert!(done.body.get("expires_at").is_none());
-    let duplicate = pre(&node, ask).await;
+    let duplicate = pre(&node, request).await;
     duplicate.assert_problem(409, "operation-duplicate");
     assert_eq!(duplicate.body["permanent"], true);
     assert!(duplicate.body.get("expires_at").is_none() && duplicate.body["result"].is_null());
@@ -312,7 +312,7 @@ async fn heartbeats_renew_the_lease_until_the_end() {
     let longer = beat(&node, &go, json!({ "lease_ms": 60_000 })).await;
     assert_eq!((longer.status.as_u16(), &longer.body["attempt"]), (200, &json!(1)));
     assert!(longer.body["lease_ms"].as_u64().unwrap() > 50_000 && longer.text("lease_until") > go.text("lease_until"));
-    // Never shortened.
+    // A heartbeat never shortens the lease.
     let shorter = beat(&node, &go, json!({})).await;
     assert_eq!(shorter.text("lease_until"), longer.text("lease_until"));
     report(&node, &go, json!({ "outcome": "success" })).await;
@@ -328,11 +328,11 @@ async fn heartbeats_renew_the_lease_until_the_end() {
 }
 
 #[tokio::test]
-async fn a_record_is_shown_without_what_proves_the_attempt() {
+async fn a_record_is_shown_without_the_stamp_and_the_attempt_id() {
     let node = embedded().await;
-    let ask = json!({ "operation": "charge", "contents": "x", "attempt_id": "secret-name", "on_expiry": "block" });
-    let go = begun(&node, ask).await;
-    let shown = look_at(&node, &go.text("id")).await.body;
+    let request = json!({ "operation": "charge", "contents": "x", "attempt_id": "secret-name", "on_expiry": "block" });
+    let go = begun(&node, request).await;
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
     for (field, value) in [
         ("id", &go.body["id"]),
         ("operation", &json!("charge")),
@@ -350,13 +350,13 @@ async fn a_record_is_shown_without_what_proves_the_attempt() {
     let text = shown.to_string();
     assert!(!text.contains("secret-name") && !text.contains(&go.text("stamp")[1..]), "{text}");
     report(&node, &go, json!({ "outcome": "success", "result": [1] })).await;
-    let shown = look_at(&node, &go.text("id")).await.body;
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
     assert_eq!((&shown["state"], &shown["result"]), (&json!("succeeded"), &json!([1])));
     assert!(shown["ended_at"].is_string() && shown["expires_at"].is_string() && shown.get("lease_ms").is_none());
 }
 
 #[tokio::test]
-async fn only_force_forgets_what_may_have_been_done() {
+async fn only_force_deletes_an_operation_that_may_have_been_done() {
     let node = embedded().await;
     let running = begun(&node, charge(&json!("x"))).await;
     let refused = forget(&node, &running.text("id"), "").await;
@@ -365,7 +365,7 @@ async fn only_force_forgets_what_may_have_been_done() {
     let forgotten = forget(&node, &running.text("id"), "?force=true").await;
     assert_eq!((forgotten.status.as_u16(), &forgotten.body["forgotten"]), (200, &json!(true)));
     assert_eq!(forgotten.body["was"], "started");
-    look_at(&node, &running.text("id")).await.assert_problem(404, "operation-not-found");
+    inspect_operation(&node, &running.text("id")).await.assert_problem(404, "operation-not-found");
     let second = begun(&node, charge(&json!("x"))).await;
     report(&node, &running, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
     report(&node, &second, json!({ "outcome": "success" })).await;
@@ -379,7 +379,7 @@ async fn only_force_forgets_what_may_have_been_done() {
 }
 
 #[tokio::test]
-async fn a_wait_for_an_attempt_that_goes_on_ends_with_its_time() {
+async fn a_wait_for_a_running_attempt_times_out() {
     let node = embedded().await;
     begun(&node, charge(&json!("x"))).await;
     let answer = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 150 })).await;
@@ -388,21 +388,21 @@ async fn a_wait_for_an_attempt_that_goes_on_ends_with_its_time() {
 }
 
 #[tokio::test]
-async fn of_those_who_wait_one_goes_after_a_failure_and_all_learn_of_a_success() {
+async fn one_waiter_proceeds_after_a_failure_and_all_get_a_success() {
     const WAITERS: usize = 8;
     let node = embedded().await;
     let first = begun(&node, charge(&json!("x"))).await;
     let mut waiting = JoinSet::new();
     for _ in 0..WAITERS {
         let url = format!("{}/v1/operations/pre", node.base_url());
-        let ask = json!({ "operation": "charge", "contents": "x", "wait_ms": 30_000 }).to_string();
-        waiting.spawn(post(url, ask));
+        let request = json!({ "operation": "charge", "contents": "x", "wait_ms": 30_000 }).to_string();
+        waiting.spawn(post(url, request));
     }
     report(&node, &first, json!({ "outcome": "failure" })).await;
-    // Whether they wait already or come now: the others go on waiting, for this one.
+    // The other waiters, and new ones, wait for this attempt.
     let second = waiting.join_next().await.unwrap().unwrap();
     assert_eq!(second.status, 201, "{}", second.body);
-    assert_eq!(look_at(&node, &second.text("id")).await.body["state"], "started");
+    assert_eq!(inspect_operation(&node, &second.text("id")).await.body["state"], "started");
     report(&node, &second, json!({ "outcome": "success", "result": "once" })).await;
     let mut duplicates = 0;
     while let Some(answer) = waiting.join_next().await {
@@ -415,7 +415,7 @@ async fn of_those_who_wait_one_goes_after_a_failure_and_all_learn_of_a_success()
 }
 
 #[tokio::test]
-async fn of_many_at_once_one_goes() {
+async fn exactly_one_of_many_concurrent_pres_proceeds() {
     let node = embedded().await;
     let url = format!("{}/v1/operations/pre", node.base_url());
     let mut asking = JoinSet::new();
@@ -428,7 +428,7 @@ async fn of_many_at_once_one_goes() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_whole_or_not_at_all() {
+async fn a_batch_proceeds_whole_or_not_at_all() {
     let node = embedded().await;
     let items = |numbers: &[u32]| numbers.iter().map(|number| charge(&json!(number))).collect::<Vec<_>>();
     let went = batch(&node, json!({ "operations": items(&[1, 2]) })).await;
@@ -441,17 +441,17 @@ async fn a_batch_goes_whole_or_not_at_all() {
     let codes: Vec<_> = refused.body["items"].as_array().unwrap().iter().map(|item| &item["code"]).collect();
     assert_eq!(codes, ["operation-not-claimed", "operation-in-progress", "operation-not-claimed"]);
     assert!(!refused.body.to_string().contains("\"stamp\""), "{}", refused.body);
-    // Nothing was claimed.
+    // The refused batch has claimed nothing.
     assert_eq!(batch(&node, json!({ "operations": items(&[3, 4]) })).await.status, 201);
 }
 
 #[tokio::test]
-async fn a_batch_that_may_go_in_part_names_its_grants() {
+async fn a_batch_that_may_proceed_in_part_names_its_grants() {
     let node = embedded().await;
     let done = begun(&node, charge(&json!("done"))).await;
     report(&node, &done, json!({ "outcome": "success", "result": 7 })).await;
-    let ask = json!({ "operations": [charge(&json!("done")), charge(&json!("new"))], "all_or_nothing": false });
-    let refused = batch(&node, ask).await;
+    let request = json!({ "operations": [charge(&json!("done")), charge(&json!("new"))], "all_or_nothing": false });
+    let refused = batch(&node, request).await;
     refused.assert_problem(409, "batch-refused");
     let items = &refused.body["items"];
     assert_eq!((&items[0]["code"], &items[0]["result"]), (&json!("operation-duplicate"), &json!(7)));
@@ -464,11 +464,11 @@ async fn a_batch_that_may_go_in_part_names_its_grants() {
 #[tokio::test]
 async fn a_repeated_batch_gets_its_stamps_again() {
     let node = embedded().await;
-    let ask = json!({ "operations": [
+    let request = json!({ "operations": [
         { "operation": "charge", "contents": 1, "attempt_id": "mine" },
         { "operation": "charge", "contents": 2, "attempt_id": "mine" },
     ] });
-    let (first, again) = (batch(&node, ask.clone()).await, batch(&node, ask).await);
+    let (first, again) = (batch(&node, request.clone()).await, batch(&node, request).await);
     assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200), "{}", again.body);
     for index in 0..2 {
         assert_eq!(first.body["items"][index]["stamp"], again.body["items"][index]["stamp"]);
@@ -476,7 +476,7 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 }
 
 #[tokio::test]
-async fn what_was_claimed_before_a_refused_batch_stays_its_owners() {
+async fn operations_claimed_before_a_refused_batch_keep_their_owners() {
     let node = embedded().await;
     let mine = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
     let go = begun(&node, mine.clone()).await;
@@ -490,7 +490,7 @@ async fn what_was_claimed_before_a_refused_batch_stays_its_owners() {
 }
 
 #[tokio::test]
-async fn a_preview_tells_the_id_and_stores_nothing() {
+async fn a_preview_returns_the_id_and_stores_nothing() {
     let node = embedded().await;
     let url = format!("{}/v1/operations/preview", node.base_url());
     let body = r#"{"operation":"charge","contents":{"order":42,"amount":"19.90"}}"#;
@@ -503,7 +503,7 @@ async fn a_preview_tells_the_id_and_stores_nothing() {
             "canonical": r#"{"amount":"19.90","order":42}"#,
         })
     );
-    look_at(&node, &preview.text("id")).await.assert_problem(404, "operation-not-found");
+    inspect_operation(&node, &preview.text("id")).await.assert_problem(404, "operation-not-found");
     let go = begun(&node, charge(&json!({ "order": 42, "amount": "19.90" }))).await;
     assert_eq!(go.body["id"], preview.body["id"]);
 }
@@ -568,11 +568,11 @@ async fn listed(node: &Node, query: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_claim_survives_kill_9_and_its_attempt_gets_the_same_stamp() {
     let mut node = embedded().await;
-    let ask = json!({ "operation": "charge", "contents": "x", "attempt_id": "mine" });
-    let go = begun(&node, ask.clone()).await;
+    let request = json!({ "operation": "charge", "contents": "x", "attempt_id": "mine" });
+    let go = begun(&node, request.clone()).await;
     node.kill9();
     node.start_again().await;
-    let again = pre(&node, ask).await;
+    let again = pre(&node, request).await;
     assert_eq!((again.status.as_u16(), &again.body["stamp"]), (200, &go.body["stamp"]));
     pre(&node, charge(&json!("x"))).await.assert_problem(409, "operation-in-progress");
     assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);

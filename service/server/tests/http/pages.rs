@@ -1,4 +1,4 @@
-//! What people look at.
+//! Pages for people, and the metrics.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ async fn swagger_ui_comes_from_the_binary_and_names_this_api() {
     assert_eq!(get(&node, "/docs/swagger-ui-bundle.js").await.status, 200);
     let api = get(&node, "/openapi.json").await.body;
     let committed = include_str!("../../../../openapi/openapi.json");
-    assert_eq!(api, serde_json::from_str::<serde_json::Value>(committed).unwrap());
+    let committed: serde_json::Value = serde_json::from_str(committed).unwrap();
+    assert!(api == committed, "openapi/openapi.json does not fit the code: run `make openapi` and commit it");
 }
 
 #[tokio::test]
@@ -42,7 +43,7 @@ async fn every_documented_path_is_served_with_its_method() {
             let method = method.to_uppercase().parse().unwrap();
             let request = Client::new().request(method, url);
             if path.ends_with("/events") {
-                // A stream has no end.
+                // The body of a stream never ends.
                 assert_eq!(request.send().await.unwrap().status(), 200, "{path}");
                 continue;
             }
@@ -61,6 +62,25 @@ async fn a_request_keeps_its_id_or_gets_one() {
     let (first, second) = (send(Client::new().get(&url)).await, send(Client::new().get(&url)).await);
     assert_ne!(first.headers["x-request-id"], second.headers["x-request-id"]);
     assert_eq!(first.headers["x-content-type-options"], "nosniff");
+}
+
+#[tokio::test]
+async fn every_answer_ends_with_a_newline_for_the_next_prompt() {
+    let node = embedded().await;
+    for path in [
+        "/v1/locks/k",
+        "/v1/locks",
+        "/v1/operations",
+        "/nowhere",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/",
+    ] {
+        let text = reqwest::get(format!("{}{path}", node.base_url())).await.unwrap().text().await.unwrap();
+        assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{path}: {text:?}");
+    }
 }
 
 #[tokio::test]

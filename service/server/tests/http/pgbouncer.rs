@@ -1,16 +1,11 @@
-//! Nodes behind PgBouncer in transaction mode, with a direct way to Postgres besides.
+//! Nodes behind PgBouncer in transaction mode, with a direct route to Postgres.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, begun, get, granted, look, post, pre, release, renew, report};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::client::{BIN, acquire, begun, get, granted, post, pre, release, renew, report};
 
 #[tokio::test]
 async fn two_nodes_behind_it_are_one_service() {
@@ -23,9 +18,9 @@ async fn two_nodes_behind_it_are_one_service() {
 
     let grant = granted(&one, "k", json!({ "owner": "a" })).await;
     acquire(&other, "k", json!({})).await.assert_problem(423, "lock-held");
-    let ask = json!({ "owner": "b", "wait_ms": 30_000 }).to_string();
-    let waiting = tokio::spawn(post(format!("{}/v1/locks/k/acquire", one.base_url()), ask));
-    assert!(eventually(LONG, || async { look(&other, "k").await["waiters"] == 1 }).await);
+    let request = json!({ "owner": "b", "wait_ms": 30_000 }).to_string();
+    let waiting = tokio::spawn(post(format!("{}/v1/locks/k/acquire", one.base_url()), request));
+    crate::client::until_waiting(&other, "k", 1).await;
     assert_eq!(renew(&other, "k", &grant.text("lease_id")).await.token(), grant.token());
     assert_eq!(release(&other, "k", &grant.text("lease_id")).await.status, 200);
     assert!(waiting.await.unwrap().token() > grant.token());
@@ -60,8 +55,8 @@ async fn many_clients_on_few_keys_never_find_two_holders() {
         clients.spawn(async move {
             let mut tokens = Vec::new();
             while tokens.len() < 5 {
-                let ask = json!({ "wait_ms": 30_000, "ttl_ms": 60_000 }).to_string();
-                let grant = post(format!("{lock}/acquire"), ask).await;
+                let request = json!({ "wait_ms": 30_000, "ttl_ms": 60_000 }).to_string();
+                let grant = post(format!("{lock}/acquire"), request).await;
                 assert_eq!(grant.status, 200, "{}", grant.body);
                 let body = json!({ "lease_id": grant.text("lease_id") }).to_string();
                 assert_eq!(post(format!("{lock}/release"), body).await.status, 200);
@@ -70,7 +65,7 @@ async fn many_clients_on_few_keys_never_find_two_holders() {
             tokens
         });
     }
-    // A lease that another overlapped could not be released; and no token was granted twice.
+    // If leases had overlapped, a release would have failed. No token was granted twice.
     let mut tokens: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
     tokens.sort_unstable();
     tokens.dedup();

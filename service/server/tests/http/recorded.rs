@@ -1,4 +1,4 @@
-//! Nodes, and clients whose every call is written down: what they saw is judged from the outside.
+//! Clients record every call, and the record is checked afterwards: no lock may have had two holders.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
         clients: 12,
         seconds: 0,
         ttl_ms: 1_000,
-        // Whoever comes next waits for the end of the lease.
+        // The next client waits for the end of the lease.
         abandon_one_in: 20,
         out: dir.path().join("history"),
     };
@@ -51,7 +51,7 @@ async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
     assert!(report.handovers > 100 && report.unknown_outcomes > 0, "{report:?}");
 }
 
-/// Of a history that is still being written.
+/// The complete lines of a history that is still being written.
 fn whole_lines(file: &std::path::Path) -> Vec<Call> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

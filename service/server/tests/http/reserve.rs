@@ -1,4 +1,4 @@
-//! Whoever holds something is served, however much others ask.
+//! Holders can renew and release, however many other requests there are.
 
 use std::time::Duration;
 
@@ -26,21 +26,21 @@ async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
     let single = granted(&node, "mine-3", json!({})).await;
     granted(&node, "stuck", json!({})).await;
 
-    // Somebody has the row for as long as the test takes.
+    // Another session keeps the row locked during the test.
     let mut row = PgConnection::connect(&database).await.unwrap();
     sqlx::query("begin").execute(&mut row).await.unwrap();
-    sqlx::query("select 1 from locks where key = 'stuck' for update").execute(&mut row).await.unwrap();
+    sqlx::query("select 1 from latchgate.locks where key = 'stuck' for update").execute(&mut row).await.unwrap();
     let mut flood = JoinSet::new();
     for number in 0..30 {
         let url = format!("{}/v1/multilocks/acquire", node.base_url());
-        let ask = json!({ "locks": [{ "key": "stuck" }, { "key": format!("free-{number}") }] });
-        flood.spawn(post(url, ask.to_string()));
+        let request = json!({ "locks": [{ "key": "stuck" }, { "key": format!("free-{number}") }] });
+        flood.spawn(post(url, request.to_string()));
     }
     let mut watch = PgConnection::connect(&database).await.unwrap();
     let mut stuck = async || -> i64 {
-        let asks =
+        let query =
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        sqlx::query_scalar(asks).fetch_one(&mut watch).await.unwrap()
+        sqlx::query_scalar(query).fetch_one(&mut watch).await.unwrap()
     };
     let mut tries = 0;
     while stuck().await < 6 {
@@ -63,7 +63,7 @@ async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
 }
 
 #[tokio::test]
-async fn a_server_without_room_for_a_nodes_connections_is_warned_of() {
+async fn a_node_warns_of_a_server_with_too_few_connections() {
     let postgres = Postgres::start_with(&[("max_connections", "30")]).await;
     let node = on_postgres(&postgres.create_database().await).await;
     assert!(node.log().contains("may run out of connections"), "{}", node.log());

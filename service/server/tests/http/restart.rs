@@ -1,4 +1,4 @@
-//! What was acknowledged survives the node.
+//! Acknowledged grants survive the node.
 
 use serde_json::json;
 
@@ -33,9 +33,9 @@ async fn a_waiter_lost_in_a_restart_does_not_block_the_embedded_lock() {
     let mut node = embedded().await;
     let grant = granted(&node, "k", json!({})).await;
     let url = format!("{}/v1/locks/k/acquire", node.base_url());
-    let ask = json!({ "wait_ms": 50_000 }).to_string();
-    let waiting = tokio::spawn(crate::client::try_send(reqwest::Client::new().post(url).body(ask)));
-    let is_queued = || async { crate::client::look(&node, "k").await["waiters"] == 1 };
+    let request = json!({ "wait_ms": 50_000 }).to_string();
+    let waiting = tokio::spawn(crate::client::try_send(reqwest::Client::new().post(url).body(request)));
+    let is_queued = || async { crate::client::inspect(&node, "k").await["waiters"] == 1 };
     assert!(latchgate_testkit::eventually(std::time::Duration::from_secs(20), is_queued).await);
     node.kill9();
     node.start_again().await;

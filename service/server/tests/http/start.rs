@@ -1,12 +1,15 @@
-//! Starting, and refusing to.
+//! The start of a node, and configurations that it refuses.
 
-use std::time::Duration;
+use std::path::Path;
+use std::process::Stdio;
 
-use latchgate_testkit::node::{Node, NotReady};
+use latchgate_testkit::node::{Node, NotReady, command};
 use latchgate_testkit::postgres::{Postgres, shared_database};
 use serde_json::json;
+use sqlx::{Connection, PgConnection, SqliteConnection};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::client::{BIN, embedded, granted};
+use crate::client::{BIN, embedded, granted, latchgate};
 
 async fn refusal(args: &[&str]) -> String {
     match Node::try_start(BIN, args, &[]).await {
@@ -19,7 +22,7 @@ async fn refusal(args: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_postgres_that_may_forget_is_refused_unless_allowed() {
+async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
     for setting in ["fsync", "synchronous_commit"] {
         let postgres = Postgres::start_with(&[(setting, "off")]).await;
         let database = postgres.create_database().await;
@@ -31,17 +34,18 @@ async fn a_postgres_that_may_forget_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn a_postgres_that_does_not_tell_its_timeline_must_be_trusted() {
+async fn a_postgres_without_a_timeline_is_refused_unless_promotions_are_trusted() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let (_, name) = database.rsplit_once('/').unwrap();
-    // As Aurora answers.
-    let mute = "create function pg_current_wal_lsn() returns pg_lsn language plpgsql as $$ begin
-        raise exception 'not supported' using errcode = '0A000'; end $$";
+    assert!(crate::client::latchgate(&["migrate", "--locks", &database]).await.status.success());
+    // Aurora answers like this.
+    let mute =
+        "create or replace function latchgate.timeline_here(is_known boolean) returns text language plpgsql as $$
+        begin if is_known then raise exception 'not supported' using errcode = '0A000'; end if; return ''; end $$";
     postgres.query(name, mute).await;
-    postgres.query(name, &format!("alter database {name} set search_path = public, pg_catalog")).await;
     let log = refusal(&["--locks", &database]).await;
-    assert!(log.contains("does not tell its timeline") && log.contains("--trust-promotion"), "{log}");
+    assert!(log.contains("does not report its timeline") && log.contains("--trust-promotion"), "{log}");
     let node = Node::start(BIN, &["--locks", &database, "--trust-promotion"]).await;
     granted(&node, "k", json!({})).await;
 }
@@ -55,10 +59,14 @@ async fn an_sqlite_file_has_one_process() {
 }
 
 #[tokio::test]
-async fn an_sqlite_file_that_cannot_be_used_is_said_to_be() {
+async fn an_sqlite_file_that_cannot_be_used_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let missing = format!("sqlite:{}", dir.path().join("no/such/directory/x.db").display());
-    assert!(refusal(&["--locks", &missing]).await.contains("cannot write beside"));
+    let log = refusal(&["--locks", &missing]).await;
+    assert!(log.contains("no/such/directory: the directory does not exist") && log.contains("--locks"), "{log}");
+    // No user can write here, not even root.
+    let log = refusal(&["--locks", "sqlite:/sys/latchgate.db"]).await;
+    assert!(log.contains("the directory /sys: this user may not write there"), "{log}");
     let nonsense = dir.path().join("nonsense.db");
     std::fs::write(&nonsense, "this is no database, though it is long enough to be read as one".repeat(20)).unwrap();
     let log = refusal(&["--locks", &format!("sqlite:{}", nonsense.display())]).await;
@@ -70,21 +78,14 @@ async fn without_migration_an_empty_database_is_refused() {
     let database = shared_database().await;
     let log = refusal(&["--locks", &database, "--migrate=false"]).await;
     assert!(log.contains("latchgate migrate"), "{log}");
-    let done = tokio::process::Command::new(BIN).args(["migrate", "--locks", &database]).output().await.unwrap();
+    let done = latchgate(&["migrate", "--locks", &database]).await;
     assert!(done.status.success(), "{done:?}");
     Node::start(BIN, &["--locks", &database, "--migrate=false"]).await;
 }
 
 #[tokio::test]
 async fn a_public_address_without_keys_is_refused() {
-    let output = tokio::time::timeout(
-        Duration::from_secs(20),
-        tokio::process::Command::new(BIN)
-            .args(["serve", "--listen", "0.0.0.0:0", "--locks", "sqlite:never.db"])
-            .kill_on_drop(true)
-            .output(),
-    );
-    let output = output.await.expect("no hang").unwrap();
+    let output = latchgate(&["serve", "--listen", "0.0.0.0:0", "--locks", "sqlite:never.db"]).await;
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--insecure-open"));
 }
@@ -100,7 +101,9 @@ async fn settings_come_from_the_environment_too() {
     let database = shared_database().await;
     let env = [("LATCHGATE_TTL_MS_MAX", "40000"), ("DATABASE_URL", database.as_str())];
     let node = Node::start_with(BIN, &[], &env).await;
-    assert!(node.log().contains("Postgres"), "{}", node.log());
+    let place = greeting(&node);
+    assert!(place.contains("Postgres, database ") && place.contains(" on 127.0.0.1:"), "{place}");
+    assert!(place.contains("(from DATABASE_URL; --locks overrides it)"), "{place}");
     crate::client::acquire(&node, "k", json!({ "ttl_ms": 40_001 })).await.assert_problem(400, "invalid-request");
 }
 
@@ -108,7 +111,7 @@ async fn settings_come_from_the_environment_too() {
 async fn health_succeeds_only_while_the_node_answers() {
     let health = async |listen: String| {
         let args = ["health", "--timeout-ms", "1000", "--listen", &listen];
-        let ended = tokio::process::Command::new(BIN).args(args).output().await.unwrap();
+        let ended = latchgate(&args).await;
         (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };
     let mut node = embedded().await;
@@ -118,4 +121,121 @@ async fn health_succeeds_only_while_the_node_answers() {
     let (is_healthy, said) = health(format!("127.0.0.1:{port}")).await;
     assert!(!is_healthy && said.contains("does not answer"), "{said}");
     node.resume();
+}
+
+/// The line of the greeting that names the store.
+fn greeting(node: &Node) -> String {
+    node.log().lines().find(|line| line.contains("live in")).expect("a greeting").to_owned()
+}
+
+#[tokio::test]
+async fn the_greeting_names_the_store_and_the_setting_but_no_password() {
+    let by_default = Node::start(BIN, &[]).await;
+    let file = by_default.dir().join("latchgate.db");
+    let expected = format!("Locks and operations live in SQLite, file {} (the default; ", file.display());
+    assert!(greeting(&by_default).starts_with(&expected), "{}", greeting(&by_default));
+    let database = shared_database().await.replace("postgres@", "postgres:s3cret@");
+    let node = Node::start(BIN, &["--locks", &database]).await;
+    assert!(greeting(&node).contains("(from --locks)"), "{}", greeting(&node));
+    assert!(!node.log().contains("s3cret"), "{}", node.log());
+    let node = Node::start_with(BIN, &[], &[("LATCHGATE_LOCKS", "sqlite:named.db")]).await;
+    assert!(greeting(&node).contains("named.db (from LATCHGATE_LOCKS)"), "{}", greeting(&node));
+}
+
+#[tokio::test]
+async fn a_taken_port_is_refused_before_a_file_is_created() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let refused = command(BIN).args(["serve", "--listen", &address]).current_dir(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains(&address) && said.contains("--listen"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn the_address_may_be_a_port_alone_or_have_a_name() {
+    for listen in ["0", ":0", "localhost:0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut node = tokio::process::Command::from(command(BIN));
+        node.args(["serve", "--listen", listen]).current_dir(dir.path()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut node = node.spawn().unwrap();
+        let mut greeting = BufReader::new(node.stdout.take().unwrap()).lines();
+        let first = greeting.next_line().await.unwrap().expect("a greeting");
+        assert!(first.contains("listens on http://127.0.0.1:"), "{listen}: {first}");
+        node.kill().await.unwrap();
+    }
+    let refused = latchgate(&["serve", "--listen", "no.such.host.invalid:7070"]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("--listen") && said.contains("no.such.host.invalid"), "{said}");
+}
+
+#[tokio::test]
+async fn a_misspelt_variable_is_refused_with_the_nearest_name() {
+    let refused = Node::try_start(BIN, &[], &[("LATCHGATE_LOCK", "sqlite:a.db")]).await;
+    let Err(NotReady { log, .. }) = refused else { panic!("it was accepted") };
+    assert!(log.contains("LATCHGATE_LOCK: did you mean LATCHGATE_LOCKS?"), "{log}");
+    // Kubernetes sets this variable in every container if there is a service of this name.
+    Node::start_with(BIN, &[], &[("LATCHGATE_PORT", "tcp://10.0.0.1:7070"), ("LATCHGATE_SERVICE_HOST", "10.0.0.1")])
+        .await;
+}
+
+async fn sqlite(path: &Path, statement: &'static str) {
+    let url = format!("sqlite:{}?mode=rwc", path.display());
+    let mut connection = SqliteConnection::connect(&url).await.unwrap();
+    sqlx::query(statement).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_of_another_program_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.db");
+    sqlite(&path, "create table songs (title text)").await;
+    let before = std::fs::read(&path).unwrap();
+    let log = refusal(&["--locks", &format!("sqlite:{}", path.display())]).await;
+    assert!(log.contains("belongs to another program") && log.contains("songs"), "{log}");
+    assert!(std::fs::read(&path).unwrap() == before, "the file was changed");
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_is_refused_in_a_sentence() {
+    let expected = "migration 9999, which this version of Latchgate does not know";
+    let mut node = embedded().await;
+    node.terminate();
+    assert!(node.wait_exit(std::time::Duration::from_secs(20)).await.is_some());
+    let path = node.dir().join("latchgate.db");
+    sqlite(
+        &path,
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+        values (9999, 'later', true, x'00', 0)",
+    )
+    .await;
+    let log = refusal(&["--locks", &format!("sqlite:{}", path.display())]).await;
+    assert!(log.contains(expected), "{log}");
+
+    let database = shared_database().await;
+    drop(Node::start(BIN, &["--locks", &database]).await);
+    let mut connection = PgConnection::connect(&database).await.unwrap();
+    let schema: String =
+        sqlx::query_scalar("select schemaname::text from pg_tables where tablename = '_sqlx_migrations'")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+    let insert = format!(
+        "insert into {schema}._sqlx_migrations (version, description, success, checksum, execution_time)
+        values (9999, 'later', true, '', 0)"
+    );
+    sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+    let log = refusal(&["--locks", &database]).await;
+    assert!(log.contains(expected), "{log}");
+}
+
+#[tokio::test]
+async fn errors_of_postgres_come_without_lines_of_its_source() {
+    let (server, _) =
+        shared_database().await.rsplit_once('/').map(|(server, name)| (server.to_owned(), name.to_owned())).unwrap();
+    let log = refusal(&["--locks", &format!("{server}/no_such_database")]).await;
+    assert!(log.contains("no_such_database") && log.contains("does not exist") && !log.contains("at line"), "{log}");
+    assert!(log.contains("(from --locks)"), "{log}");
 }

@@ -1,14 +1,14 @@
-//! What goes wrong where locks are used, on two nodes, and how it ends here.
+//! Typical failures of programs that use locks, on two nodes.
 
 use latchgate_testkit::postgres::shared_database;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 
 use crate::client::{
-    acquire, granted, look, on_postgres, owners, release, renew, two_nodes, until_waiting, verb, waiting,
+    acquire, granted, inspect, on_postgres, owners, release, renew, two_nodes, until_waiting, verb, waiting,
 };
 
-/// The resource of README.md.
+/// The protected resource of README.md.
 async fn account(database: &str) -> PgConnection {
     let mut connection = PgConnection::connect(database).await.unwrap();
     for statement in [
@@ -20,7 +20,7 @@ async fn account(database: &str) -> PgConnection {
     connection
 }
 
-/// Whether the write was let through.
+/// Writes with this token; returns whether the resource accepted it.
 async fn write(connection: &mut PgConnection, balance: i32, token: u64) -> bool {
     let statement = "update account set balance = $2, fence = $3 where id = $1 and fence <= $3";
     let update = sqlx::query(statement).bind(1).bind(balance).bind(i64::try_from(token).unwrap());
@@ -31,7 +31,7 @@ async fn balance(connection: &mut PgConnection) -> i32 {
     sqlx::query_scalar("select balance from account where id = 1").fetch_one(connection).await.unwrap()
 }
 
-/// Its process was stopped, or its virtual machine moved, and it does not know.
+/// The holder's process was paused, or its virtual machine was moved, and it does not know that.
 #[tokio::test]
 async fn a_holder_that_was_paused_past_its_lease_cannot_write_any_more() {
     let database = shared_database().await;
@@ -42,14 +42,14 @@ async fn a_holder_that_was_paused_past_its_lease_cannot_write_any_more() {
     assert_eq!(verb(&one, "k", "fence", json!({ "token": paused.token() })).await.status, 200);
 
     let next = granted(&other, "k", json!({ "owner": "next", "wait_ms": 30_000 })).await;
-    // The register knows of the grant before its holder has written anything.
+    // The fence knows the new grant even before its holder has written anything.
     let refused = verb(&one, "k", "fence", json!({ "token": paused.token() })).await;
     refused.assert_problem(412, "stale-token");
     assert_eq!(refused.body["current"], next.token());
     assert!(write(&mut account, 20, next.token()).await);
     assert_eq!(verb(&one, "k", "fence", json!({ "token": next.token() })).await.status, 200);
 
-    // It wakes up.
+    // The old holder continues.
     assert!(!write(&mut account, 11, paused.token()).await);
     assert_eq!(balance(&mut account).await, 20);
     verb(&other, "k", "fence", json!({ "token": paused.token() })).await.assert_problem(412, "stale-token");
@@ -60,21 +60,21 @@ async fn a_holder_that_was_paused_past_its_lease_cannot_write_any_more() {
 }
 
 #[tokio::test]
-async fn two_that_share_a_lock_and_both_want_it_alone_do_not_wait_for_each_other() {
+async fn two_sharers_that_upgrade_do_not_wait_for_each_other() {
     let (one, other) = two_nodes().await;
     let mine = granted(&one, "k", json!({ "owner": "me", "mode": "shared" })).await;
     granted(&other, "k", json!({ "owner": "you", "mode": "shared" })).await;
     let upgrades = [
         waiting(&one, "k", json!({ "owner": "me", "wait_ms": 50_000 })),
         waiting(&other, "k", json!({ "owner": "you", "wait_ms": 50_000 })),
-        // Wherever it asks.
+        // The answer is the same at both nodes.
         waiting(&other, "k", json!({ "owner": "me" })),
     ];
     for upgrade in upgrades {
         upgrade.await.unwrap().assert_problem(409, "upgrade-blocked");
     }
     assert_eq!(owners(&one, "k").await, ["me", "you"]);
-    // One of them gives way, and the other goes on.
+    // After one of them has released its lease, the other can upgrade.
     assert_eq!(release(&other, "k", &mine.text("lease_id")).await.status, 200);
     let alone = granted(&one, "k", json!({ "owner": "you" })).await;
     assert!(alone.token() > mine.token());
@@ -82,7 +82,7 @@ async fn two_that_share_a_lock_and_both_want_it_alone_do_not_wait_for_each_other
 }
 
 #[tokio::test]
-async fn readers_that_keep_coming_do_not_starve_a_writer() {
+async fn a_stream_of_readers_does_not_starve_a_writer() {
     let (one, other) = two_nodes().await;
     let reader = |owner: &str| json!({ "owner": owner, "mode": "shared", "wait_ms": 50_000 });
     let first = granted(&one, "k", reader("reader-1")).await;
@@ -109,10 +109,10 @@ async fn readers_that_keep_coming_do_not_starve_a_writer() {
 }
 
 #[tokio::test]
-async fn what_is_urgent_waits_for_nobody_but_the_holder() {
+async fn an_urgent_request_waits_only_for_the_holder() {
     let (one, other) = two_nodes().await;
-    let ask = |owner: &str, priority: u8| json!({ "owner": owner, "priority": priority, "wait_ms": 50_000 });
-    let mut lease_id = granted(&one, "k", ask("low", 1)).await.text("lease_id");
+    let request = |owner: &str, priority: u8| json!({ "owner": owner, "priority": priority, "wait_ms": 50_000 });
+    let mut lease_id = granted(&one, "k", request("low", 1)).await.text("lease_id");
     let mut queue = Vec::new();
     for (node, owner, priority) in [
         (&one, "medium-1", 5),
@@ -121,8 +121,8 @@ async fn what_is_urgent_waits_for_nobody_but_the_holder() {
         (&one, "low-2", 1),
         (&other, "high", 10),
     ] {
-        let before = look(&one, "k").await["waiters"].as_u64().unwrap();
-        queue.push((owner, waiting(node, "k", ask(owner, priority))));
+        let before = inspect(&one, "k").await["waiters"].as_u64().unwrap();
+        queue.push((owner, waiting(node, "k", request(owner, priority))));
         until_waiting(&one, "k", before + 1).await;
         until_waiting(&other, "k", before + 1).await;
     }
@@ -137,7 +137,7 @@ async fn what_is_urgent_waits_for_nobody_but_the_holder() {
         served.push(owner);
     }
     assert_eq!((served[0].as_str(), served[4].as_str()), ("high", "low-2"));
-    // Across nodes the order is that of arrival to within the clock bound; at one node it is exact.
+    // At one node the order of arrival is exact; across nodes it is exact to within the clock bound.
     let of_one: Vec<&String> = served[1..4].iter().filter(|owner| **owner != "medium-3").collect();
     assert_eq!(of_one, ["medium-1", "medium-2"]);
 }

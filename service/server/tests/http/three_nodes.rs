@@ -1,4 +1,4 @@
-//! Three nodes, and clients that come to any of them, as behind a load balancer: crowds, lost notifications, rolling
+//! Three nodes, and clients that use any of them, as behind a load balancer: many waiters, lost notifications, rolling
 //! restarts.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, granted, look, on_postgres, post, release, try_send};
+use crate::client::{Answer, granted, inspect, on_postgres, post, release, try_send};
 
 const LONG: Duration = Duration::from_secs(60);
 /// How often a client repeats a call before it gives up.
@@ -25,7 +25,7 @@ async fn three_nodes(database: &str) -> Vec<Node> {
     vec![one, two, three]
 }
 
-/// Fails as soon as two are inside at once.
+/// A protected resource, which fails if two clients are inside at once.
 #[derive(Default)]
 struct Inside(AtomicUsize);
 
@@ -37,8 +37,8 @@ impl Inside {
     }
 }
 
-/// Queues `count` waiters over all nodes behind a holder, and lets each release at another node than it asked. Returns
-/// when each had come, in the order of their tokens.
+/// Queues `count` waiters at all nodes behind a holder. Each releases at another node than it was granted at. Returns the
+/// arrival times in the order of the tokens.
 async fn crowd(nodes: &[Node], count: usize) -> Vec<(usize, u64)> {
     let holder = granted(&nodes[0], "k", json!({ "ttl_ms": 300_000 })).await;
     let inside: Arc<Inside> = Arc::default();
@@ -47,40 +47,43 @@ async fn crowd(nodes: &[Node], count: usize) -> Vec<(usize, u64)> {
         let (here, there) = (nodes[number % nodes.len()].base_url(), nodes[(number + 1) % nodes.len()].base_url());
         let inside = Arc::clone(&inside);
         waiting.spawn(async move {
-            let ask = json!({ "wait_ms": 50_000, "ttl_ms": 60_000 }).to_string();
-            let grant = post(format!("{here}/v1/locks/k/acquire"), ask).await;
+            let request = json!({ "wait_ms": 50_000, "ttl_ms": 60_000 }).to_string();
+            let grant = post(format!("{here}/v1/locks/k/acquire"), request).await;
             assert_eq!(grant.status, 200, "{}", grant.body);
             inside.visit().await;
             let lease = json!({ "lease_id": grant.body["lease_id"] }).to_string();
             assert_eq!(post(format!("{there}/v1/locks/k/release"), lease).await.status, 200);
-            (grant.token(), (number % 3, came_at_ms(&grant)))
+            (grant.token(), (number % 3, arrived_at_ms(&grant)))
         });
     }
-    let has_all = || async { look(&nodes[1], "k").await["waiters"].as_u64().is_some_and(|n| n >= count as u64) };
-    // What other nodes have is as of their last refresh.
-    assert!(eventually(LONG, has_all).await, "{}", look(&nodes[1], "k").await);
+    let has_all = || async { inspect(&nodes[1], "k").await["waiters"].as_u64().is_some_and(|n| n >= count as u64) };
+    // A node knows the waiters of other nodes as of their last refresh.
+    assert!(eventually(LONG, has_all).await, "{}", inspect(&nodes[1], "k").await);
     assert_eq!(release(&nodes[2], "k", &holder.text("lease_id")).await.status, 200);
     let served: BTreeMap<u64, (usize, u64)> = waiting.join_all().await.into_iter().collect();
-    assert_eq!(served.len(), count, "everybody was served, under a token of its own");
+    assert_eq!(served.len(), count, "every waiter was served, each with its own token");
     served.into_values().collect()
 }
 
-/// By the store's clock: a token is the time of its grant in 1024ths of a ms, unless grants come faster than that.
-fn came_at_ms(grant: &Answer) -> u64 {
+/// The arrival by the store's clock. A token is the time of its grant in 1024ths of a ms, unless grants are faster than that.
+fn arrived_at_ms(grant: &Answer) -> u64 {
     (grant.token() >> 10) - grant.body["waited_ms"].as_u64().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_hundred_waiters_over_three_nodes_are_all_served_in_the_order_in_which_they_came() {
+async fn three_hundred_waiters_over_three_nodes_are_all_served_in_the_order_of_their_arrival() {
     let postgres = Postgres::start().await;
     let nodes = three_nodes(&postgres.create_database().await).await;
     let served = crowd(&nodes, 300).await;
     for (place, (later_node, later)) in served.iter().enumerate() {
         for (earlier_node, earlier) in &served[place + 1..] {
-            // `earlier` is served after `later`. Each node's clock may be off by the bound, and a ms is lost in rounding.
+            // `earlier` was served after `later`. Each node's clock may be off by the bound, and rounding may lose a ms.
             let allowed_ms = if later_node == earlier_node { 2 } else { 2 * CLOCK_BOUND_MS + 2 };
             let overtaken_ms = later.saturating_sub(*earlier);
-            assert!(overtaken_ms <= allowed_ms, "overtaken by who came {overtaken_ms} ms later: {served:?}");
+            assert!(
+                overtaken_ms <= allowed_ms,
+                "overtaken by a request that arrived {overtaken_ms} ms later: {served:?}"
+            );
         }
     }
 }
@@ -110,8 +113,8 @@ async fn with_every_notification_lost_all_waiters_are_served() {
     assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");
 }
 
-/// A client as the docs tell it to be: it goes to another node when one does not answer, repeats what may have been done
-/// with the same lease id, and goes on with its ticket.
+/// A client that does what the docs recommend: if a node does not answer, it tries another one; it repeats calls of unknown
+/// outcome with the same lease id; and it continues a wait with its ticket.
 struct Client {
     nodes: Arc<Vec<String>>,
     next: usize,
@@ -125,8 +128,8 @@ impl Client {
         sent.map_err(|error| error.to_string())
     }
 
-    /// Until there is an answer that ends it.
-    async fn insist(&mut self, path: &str, mut body: Value) -> Answer {
+    /// Repeats the call until there is a final answer.
+    async fn until_answered(&mut self, path: &str, mut body: Value) -> Answer {
         let mut last = String::new();
         for _ in 0..TRIES {
             match self.call(path, &body).await {
@@ -161,11 +164,11 @@ async fn a_rolling_restart_under_load_loses_no_lease_and_fails_nothing_that_cann
             while !is_over.load(Ordering::SeqCst) {
                 round += 1;
                 let lease = format!("client-{number}-{round}");
-                let ask = json!({ "lease_id": lease, "wait_ms": 30_000, "ttl_ms": 60_000 });
-                let grant = client.insist("/v1/locks/k/acquire", ask).await;
+                let request = json!({ "lease_id": lease, "wait_ms": 30_000, "ttl_ms": 60_000 });
+                let grant = client.until_answered("/v1/locks/k/acquire", request).await;
                 assert_eq!(grant.status, 200, "{}", grant.body);
                 inside.visit().await;
-                let released = client.insist("/v1/locks/k/release", json!({ "lease_id": lease })).await;
+                let released = client.until_answered("/v1/locks/k/release", json!({ "lease_id": lease })).await;
                 assert_eq!(released.status, 200, "{}", released.body);
                 rounds.fetch_add(1, Ordering::SeqCst);
             }
@@ -183,6 +186,6 @@ async fn a_rolling_restart_under_load_loses_no_lease_and_fails_nothing_that_cann
     while let Some(ended) = load.join_next().await {
         ended.unwrap();
     }
-    // A lease that nobody touched meanwhile.
+    // This lease was not used during the restarts.
     assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! Long waits in short polls.
+//! Long waits as several short polls with a ticket.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ use crate::client::{
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The ticket of a wait that was in vain.
-async fn ticket(node: &Node, key: &str, mut ask: Value) -> String {
-    ask["wait_ms"] = json!(100);
-    let refused = acquire(node, key, ask).await;
+/// The ticket of a wait that has timed out.
+async fn ticket(node: &Node, key: &str, mut request: Value) -> String {
+    request["wait_ms"] = json!(100);
+    let refused = acquire(node, key, request).await;
     refused.assert_problem(423, "wait-timeout");
     refused.text("ticket")
 }
 
 #[tokio::test]
-async fn a_ticket_leads_back_to_its_place_at_another_node() {
+async fn a_ticket_returns_to_its_position_at_another_node() {
     let database = shared_database().await;
     let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
     let holder = granted(&one, "k", json!({})).await.text("lease_id");
@@ -44,13 +44,13 @@ async fn a_ticket_leads_back_to_its_place_at_another_node() {
 }
 
 #[tokio::test]
-async fn a_ticket_stands_for_what_was_asked_with_it() {
+async fn a_ticket_contains_the_terms_of_its_request() {
     let node = embedded().await;
     let holder = granted(&node, "k", json!({})).await.text("lease_id");
-    let ask = json!({ "mode": "permits", "permits": 2, "limit": 5, "priority": 3 });
-    let ticket = ticket(&node, "k", ask.clone()).await;
+    let request = json!({ "mode": "permits", "permits": 2, "limit": 5, "priority": 3 });
+    let ticket = ticket(&node, "k", request.clone()).await;
     release(&node, "k", &holder).await;
-    // Named or not.
+    // The terms may be repeated in the request or not.
     let grant = granted(&node, "k", json!({ "ticket": ticket, "permits": 2, "mode": "permits", "limit": 5 })).await;
     let again = granted(&node, "k", json!({ "ticket": ticket })).await;
     assert_eq!((&again.body["permits"], &again.body["limit"]), (&json!(2), &json!(5)));
@@ -58,7 +58,7 @@ async fn a_ticket_stands_for_what_was_asked_with_it() {
 }
 
 #[tokio::test]
-async fn a_ticket_that_is_not_for_this_is_refused() {
+async fn a_ticket_of_another_request_is_refused() {
     let node = embedded().await;
     let secret = ["--secret", "another cluster entirely"];
     let stranger = Node::start(BIN, &secret).await;
@@ -75,7 +75,7 @@ async fn a_ticket_that_is_not_for_this_is_refused() {
         let first = if text.starts_with('A') { "B" } else { "A" };
         format!("{first}{}", &text[1..])
     };
-    for (key, ask) in [
+    for (key, request) in [
         ("other", json!({ "ticket": mine })),
         ("k", json!({ "ticket": mine, "mode": "exclusive" })),
         ("k", json!({ "ticket": mine, "mode": "permits", "limit": 3 })),
@@ -89,9 +89,9 @@ async fn a_ticket_that_is_not_for_this_is_refused() {
         ("k", json!({ "ticket": "" })),
         ("k", json!({ "ticket": "t".repeat(2_000) })),
     ] {
-        let refused = acquire(&node, key, ask.clone()).await;
+        let refused = acquire(&node, key, request.clone()).await;
         refused.assert_problem(400, "invalid-ticket");
-        assert_eq!(refused.body["field"], "ticket", "{ask}");
+        assert_eq!(refused.body["field"], "ticket", "{request}");
     }
     let of_one = json!({ "locks": [{ "key": "k" }, { "key": "other" }], "ticket": mine });
     many(&node, "acquire", of_one).await.assert_problem(400, "invalid-ticket");
@@ -99,7 +99,7 @@ async fn a_ticket_that_is_not_for_this_is_refused() {
     many(&node, "acquire", other_order).await.assert_problem(400, "invalid-ticket");
     let other_mode = json!({ "locks": [{ "key": "k" }, { "key": "other", "mode": "shared" }], "ticket": of_many });
     many(&node, "acquire", other_mode).await.assert_problem(400, "invalid-ticket");
-    // As it was given, it still is good.
+    // The unchanged ticket is still valid.
     acquire(&node, "k", json!({ "ticket": mine, "mode": "shared" })).await.assert_problem(423, "lock-held");
 }
 
@@ -119,16 +119,16 @@ async fn a_ticket_that_is_too_old_is_refused() {
 }
 
 const CLIENTS: usize = 100;
-/// Between the clocks of two nodes.
+/// How far the clocks of two nodes may differ.
 const CLOCKS_APART: Duration = Duration::from_millis(200);
 
-/// A client that polls through whichever node it is led to.
+/// A client that polls at random nodes.
 struct Poller {
     urls: [String; 2],
     client: Client,
     random: StdRng,
     ticket: Option<String>,
-    /// Which node it was led to last.
+    /// The node of the last call.
     node: usize,
 }
 
@@ -139,12 +139,12 @@ impl Poller {
     }
 
     async fn poll(&mut self, wait_ms: u64) -> Answer {
-        let mut ask = json!({ "wait_ms": wait_ms });
+        let mut request = json!({ "wait_ms": wait_ms });
         if let Some(ticket) = &self.ticket {
-            ask["ticket"] = json!(ticket);
+            request["ticket"] = json!(ticket);
         }
         let url = self.url("acquire");
-        let answer = send(self.client.post(url).body(ask.to_string())).await;
+        let answer = send(self.client.post(url).body(request.to_string())).await;
         if answer.status != 200 {
             answer.assert_problem(423, "wait-timeout");
             self.ticket = Some(answer.text("ticket"));
@@ -159,9 +159,9 @@ impl Poller {
     }
 }
 
-/// When and where a client came first.
+/// The time and the node of a client's first arrival.
 struct Arrival {
-    asked: Instant,
+    sent: Instant,
     answered: Instant,
     node: usize,
 }
@@ -169,7 +169,7 @@ struct Arrival {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_order_of_their_first_arrival() {
     let database = shared_database().await;
-    // A machine that does much else may let a client come back late.
+    // On a busy machine a client may return late.
     let patient = ["--locks", &database, "--ticket-hold-ms", "3000"];
     let (one, other) = (Node::start(BIN, &patient).await, Node::start(BIN, &patient).await);
     let holder = granted(&one, "k", json!({ "ttl_ms": 600_000 })).await.text("lease_id");
@@ -179,9 +179,9 @@ async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_orde
         let urls = [one.base_url(), other.base_url()];
         let random = StdRng::seed_from_u64(seed as u64);
         let mut poller = Poller { urls, client: client.clone(), random, ticket: None, node: 0 };
-        let asked = Instant::now();
+        let sent = Instant::now();
         poller.poll(1).await;
-        arrivals.push(Arrival { asked, answered: Instant::now(), node: poller.node });
+        arrivals.push(Arrival { sent, answered: Instant::now(), node: poller.node });
         pollers.push(poller);
     }
 
@@ -214,7 +214,7 @@ async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_orde
     for (place, later) in order.iter().enumerate() {
         for earlier in order[place + 1..].iter().filter(|number| *number < later) {
             let (first, second) = (&arrivals[*earlier], &arrivals[*later]);
-            let is_close = second.asked.duration_since(first.answered) < CLOCKS_APART;
+            let is_close = second.sent.duration_since(first.answered) < CLOCKS_APART;
             assert!(is_close && first.node != second.node, "{later} was served before {earlier}: {order:?}");
         }
     }

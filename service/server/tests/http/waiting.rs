@@ -1,4 +1,4 @@
-//! The queue, as clients stand in it.
+//! The queue of a lock.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::client::{Answer, acquire, embedded, granted, look, release};
+use crate::client::{Answer, acquire, embedded, granted, inspect, release};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Sends a waiting acquire and returns once it stands in the queue.
-async fn queued(node: &Node, key: &'static str, ask: Value) -> tokio::task::JoinHandle<Answer> {
-    let before = look(node, key).await["waiters"].as_u64().unwrap();
+/// Sends a waiting acquire and returns once it is in the queue.
+async fn queued(node: &Node, key: &'static str, request: Value) -> tokio::task::JoinHandle<Answer> {
+    let before = inspect(node, key).await["waiters"].as_u64().unwrap();
     let url = format!("{}/v1/locks/{key}/acquire", node.base_url());
-    let waiting = tokio::spawn(async move { crate::client::post(url, ask.to_string()).await });
-    assert!(eventually(LONG, || async { look(node, key).await["waiters"].as_u64().unwrap() > before }).await);
+    let waiting = tokio::spawn(async move { crate::client::post(url, request.to_string()).await });
+    assert!(eventually(LONG, || async { inspect(node, key).await["waiters"].as_u64().unwrap() > before }).await);
     waiting
 }
 
@@ -39,8 +39,8 @@ async fn waiters_are_served_by_priority_then_in_order() {
     let mut lease_id = granted(&node, "k", json!({})).await.text("lease_id");
     let mut waiting = Vec::new();
     for (owner, priority) in [("first", 1), ("second", 1), ("urgent", 5)] {
-        let ask = json!({ "owner": owner, "priority": priority, "wait_ms": 20_000 });
-        waiting.push((owner, queued(&node, "k", ask).await));
+        let request = json!({ "owner": owner, "priority": priority, "wait_ms": 20_000 });
+        waiting.push((owner, queued(&node, "k", request).await));
     }
     let mut served = Vec::new();
     while !waiting.is_empty() {
@@ -55,14 +55,14 @@ async fn waiters_are_served_by_priority_then_in_order() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_its_time() {
+async fn a_wait_times_out() {
     let node = embedded().await;
     granted(&node, "k", json!({ "owner": "a" })).await;
     let answer = acquire(&node, "k", json!({ "wait_ms": 150 })).await;
     answer.assert_problem(423, "wait-timeout");
     assert!(answer.body["waited_ms"].as_u64().unwrap() >= 150);
     assert_eq!((&answer.body["holders"][0]["owner"], &answer.body["position"]), (&json!("a"), &json!(1)));
-    assert_eq!(look(&node, "k").await["waiters"], 0);
+    assert_eq!(inspect(&node, "k").await["waiters"], 0);
 }
 
 #[tokio::test]
@@ -73,16 +73,16 @@ async fn a_client_that_goes_away_leaves_the_queue_and_is_never_granted() {
     let body = json!({ "owner": "gone", "wait_ms": 50_000 }).to_string();
     let head = format!("POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     gone.write_all(head.as_bytes()).await.unwrap();
-    assert!(eventually(LONG, || async { look(&node, "k").await["waiters"] == 1 }).await);
+    crate::client::until_waiting(&node, "k", 1).await;
     let behind = queued(&node, "k", json!({ "owner": "behind", "wait_ms": 20_000 })).await;
     drop(gone);
-    assert!(eventually(LONG, || async { look(&node, "k").await["waiters"] == 1 }).await);
+    crate::client::until_waiting(&node, "k", 1).await;
     release(&node, "k", &lease_id).await;
     assert_eq!(behind.await.unwrap().body["owner"], "behind");
 }
 
 #[tokio::test]
-async fn whoever_only_asks_does_not_overtake_the_queue() {
+async fn a_request_without_a_wait_does_not_overtake_the_queue() {
     let node = embedded().await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
     let waiting = queued(&node, "k", json!({ "wait_ms": 20_000 })).await;

@@ -1,15 +1,15 @@
-//! Many at once, over keys in common: what the locks protect is never touched by two.
+//! Many concurrent requests for common keys: the locks always exclude each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use latchgate::runtime::{Ask, Locks, Wanted};
+use latchgate::locks::{LockRequest, Locks, RequestedLock};
 use latchgate_core::lock::Mode;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::asking::{ask, at, granted, id, take, wait};
+use crate::calls::{at, granted, id, request, take, wait};
 use crate::many::{
     all, all_granted, all_joined, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting,
 };
@@ -19,10 +19,10 @@ const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const TASKS: u64 = 16;
 const ROUNDS: u64 = 20;
 
-/// What a lock protects: writers alone, or readers together.
+/// A resource behind a lock, which admits one writer or several readers.
 #[derive(Default)]
 struct Protected {
-    /// -1 while somebody writes, else how many read.
+    /// -1 while there is a writer, else the number of readers.
     inside: AtomicI64,
     writes: AtomicU64,
 }
@@ -31,7 +31,7 @@ impl Protected {
     fn enter(&self, mode: Mode) {
         match mode {
             Mode::Shared => assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "a reader beside a writer"),
-            _ => assert_eq!(self.inside.swap(-1, Ordering::SeqCst), 0, "a writer beside somebody"),
+            _ => assert_eq!(self.inside.swap(-1, Ordering::SeqCst), 0, "a writer beside another writer or a reader"),
         }
     }
 
@@ -73,14 +73,14 @@ async fn crowd(nodes: &[Locks]) {
     }
     let mut writes = 0;
     for task in tasks {
-        writes += tokio::time::timeout(4 * PATIENCE, task).await.expect("nobody waits for ever").unwrap();
+        writes += tokio::time::timeout(4 * PATIENCE, task).await.expect("every request is granted in time").unwrap();
     }
     let counted: u64 = protected.iter().map(|protected| protected.writes.load(Ordering::SeqCst)).sum();
     assert_eq!(counted, writes);
     assert!(holders_at(&nodes[0], &KEYS).await.iter().all(String::is_empty));
 }
 
-/// Takes some keys in some order, each alone or shared, or one of them by itself; returns how many were taken alone.
+/// Takes random keys in a random order, exclusive or shared. Returns how many were exclusive.
 async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random: &mut StdRng) -> u64 {
     let count = random.random_range(1..=4);
     let mut indexes = BTreeSet::new();
@@ -94,11 +94,11 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
     }
     let keys: Vec<&str> = chosen.iter().map(|(index, _)| KEYS[*index]).collect();
     if let [(index, mode)] = chosen[..] {
-        granted(node.acquire(&at(KEYS[index]), Ask { mode, ..wait(name) }).await);
+        granted(node.acquire(&at(KEYS[index]), LockRequest { mode, ..wait(name) }).await);
     } else {
-        let mut ask = waiting(all(name, &[]));
-        ask.locks = chosen.iter().map(|(index, mode)| wanted(KEYS[*index], *mode)).collect();
-        all_granted(node.acquire_many(ask).await);
+        let mut request = waiting(all(name, &[]));
+        request.locks = chosen.iter().map(|(index, mode)| requested(KEYS[*index], *mode)).collect();
+        all_granted(node.acquire_many(request).await);
     }
     for (index, mode) in &chosen {
         protected[*index].enter(*mode);
@@ -115,13 +115,13 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
     chosen.iter().filter(|(_, mode)| *mode == Mode::Exclusive).count() as u64
 }
 
-fn wanted(key: &str, mode: Mode) -> Wanted {
-    Wanted { address: at(key), mode, limit: None }
+fn requested(key: &str, mode: Mode) -> RequestedLock {
+    RequestedLock { address: at(key), mode, limit: None }
 }
 
-pub async fn a_multilock_on_one_gets_what_is_released_on_the_other_before_those_behind_it(world: &World) {
+pub async fn a_multilock_on_one_node_gets_a_key_released_on_the_other_before_later_waiters(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
-    take(&one, &at("b"), ask("holder")).await;
+    take(&one, &at("b"), request("holder")).await;
     let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;
     until_waiting_at(&one, "b", 1).await;
     let arrived = one.inspect(&at("b")).await.unwrap().now;

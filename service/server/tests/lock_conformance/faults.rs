@@ -1,23 +1,24 @@
-//! A store that is slow, lies or breaks, in front of a node.
+//! Nodes on a store that is slow, has a wrong clock or fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::runtime::{Ask, Failure, Limits, Watched};
+use latchgate::locks::{Failure, Limits, LockRequest, Watched};
+use latchgate::store::engine_record::{EngineRecord, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, Scope, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{EndReason, Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::sync::mpsc;
 
-use crate::asking::{
-    acquire_lost, ask, granted, hold, holder, id, join, joined, key, release, renew_lost, send_unheard, take,
+use crate::calls::{
+    acquire_lost, granted, hold, holder, id, join, joined, key, release, renew_lost, request, send_unread, take,
     until_free, until_waiting, wait,
 };
 use crate::many::{all, one_refused};
@@ -26,25 +27,25 @@ use crate::worlds::{PATIENCE, patient, start, start_with};
 #[derive(Default)]
 struct Faulty {
     memory: MemoryStore,
-    /// How far its clock is set off, in ms.
+    /// How far its clock is wrong, in ms.
     offset_ms: AtomicI64,
-    /// Commits are answered when its clock is past this.
+    /// Commits are answered once its clock is past this.
     answers_after: AtomicU64,
-    /// The next commits of which the answer, or the commit itself, is lost.
+    /// How many of the next commits lose their answer, or are lost themselves.
     lost_answers: AtomicU64,
     lost_commits: AtomicU64,
-    /// The next commits that are made, and said to have lost their race.
+    /// How many of the next commits are made, but answered as lost races.
     lost_races: AtomicU64,
-    /// Somebody else has all states locked, and keeps them.
+    /// Whether another node has locked all states and keeps them locked.
     is_locked: AtomicBool,
-    /// Looks at the events that have begun, and of these, that have come to their end; they are answered as commits are.
-    looks_begun: AtomicU64,
-    looks_ended: AtomicU64,
+    /// How many reads of events have begun, and how many have ended. They are answered when commits are.
+    reads_begun: AtomicU64,
+    reads_ended: AtomicU64,
     /// How often locked states were given up.
     given_up: Arc<AtomicU64>,
 }
 
-/// Tells when it is given up.
+/// Locked states that count when they are given up.
 struct Locked {
     states: Box<dyn LockedStates>,
     given_up: Arc<AtomicU64>,
@@ -86,11 +87,23 @@ fn take_one(count: &AtomicU64) -> bool {
 }
 
 #[async_trait]
-impl LockStore for Faulty {
-    fn name(&self) -> &'static str {
+impl RecordStore for Faulty {
+    fn kind(&self) -> &'static str {
         "faulty"
     }
 
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        let reading = self.memory.read_record().await?;
+        Ok(Reading { now: self.shown(reading.now), ..reading })
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        self.memory.write_record(read, next).await
+    }
+}
+
+#[async_trait]
+impl LockStore for Faulty {
     fn shards(&self) -> usize {
         1
     }
@@ -103,8 +116,8 @@ impl LockStore for Faulty {
         self.memory.cluster_secret(fresh).await
     }
 
-    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        let loaded = self.memory.load(addresses).await?;
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let loaded = self.memory.load(epoch, addresses).await?;
         Ok(Loaded { now: self.shown(loaded.now), ..loaded })
     }
 
@@ -125,11 +138,11 @@ impl LockStore for Faulty {
         Ok(Committed { now: self.ping().await?, ..committed })
     }
 
-    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         if self.is_locked.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        let (loaded, states) = self.memory.lock(addresses).await?;
+        let (loaded, states) = self.memory.lock(epoch, addresses).await?;
         Ok((loaded, Box::new(Locked { states, given_up: Arc::clone(&self.given_up) })))
     }
 
@@ -152,9 +165,9 @@ impl LockStore for Faulty {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        self.looks_begun.fetch_add(1, Ordering::SeqCst);
+        self.reads_begun.fetch_add(1, Ordering::SeqCst);
         self.until_it_answers().await;
-        self.looks_ended.fetch_add(1, Ordering::SeqCst);
+        self.reads_ended.fetch_add(1, Ordering::SeqCst);
         self.memory.events(app, scope, after, limit).await
     }
 
@@ -184,17 +197,20 @@ impl LockStore for Faulty {
         self.memory.wake_ups(node).await
     }
 
-    async fn board(&self) -> Result<Board, StoreError> {
-        let board = self.memory.board().await?;
-        Ok(Board { now: self.shown(board.now), ..board })
-    }
-
-    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
-        self.memory.write_board(expected, text).await
-    }
-
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         self.memory.dump(from, limit).await
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        self.memory.clear(epoch).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        self.memory.fill(epoch, states, copied).await
+    }
+
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        self.memory.set_cluster_secret(secret).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
@@ -208,16 +224,16 @@ async fn past(store: &Faulty, ms: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_ran_out_before_its_answer_is_lost() {
+async fn a_grant_that_expired_before_its_answer_is_lost() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     past(&store, 700).await;
-    let answer = node.acquire(&key(), Ask { ttl_ms: 200, ..ask("me") }).await;
+    let answer = node.acquire(&key(), LockRequest { ttl_ms: 200, ..request("me") }).await;
     assert_eq!(acquire_lost(answer), Some(EndReason::Expired));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_that_ran_out_before_its_answer_is_lost() {
+async fn a_renewal_that_expired_before_its_answer_is_lost() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "me").await;
@@ -227,7 +243,7 @@ async fn a_renewal_that_ran_out_before_its_answer_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_overtaken_because_the_stores_clock_was_set_back() {
+async fn waiters_are_not_overtaken_when_the_stores_clock_is_set_back() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "holder").await;
@@ -236,7 +252,7 @@ async fn nobody_is_overtaken_because_the_stores_clock_was_set_back() {
     store.offset_ms.store(-90_000, Ordering::SeqCst);
     let second = join(&node, wait("second")).await;
     until_waiting(&node, 2).await;
-    // The node has heard of the clock by now.
+    // By now the node has noticed the new clock.
     let third = join(&node, wait("third")).await;
     until_waiting(&node, 3).await;
     release(&node, "holder").await;
@@ -250,38 +266,39 @@ async fn nobody_is_overtaken_because_the_stores_clock_was_set_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_was_set_is_followed() {
+async fn leases_follow_a_store_clock_that_was_set() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "first").await;
     for offset_ms in [5_000, -5_000, 3_600_000] {
         store.offset_ms.store(offset_ms, Ordering::SeqCst);
         let name = format!("lease{offset_ms}");
-        let lease = take(&node, &crate::asking::at("another key"), Ask { ttl_ms: 60_000, ..ask(&name) }).await.lease;
+        let lease =
+            take(&node, &crate::calls::at("another key"), LockRequest { ttl_ms: 60_000, ..request(&name) }).await.lease;
         assert!(lease.granted_at.ms_apart(store.ping().await.unwrap()) < 20_000, "{lease:?}");
-        node.release(&crate::asking::at("another key"), id(&name)).await.unwrap();
+        node.release(&crate::calls::at("another key"), id(&name)).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_of_unknown_outcome_is_found_by_its_repetition() {
+async fn a_repetition_finds_a_grant_of_unknown_outcome() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     store.lost_answers.store(1, Ordering::SeqCst);
-    let answer = node.acquire(&key(), ask("me")).await;
+    let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
-    let is_back = || async { node.acquire(&key(), ask("me")).await.is_ok() };
+    let is_back = || async { node.acquire(&key(), request("me")).await.is_ok() };
     assert!(eventually(PATIENCE, is_back).await);
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
     release(&node, "me").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_did_not_happen_is_said_to_have_done_nothing() {
+async fn a_commit_that_did_not_happen_is_reported_as_unavailable() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     store.lost_commits.store(1, Ordering::SeqCst);
-    let answer = node.acquire(&key(), ask("me")).await;
+    let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::StoreUnavailable(_))), "{answer:?}");
     let is_back = || async { node.inspect(&key()).await.is_ok() };
     assert!(eventually(PATIENCE, is_back).await);
@@ -289,7 +306,7 @@ async fn a_commit_that_did_not_happen_is_said_to_have_done_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_goes_on_waiting_while_the_store_is_away() {
+async fn a_waiter_keeps_waiting_while_the_store_is_unavailable() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "holder").await;
@@ -302,12 +319,12 @@ async fn who_waits_goes_on_waiting_while_the_store_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_does_not_answer_is_not_waited_for() {
+async fn a_call_to_a_store_that_does_not_answer_times_out() {
     let store = Arc::new(Faulty::default());
     let limits = Limits { store_timeout: Duration::from_millis(100), ..patient() };
     let node = start_with(store.clone(), limits).await;
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
-    let answer = tokio::time::timeout(PATIENCE, node.acquire(&key(), ask("me"))).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, node.acquire(&key(), request("me"))).await.unwrap();
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
     store.answers_after.store(0, Ordering::SeqCst);
     let is_back = || async { node.release(&key(), id("me")).await.is_ok() };
@@ -316,20 +333,20 @@ async fn a_store_that_does_not_answer_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_multilock_of_which_nothing_comes_gives_its_locked_states_up() {
+async fn a_refused_multilock_gives_up_its_locked_states() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "holder").await;
-    let ask = all("me", &["another key", "key"]);
-    one_refused(node.acquire_many(ask).await);
+    let request = all("me", &["another key", "key"]);
+    one_refused(node.acquire_many(request).await);
     assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_try_that_changes_nothing_gives_its_states_up() {
+async fn a_locked_attempt_that_changes_nothing_gives_up_its_states() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
-    // Granted by the first commit and claimed by the second, the lease is only found by the third try.
+    // The first commit grants the lease and the second claims it. The third attempt, which locks, only finds it.
     store.lost_races.store(2, Ordering::SeqCst);
     hold(&node, "me").await;
     assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
@@ -337,29 +354,29 @@ async fn a_locked_try_that_changes_nothing_gives_its_states_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_that_others_keep_locked_do_not_make_the_store_count_as_down() {
+async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
     let store = Arc::new(Faulty::default());
     let limits = Limits { store_timeout: Duration::from_secs(1), ..patient() };
     let node = start_with(store.clone(), limits).await;
     store.is_locked.store(true, Ordering::SeqCst);
     store.lost_races.store(2, Ordering::SeqCst);
-    let answer = node.acquire(&key(), ask("me")).await;
+    let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
     let answer = node.acquire_many(all("other", &["another key"])).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_goes_away_in_the_middle_of_a_look_leaves_it_to_its_end() {
+async fn a_read_of_events_finishes_after_its_watcher_has_gone() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     let mut watch = node.watch(&App::default(), Watched::Key(key().key), None).await.unwrap();
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
-    let mut look = Box::pin(watch.next());
-    send_unheard(&mut look).await;
-    assert!(eventually(PATIENCE, || async { store.looks_begun.load(Ordering::SeqCst) == 1 }).await);
-    drop(look);
+    let mut read = Box::pin(watch.next());
+    send_unread(&mut read).await;
+    assert!(eventually(PATIENCE, || async { store.reads_begun.load(Ordering::SeqCst) == 1 }).await);
+    drop(read);
     store.answers_after.store(0, Ordering::SeqCst);
-    // Dropped half-way, it would cost the store its connection.
-    assert!(eventually(PATIENCE, || async { store.looks_ended.load(Ordering::SeqCst) == 1 }).await);
+    // If the read were dropped half-way, the store would have to close its connection.
+    assert!(eventually(PATIENCE, || async { store.reads_ended.load(Ordering::SeqCst) == 1 }).await);
 }

@@ -1,28 +1,28 @@
-use latchgate::runtime::{Ask, Locks};
+use latchgate::locks::{LockRequest, Locks};
 use latchgate_core::lock::{Command, Outcome};
 
-use crate::asking::{ask, command, granted, hold, inspect, join, joined, key, release, shared, take, wait};
+use crate::calls::{command, granted, hold, inspect, join, joined, key, release, request, shared, take, wait};
 use crate::worlds::World;
 
-/// `Ok` if the token passes, else the highest.
+/// `Ok` if the token passes, else the highest token.
 async fn fence(node: &Locks, token: u64) -> Result<(), u64> {
     match command(node, Command::Fence(token)).await {
         Outcome::Fenced => Ok(()),
         Outcome::StaleToken { current } => Err(current),
-        other => panic!("no answer of the register: {other:?}"),
+        other => panic!("not an answer to a fence: {other:?}"),
     }
 }
 
-pub async fn the_token_of_a_live_lease_passes_and_the_last_one_until_the_next_grant(world: &World) {
+pub async fn the_latest_token_passes_until_the_next_grant(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "first").await.lease.token;
     assert_eq!(fence(&node, first).await, Ok(()));
-    assert_eq!(fence(&node, first).await, Ok(()), "as often as it is presented");
+    assert_eq!(fence(&node, first).await, Ok(()), "it passes every time");
     assert_eq!(inspect(&node).await.state.fence(), first);
     release(&node, "first").await;
-    assert_eq!(fence(&node, first).await, Ok(()), "nobody has been granted the lock since");
+    assert_eq!(fence(&node, first).await, Ok(()), "the lock has not been granted since");
     let second = hold(&node, "second").await.lease.token;
-    // Whether the second has been presented or not.
+    // The first token is stale, whether the second has been presented or not.
     assert_eq!(fence(&node, first).await, Err(second));
     assert_eq!(fence(&node, second).await, Ok(()));
     assert_eq!(fence(&node, first).await, Err(second));
@@ -30,16 +30,16 @@ pub async fn the_token_of_a_live_lease_passes_and_the_last_one_until_the_next_gr
 
 pub async fn a_holder_that_was_paused_past_its_lease_does_not_pass(world: &World) {
     let node = world.node().await;
-    let paused = take(&node, &key(), Ask { ttl_ms: 150, ..ask("paused") }).await.lease.token;
+    let paused = take(&node, &key(), LockRequest { ttl_ms: 150, ..request("paused") }).await.lease.token;
     let next = granted(joined(join(&node, wait("next")).await).await).lease.token;
     assert_eq!(fence(&node, paused).await, Err(next));
     assert_eq!(fence(&node, next).await, Ok(()));
 }
 
-pub async fn readers_pass_side_by_side(world: &World) {
+pub async fn tokens_of_concurrent_readers_all_pass(world: &World) {
     let node = world.node().await;
-    let first = take(&node, &key(), shared(ask("first"))).await.lease.token;
-    let second = take(&node, &key(), shared(ask("second"))).await.lease.token;
+    let first = take(&node, &key(), shared(request("first"))).await.lease.token;
+    let second = take(&node, &key(), shared(request("second"))).await.lease.token;
     for token in [second, first, second] {
         assert_eq!(fence(&node, token).await, Ok(()));
     }
@@ -49,13 +49,13 @@ pub async fn readers_pass_side_by_side(world: &World) {
 
 pub async fn a_token_that_was_never_granted_does_not_pass(world: &World) {
     let node = world.node().await;
-    assert_eq!(fence(&node, 7).await, Err(0), "nothing is known of the key");
+    assert_eq!(fence(&node, 7).await, Err(0), "the key has never been granted");
     assert_eq!(fence(&node, 0).await, Err(0));
     let token = hold(&node, "me").await.lease.token;
     for never in [0, 1, token - 1, token + 1, u64::MAX] {
         assert_eq!(fence(&node, never).await, Err(token));
     }
-    assert_eq!(fence(&node, token).await, Ok(()), "a forged one has closed nobody out");
+    assert_eq!(fence(&node, token).await, Ok(()), "a forged token does not shut out the holder");
 }
 
 pub async fn a_token_presented_on_one_is_known_on_the_other(world: &World) {

@@ -1,40 +1,42 @@
-//! Short ways to ask for many keys.
+//! Short functions for multilocks.
 
 use std::time::Duration;
 
-use latchgate::runtime::{Acquired, AcquiredMany, Answer, Locks, ManyAsk, Refused, ReleasedMany, RenewedMany, Wanted};
+use latchgate::locks::{
+    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, Refused, ReleasedMany, RenewedMany, RequestedLock,
+};
 use latchgate_core::Address;
 use latchgate_core::lock::{EndReason, Lease, Mode, PRIORITY_MIN};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
-use crate::asking::{at, id, owner};
+use crate::calls::{at, id, owner};
 use crate::worlds::PATIENCE;
 
-/// All of `keys` alone, without waiting; the owner is named as the lease.
-pub fn all(lease: &str, keys: &[&str]) -> ManyAsk {
-    ManyAsk {
+/// An exclusive request for all `keys`, without waiting. The owner has the name of the lease.
+pub fn all(lease: &str, keys: &[&str]) -> LockManyRequest {
+    LockManyRequest {
         locks: keys.iter().map(|key| alone(key)).collect(),
         lease_id: id(lease),
         owner: owner(lease),
-        ttl_ms: 600_000,
+        ttl_ms: 60_000,
         reentrant: true,
         delay_ms: 0,
         max_hold_ms: None,
         priority: PRIORITY_MIN,
         metadata: None,
         wait: Duration::ZERO,
-        place: None,
+        position: None,
     }
 }
 
-pub fn alone(key: &str) -> Wanted {
-    Wanted { address: at(key), mode: Mode::Exclusive, limit: None }
+pub fn alone(key: &str) -> RequestedLock {
+    RequestedLock { address: at(key), mode: Mode::Exclusive, limit: None }
 }
 
-/// The same, and waits as long as it takes.
-pub fn waiting(ask: ManyAsk) -> ManyAsk {
-    ManyAsk { wait: 2 * PATIENCE, ..ask }
+/// The same request, with a long wait.
+pub fn waiting(request: LockManyRequest) -> LockManyRequest {
+    LockManyRequest { wait: 2 * PATIENCE, ..request }
 }
 
 pub fn all_granted(answer: Answer<AcquiredMany>) -> Vec<Lease> {
@@ -44,7 +46,7 @@ pub fn all_granted(answer: Answer<AcquiredMany>) -> Vec<Lease> {
     }
 }
 
-/// Which key refuses, and how.
+/// The index of the key that was refused, and the refusal.
 pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
     match answer {
         Ok(AcquiredMany::Refused { index, refused }) => (index, refused),
@@ -52,7 +54,7 @@ pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
     }
 }
 
-/// Which key ends it for good, and how.
+/// The index of the key that can never be granted, and its answer.
 pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
     match answer {
         Ok(AcquiredMany::Ended { index, acquired }) => (index, acquired),
@@ -83,13 +85,13 @@ pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
     }
 }
 
-pub async fn join_all(node: &Locks, ask: ManyAsk) -> JoinHandle<Answer<AcquiredMany>> {
+pub async fn join_all(node: &Locks, request: LockManyRequest) -> JoinHandle<Answer<AcquiredMany>> {
     let node = node.clone();
-    tokio::spawn(async move { node.acquire_many(ask).await })
+    tokio::spawn(async move { node.acquire_many(request).await })
 }
 
 pub async fn all_joined(waiting: JoinHandle<Answer<AcquiredMany>>) -> Answer<AcquiredMany> {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in the end").unwrap()
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in time").unwrap()
 }
 
 pub async fn holder_at(node: &Locks, key: &str) -> Option<String> {

@@ -1,41 +1,41 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use latchgate::runtime::{Acquired, Answer, Ask, Locks, RefusedBecause};
+use latchgate::locks::{Acquired, Answer, LockRequest, Locks, RefusedBecause};
 use latchgate_core::lock::{Command, LimitMismatch, Outcome};
 
-use crate::asking::{
-    ask, command, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, shared, take,
+use crate::calls::{
+    command, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, request, shared, take,
     until_waiting, wait,
 };
 use crate::worlds::World;
 
 pub async fn readers_hold_together_and_writers_alone(world: &World) {
     let node = world.node().await;
-    let first = take(&node, &key(), shared(ask("reader-1"))).await.lease;
-    let second = take(&node, &key(), shared(ask("reader-2"))).await.lease;
+    let first = take(&node, &key(), shared(request("reader-1"))).await.lease;
+    let second = take(&node, &key(), shared(request("reader-2"))).await.lease;
     assert!(second.token > first.token);
-    let answer = refused(node.acquire(&key(), ask("writer")).await);
+    let answer = refused(node.acquire(&key(), request("writer")).await);
     assert_eq!((answer.why, &answer.holders[..]), (RefusedBecause::Held, &[first, second][..]));
     release(&node, "reader-1").await;
-    assert_eq!(refused(node.acquire(&key(), ask("writer")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, RefusedBecause::Held);
     release(&node, "reader-2").await;
     hold(&node, "writer").await;
-    for ask in [shared(ask("reader-3")), ask("writer-2")] {
-        assert_eq!(refused(node.acquire(&key(), ask).await).why, RefusedBecause::Held);
+    for request in [shared(request("reader-3")), request("writer-2")] {
+        assert_eq!(refused(node.acquire(&key(), request).await).why, RefusedBecause::Held);
     }
     assert_eq!(holders(&node).await, ["writer"]);
 }
 
-pub async fn a_reader_behind_a_waiting_writer_waits_and_is_told_so(world: &World) {
+pub async fn a_reader_behind_a_waiting_writer_is_refused_or_waits(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), shared(ask("reader-1"))).await;
+    take(&node, &key(), shared(request("reader-1"))).await;
     let writer = join(&node, wait("writer")).await;
     until_waiting(&node, 1).await;
-    // It could share the lock, were it not for the queue.
-    let answer = refused(node.acquire(&key(), shared(ask("reader-2"))).await);
-    assert_eq!((answer.why, answer.waiters, answer.position), (RefusedBecause::Reserved, 1, 2));
-    assert_eq!(refused(node.acquire(&key(), ask("writer-2")).await).why, RefusedBecause::Held);
+    // Without the waiting writer, it would share the lock.
+    let answer = refused(node.acquire(&key(), shared(request("reader-2"))).await);
+    assert_eq!((answer.why, answer.waiters, answer.queue_number), (RefusedBecause::Reserved, 1, 2));
+    assert_eq!(refused(node.acquire(&key(), request("writer-2")).await).why, RefusedBecause::Held);
     let reader = join(&node, shared(wait("reader-2"))).await;
     until_waiting(&node, 2).await;
     assert_eq!(holders(&node).await, ["reader-1"]);
@@ -74,26 +74,26 @@ pub async fn consecutive_waiting_readers_are_admitted_together(world: &World) {
 
 pub async fn a_semaphore_admits_as_many_as_it_has_permits(world: &World) {
     let node = world.node().await;
-    let first = take(&node, &key(), permits(2, 3, ask("two"))).await;
+    let first = take(&node, &key(), permits(2, 3, request("two"))).await;
     assert_eq!((first.lease.mode.permits(), first.limit), (2, Some(3)));
-    assert_eq!(refused(node.acquire(&key(), permits(2, 3, ask("two-more"))).await).why, RefusedBecause::Held);
-    take(&node, &key(), permits(1, 3, ask("one"))).await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, 3, ask("none-left"))).await).why, RefusedBecause::Held);
-    // Permits do not go together with the other modes.
-    for ask in [ask("writer"), shared(ask("reader"))] {
-        assert_eq!(refused(node.acquire(&key(), ask).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), permits(2, 3, request("two-more"))).await).why, RefusedBecause::Held);
+    take(&node, &key(), permits(1, 3, request("one"))).await;
+    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("none-left"))).await).why, RefusedBecause::Held);
+    // The other modes exclude permits.
+    for request in [request("writer"), shared(request("reader"))] {
+        assert_eq!(refused(node.acquire(&key(), request).await).why, RefusedBecause::Held);
     }
     release(&node, "two").await;
-    take(&node, &key(), permits(2, 3, ask("two-later"))).await;
+    take(&node, &key(), permits(2, 3, request("two-later"))).await;
     assert_eq!(inspect(&node).await.state.permits_held(), 3);
 }
 
-pub async fn a_small_wish_does_not_overtake_a_large_one(world: &World) {
+pub async fn a_small_request_does_not_overtake_a_large_one(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), permits(2, 3, ask("holder"))).await;
+    take(&node, &key(), permits(2, 3, request("holder"))).await;
     let large = join(&node, permits(3, 3, wait("large"))).await;
     until_waiting(&node, 1).await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, 3, ask("asks"))).await).why, RefusedBecause::Reserved);
+    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("passing"))).await).why, RefusedBecause::Reserved);
     let small = join(&node, permits(1, 3, wait("small"))).await;
     until_waiting(&node, 2).await;
     assert_eq!(holders(&node).await, ["holder"]);
@@ -113,24 +113,25 @@ fn mismatch(answer: Answer<Acquired>) -> Option<u32> {
 
 pub async fn another_limit_is_refused_while_the_key_has_one(world: &World) {
     let node = world.node().await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, None, ask("nobody-knows"))).await), None);
-    take(&node, &key(), permits(1, 3, ask("holder"))).await;
-    for ask in [permits(1, 4, ask("more")), permits(1, 2, wait("fewer")), permits(4, None, ask("too-many"))] {
-        assert_eq!(mismatch(node.acquire(&key(), ask).await), Some(3));
+    assert_eq!(mismatch(node.acquire(&key(), permits(1, None, request("no-limit-yet"))).await), None);
+    take(&node, &key(), permits(1, 3, request("holder"))).await;
+    for request in [permits(1, 4, request("more")), permits(1, 2, wait("fewer")), permits(4, None, request("too-many"))]
+    {
+        assert_eq!(mismatch(node.acquire(&key(), request).await), Some(3));
     }
-    let named_none = take(&node, &key(), permits(1, None, ask("named-none"))).await;
+    let named_none = take(&node, &key(), permits(1, None, request("named-none"))).await;
     assert_eq!(named_none.limit, Some(3));
     release(&node, "holder").await;
     release(&node, "named-none").await;
-    assert_eq!(take(&node, &key(), permits(1, 4, ask("free-to-choose"))).await.limit, Some(4));
+    assert_eq!(take(&node, &key(), permits(1, 4, request("free-to-choose"))).await.limit, Some(4));
 }
 
-pub async fn who_waits_for_permits_keeps_their_limit(world: &World) {
+pub async fn a_waiter_for_permits_keeps_their_limit(world: &World) {
     let node = world.node().await;
     hold(&node, "writer").await;
     let waiting = join(&node, permits(1, 3, wait("waiter"))).await;
     until_waiting(&node, 1).await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, 4, ask("other"))).await), Some(3));
+    assert_eq!(mismatch(node.acquire(&key(), permits(1, 4, request("other"))).await), Some(3));
     release(&node, "writer").await;
     assert_eq!(granted(joined(waiting).await).limit, Some(3));
 }
@@ -142,10 +143,10 @@ async fn set_limit(node: &Locks, limit: Option<u32>) -> (Option<u32>, u32) {
     }
 }
 
-pub async fn a_raised_limit_admits_who_waits_and_a_lowered_one_takes_nothing(world: &World) {
+pub async fn a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease(world: &World) {
     let node = world.node().await;
     assert_eq!(set_limit(&node, Some(1)).await, (Some(1), 0));
-    take(&node, &key(), permits(1, None, ask("first"))).await;
+    take(&node, &key(), permits(1, None, request("first"))).await;
     let second = join(&node, permits(1, None, wait("second"))).await;
     until_waiting(&node, 1).await;
     assert_eq!(set_limit(&node, Some(2)).await, (Some(2), 1));
@@ -164,11 +165,11 @@ pub async fn a_raised_limit_admits_who_waits_and_a_lowered_one_takes_nothing(wor
 pub async fn a_limit_that_was_set_stays_until_it_is_unset(world: &World) {
     let node = world.node().await;
     set_limit(&node, Some(2)).await;
-    take(&node, &key(), permits(2, 2, ask("first"))).await;
+    take(&node, &key(), permits(2, 2, request("first"))).await;
     release(&node, "first").await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, 5, ask("other"))).await), Some(2));
+    assert_eq!(mismatch(node.acquire(&key(), permits(1, 5, request("other"))).await), Some(2));
     assert_eq!(set_limit(&node, None).await, (None, 0));
-    assert_eq!(take(&node, &key(), permits(5, 5, ask("other"))).await.limit, Some(5));
+    assert_eq!(take(&node, &key(), permits(5, 5, request("other"))).await.limit, Some(5));
 }
 
 const LIMIT: u32 = 4;
@@ -182,7 +183,7 @@ pub async fn no_more_than_the_limit_is_ever_held_on_both(world: &World) {
     crowd(&[world.node().await, world.node().await]).await;
 }
 
-/// Tasks with wishes of all sizes, over all nodes, that count what they hold.
+/// Tasks on all nodes take different numbers of permits, and count them.
 async fn crowd(nodes: &[Locks]) {
     let held = Arc::new(AtomicU32::new(0));
     let mut tasks = Vec::new();
@@ -192,8 +193,8 @@ async fn crowd(nodes: &[Locks]) {
             for round in 0..10 {
                 let name = format!("lease-{number}-{round}");
                 let weight = (number + round) as u32 % 3 + 1;
-                let ask: Ask = permits(weight, LIMIT, wait(&name));
-                granted(node.acquire(&key(), ask).await);
+                let request: LockRequest = permits(weight, LIMIT, wait(&name));
+                granted(node.acquire(&key(), request).await);
                 let sum = held.fetch_add(weight, Ordering::SeqCst) + weight;
                 assert!(sum <= LIMIT, "{sum} permits are held");
                 tokio::task::yield_now().await;

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::runtime::{
-    Acquired, AcquiredMany, Answer, Ask, Locks, ManyAsk, RefusedBecause, ReleasedMany, RenewedMany, Wanted,
+use latchgate::locks::{
+    Acquired, AcquiredMany, Answer, LockManyRequest, LockRequest, Locks, RefusedBecause, ReleasedMany, RenewedMany,
+    RequestedLock,
 };
 use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
 
-use crate::asking::{ask, at, granted, id, owner, refused, take, wait};
+use crate::calls::{at, granted, id, owner, refused, request, take, wait};
 use crate::many::{
     addresses, all, all_granted, all_joined, alone, holder_at, holders_at, join_all, one_ended, one_refused,
     release_all, renew_all, until_held_at, until_waiting_at, waiting,
@@ -14,11 +15,11 @@ use crate::many::{
 use crate::worlds::{PATIENCE, World};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
-const NOBODY: [&str; 3] = ["", "", ""];
+const FREE: [&str; 3] = ["", "", ""];
 
 pub async fn all_keys_are_granted_or_none(world: &World) {
     let node = world.node().await;
-    let holder = take(&node, &at("b"), ask("holder")).await.lease;
+    let holder = take(&node, &at("b"), request("holder")).await.lease;
     let (index, refused) = one_refused(node.acquire_many(all("me", &KEYS)).await);
     assert_eq!((index, refused.why, &refused.holders[..]), (1, RefusedBecause::Held, &[holder][..]));
     assert_eq!(holders_at(&node, &KEYS).await, ["", "holder", ""]);
@@ -31,16 +32,16 @@ pub async fn all_keys_are_granted_or_none(world: &World) {
     }
 }
 
-pub async fn it_holds_nothing_while_it_waits(world: &World) {
+pub async fn a_multilock_holds_nothing_while_it_waits(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let mine = join_all(&node, waiting(all("me", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
     for key in ["a", "c"] {
-        take(&node, &at(key), ask("passing")).await;
+        take(&node, &at(key), request("passing")).await;
     }
     node.release(&at("b"), id("holder")).await.unwrap();
-    // Now it waits for the next key.
+    // The multilock now waits for the next key that is held.
     until_waiting_at(&node, "a", 1).await;
     assert_eq!(holders_at(&node, &KEYS).await, ["passing", "", "passing"]);
     node.release(&at("a"), id("passing")).await.unwrap();
@@ -53,17 +54,17 @@ pub async fn it_holds_nothing_while_it_waits(world: &World) {
     }
 }
 
-pub async fn a_wait_that_ends_leaves_nothing_and_can_be_gone_on_with(world: &World) {
+pub async fn a_wait_that_times_out_holds_nothing_and_can_be_resumed(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
-    let short = ManyAsk { wait: Duration::from_millis(120), ..all("me", &KEYS) };
+    take(&node, &at("b"), request("holder")).await;
+    let short = LockManyRequest { wait: Duration::from_millis(120), ..all("me", &KEYS) };
     let (index, refused) = one_refused(node.acquire_many(short).await);
     assert_eq!((index, refused.why), (1, RefusedBecause::WaitTimeout));
     assert!(refused.waited >= Duration::from_millis(120));
     until_waiting_at(&node, "b", 0).await;
     let later = join_all(&node, waiting(all("later", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
-    let back = ManyAsk { place: Some(refused.place), ..waiting(all("me", &KEYS)) };
+    let back = LockManyRequest { position: Some(refused.position), ..waiting(all("me", &KEYS)) };
     let mine = join_all(&node, back).await;
     until_waiting_at(&node, "b", 2).await;
     node.release(&at("b"), id("holder")).await.unwrap();
@@ -73,7 +74,7 @@ pub async fn a_wait_that_ends_leaves_nothing_and_can_be_gone_on_with(world: &Wor
     assert!(mine.iter().zip(later).all(|(mine, later)| later.token > mine.token));
 }
 
-pub async fn all_are_renewed_or_it_is_said_which_are_lost(world: &World) {
+pub async fn all_leases_are_renewed_or_the_lost_ones_are_named(world: &World) {
     let node = world.node().await;
     let before = all_granted(node.acquire_many(all("me", &KEYS)).await);
     assert_eq!(renew_all(&node, "me", &KEYS).await, []);
@@ -81,19 +82,19 @@ pub async fn all_are_renewed_or_it_is_said_which_are_lost(world: &World) {
     node.command(&at("b"), force).await.unwrap();
     let renewed = node.inspect(&at("c")).await.unwrap().state.holders().to_vec();
     assert!(renewed[0].expires_at >= before[2].expires_at);
-    // For longer, so that it would show.
+    // A longer lease, so that a renewal would be visible.
     let lost = node.renew_many(addresses(&KEYS), id("me"), Some(900_000)).await.unwrap();
     let RenewedMany::Lost(lost) = lost else { panic!("{lost:?}") };
     assert_eq!(lost.iter().map(|(index, lost)| (*index, lost.why)).collect::<Vec<_>>(), [(1, Some(EndReason::Forced))]);
-    assert_eq!(node.inspect(&at("c")).await.unwrap().state.holders(), renewed, "none is renewed with one lost");
+    assert_eq!(node.inspect(&at("c")).await.unwrap().state.holders(), renewed, "if one lease is lost, none is renewed");
     assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
 }
 
-pub async fn all_are_released_even_if_some_are_lost(world: &World) {
+pub async fn all_leases_are_released_even_if_some_are_lost(world: &World) {
     let node = world.node().await;
     all_granted(node.acquire_many(all("me", &KEYS)).await);
     assert_eq!(release_all(&node, "me", &KEYS).await, [0, 0, 0]);
-    assert_eq!(holders_at(&node, &KEYS).await, NOBODY);
+    assert_eq!(holders_at(&node, &KEYS).await, FREE);
     let again = node.release_many(addresses(&KEYS), id("me")).await.unwrap();
     assert!(matches!(again, ReleasedMany::Released { already: true, .. }), "{again:?}");
 
@@ -102,7 +103,7 @@ pub async fn all_are_released_even_if_some_are_lost(world: &World) {
     let released = node.release_many(addresses(&KEYS), id("again")).await.unwrap();
     let ReleasedMany::Lost(lost) = released else { panic!("{released:?}") };
     assert_eq!(lost.iter().map(|(index, lost)| (*index, lost.why)).collect::<Vec<_>>(), [(2, Some(EndReason::Forced))]);
-    assert_eq!(holders_at(&node, &KEYS).await, NOBODY);
+    assert_eq!(holders_at(&node, &KEYS).await, FREE);
 }
 
 pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
@@ -118,12 +119,12 @@ pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
     assert_eq!(release_all(&node, "me", &KEYS).await, [0, 0, 0]);
     let (_, ended) = one_ended(node.acquire_many(all("me", &KEYS)).await);
     assert!(matches!(ended, Acquired::LeaseLost(_)), "{ended:?}");
-    assert_eq!(holders_at(&node, &KEYS).await, NOBODY);
+    assert_eq!(holders_at(&node, &KEYS).await, FREE);
 }
 
 pub async fn a_client_that_goes_away_while_it_waits_leaves_nothing(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let gone = join_all(&node, waiting(all("gone", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
     let next = join_all(&node, waiting(all("next", &KEYS))).await;
@@ -135,50 +136,50 @@ pub async fn a_client_that_goes_away_while_it_waits_leaves_nothing(world: &World
     assert_eq!(holders_at(&node, &KEYS).await, ["next", "next", "next"]);
 }
 
-/// An acquire of all keys that has been granted, and whose answer nobody has taken yet; with the lease id.
-async fn unheard(node: &Locks) -> (impl Future<Output = Answer<AcquiredMany>> + use<>, String) {
+/// An acquire of all keys that has been granted and whose answer the client has not read, and its lease id.
+async fn unread(node: &Locks) -> (impl Future<Output = Answer<AcquiredMany>> + use<>, String) {
     for round in 0.. {
         let (node, name) = (node.clone(), format!("me-{round}"));
-        let ask = waiting(all(&name, &KEYS));
+        let request = waiting(all(&name, &KEYS));
         let mut acquire = Box::pin({
             let node = node.clone();
-            async move { node.acquire_many(ask).await }
+            async move { node.acquire_many(request).await }
         });
         if poll!(&mut acquire).is_pending() {
             until_held_at(&node, &KEYS, &name).await;
             return (acquire, name);
         }
-        // It was faster than the first look.
+        // The answer was there at the first poll.
         release_all(&node, &name, &KEYS).await;
     }
     unreachable!()
 }
 
-pub async fn a_client_that_goes_away_in_the_moment_of_the_grant_leaves_nothing(world: &World) {
+pub async fn a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing(world: &World) {
     let node = world.node().await;
-    let (unheard, name) = unheard(&node).await;
-    drop(unheard);
+    let (unread, name) = unread(&node).await;
+    drop(unread);
     until_held_at(&node, &KEYS, "").await;
-    // As if it had never been: the same lease id is good for another try.
+    // The same lease id can be used again.
     all_granted(node.acquire_many(all(&name, &KEYS)).await);
 }
 
 pub async fn a_grant_that_was_repeated_stays_when_its_first_client_goes(world: &World) {
     let node = world.node().await;
-    let (unheard, name) = unheard(&node).await;
+    let (unread, name) = unread(&node).await;
     let repeated = all_granted(node.acquire_many(all(&name, &KEYS)).await);
-    drop(unheard);
+    drop(unread);
     for _ in 0..3 {
-        // Whatever the first leaves to be done comes before this, or finds the leases claimed.
+        // If the node gave the leases back, that would come before these calls.
         assert_eq!(renew_all(&node, &name, &KEYS).await, []);
     }
     assert_eq!(node.inspect(&at("a")).await.unwrap().state.holders()[0].token, repeated[0].token);
 }
 
-/// The answer to the first acquire is lost while it waits; the client repeats it, and stands behind somebody else.
-pub async fn a_repetition_behind_others_hears_of_its_leases(world: &World) {
+/// The client loses its connection while it waits. It repeats the request, which is queued behind another waiter.
+pub async fn a_repetition_behind_other_waiters_gets_the_same_leases(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let first = join_all(&node, waiting(all("me", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
     let behind = join_all(&node, waiting(all("behind", &KEYS))).await;
@@ -208,16 +209,16 @@ pub async fn opposite_orders_of_keys_do_not_block_each_other(world: &World) {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(2 * PATIENCE, task).await.expect("nobody waits for ever").unwrap();
+        tokio::time::timeout(2 * PATIENCE, task).await.expect("every request is granted in time").unwrap();
     }
 }
 
 pub async fn each_key_has_its_own_mode(world: &World) {
     let node = world.node().await;
-    let mixed = |lease: &str, permits: u32| ManyAsk {
+    let mixed = |lease: &str, permits: u32| LockManyRequest {
         locks: vec![
-            Wanted { mode: Mode::Shared, ..alone("a") },
-            Wanted { mode: Mode::Permits(permits), limit: Some(3), ..alone("b") },
+            RequestedLock { mode: Mode::Shared, ..alone("a") },
+            RequestedLock { mode: Mode::Permits(permits), limit: Some(3), ..alone("b") },
         ],
         ..all(lease, &[])
     };
@@ -231,31 +232,31 @@ pub async fn each_key_has_its_own_mode(world: &World) {
     assert_eq!(node.inspect(&at("b")).await.unwrap().state.permits_held(), 1);
 }
 
-pub async fn what_cannot_be_granted_ever_is_said_at_once_and_holds_nothing(world: &World) {
+pub async fn a_request_that_can_never_be_granted_is_refused_at_once_and_holds_nothing(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), crate::asking::permits(1, 3, ask("holder"))).await;
-    let wrong_limit = ManyAsk {
-        locks: vec![alone("a"), Wanted { mode: Mode::Permits(1), limit: Some(4), ..alone("b") }],
+    take(&node, &at("b"), crate::calls::permits(1, 3, request("holder"))).await;
+    let wrong_limit = LockManyRequest {
+        locks: vec![alone("a"), RequestedLock { mode: Mode::Permits(1), limit: Some(4), ..alone("b") }],
         ..waiting(all("me", &[]))
     };
     let (index, ended) = one_ended(node.acquire_many(wrong_limit).await);
     assert!(matches!(ended, Acquired::LimitMismatch(LimitMismatch { limit: Some(3) })), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
-    let theirs = ManyAsk { lease_id: id("holder"), ..waiting(all("me", &["a", "b"])) };
-    let (index, ended) = one_ended(node.acquire_many(theirs).await);
+    let reused = LockManyRequest { lease_id: id("holder"), ..waiting(all("me", &["a", "b"])) };
+    let (index, ended) = one_ended(node.acquire_many(reused).await);
     assert!(matches!(ended, Acquired::LeaseIdReused), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
 }
 
-/// While it waits, somebody else takes its lease id for one of the other keys.
-pub async fn a_try_that_fails_for_good_leaves_the_queue(world: &World) {
+/// While it waits, another owner uses its lease id for one of the other keys.
+pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let mine = join_all(&node, waiting(all("me", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
     let behind = join_all(&node, waiting(all("behind", &["b"]))).await;
     until_waiting_at(&node, "b", 2).await;
-    take(&node, &at("c"), Ask { owner: owner("thief"), ..ask("me") }).await;
+    take(&node, &at("c"), LockRequest { owner: owner("other"), ..request("me") }).await;
     node.release(&at("b"), id("holder")).await.unwrap();
     let (index, ended) = one_ended(all_joined(mine).await);
     assert!(index == 2 && matches!(ended, Acquired::LeaseIdReused), "{index}: {ended:?}");
@@ -263,23 +264,23 @@ pub async fn a_try_that_fails_for_good_leaves_the_queue(world: &World) {
     release_all(&node, "behind", &["b"]).await;
     let no_turns = || async { node.inspect(&at("b")).await.unwrap().state.turns().is_empty() };
     assert!(latchgate_testkit::eventually(PATIENCE, no_turns).await);
-    assert_eq!(holders_at(&node, &KEYS).await, ["", "", "thief"]);
+    assert_eq!(holders_at(&node, &KEYS).await, ["", "", "other"]);
 }
 
-pub async fn what_its_owner_holds_already_is_nested(world: &World) {
+pub async fn a_multilock_nests_in_locks_that_its_owner_already_holds(world: &World) {
     let node = world.node().await;
-    let outer = take(&node, &at("b"), ask("me")).await.lease;
-    let inner = ManyAsk { lease_id: id("inner"), owner: owner("me"), ..all("me", &KEYS) };
+    let outer = take(&node, &at("b"), request("me")).await.lease;
+    let inner = LockManyRequest { lease_id: id("inner"), owner: owner("me"), ..all("me", &KEYS) };
     let leases = all_granted(node.acquire_many(inner.clone()).await);
     assert_eq!(leases[1].token, outer.token);
     assert_eq!(release_all(&node, "inner", &KEYS).await, [0, 1, 0]);
-    let strict = ManyAsk { lease_id: id("strict"), reentrant: false, ..inner };
+    let strict = LockManyRequest { lease_id: id("strict"), reentrant: false, ..inner };
     assert_eq!(one_refused(node.acquire_many(strict).await).0, 1);
 }
 
-pub async fn it_is_not_overtaken_where_it_waits(world: &World) {
+pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let mine = join_all(&node, waiting(all("me", &KEYS))).await;
     until_waiting_at(&node, "b", 1).await;
     let behind = {
@@ -287,9 +288,9 @@ pub async fn it_is_not_overtaken_where_it_waits(world: &World) {
         tokio::spawn(async move { node.acquire(&at("b"), wait("behind")).await })
     };
     until_waiting_at(&node, "b", 2).await;
-    let urgent = join_all(&node, ManyAsk { priority: 5, ..waiting(all("urgent", &KEYS)) }).await;
+    let urgent = join_all(&node, LockManyRequest { priority: 5, ..waiting(all("urgent", &KEYS)) }).await;
     until_waiting_at(&node, "b", 3).await;
-    assert_eq!(refused(node.acquire(&at("b"), ask("asks")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&at("b"), request("passing")).await).why, RefusedBecause::Held);
     node.release(&at("b"), id("holder")).await.unwrap();
     let urgent = all_granted(all_joined(urgent).await);
     release_all(&node, "urgent", &KEYS).await;

@@ -1,14 +1,14 @@
-//! What goes easy on the connections of a Postgres, and on a node that shares its rows with others.
+//! More promises on Postgres: few connections, and no outage because of a locked row.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::runtime::{Failure, Limits};
+use latchgate::locks::{Failure, Limits};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use sqlx::{Connection, PgConnection};
 
-use crate::asking::{ask, at, take};
+use crate::calls::{at, request, take};
 use crate::many::{all, one_refused};
 use crate::worlds::{patient, postgres_config, start, start_with};
 
@@ -16,10 +16,10 @@ use crate::worlds::{patient, postgres_config, start, start_with};
 async fn a_multilock_that_is_refused_opens_no_connection() {
     let config = postgres_config().await;
     let store = Arc::new(PostgresStore::open(&config).await.unwrap());
-    // The collection opens one of its own with its first step.
+    // The first step of the collection would open another connection.
     let limits = Limits { collect_interval: Duration::from_secs(3_600), ..patient() };
     let node = start_with(store, limits).await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let mut observer = PgConnection::connect(&config.url).await.unwrap();
     one_refused(node.acquire_many(all("me", &["a", "b"])).await);
     let before = backends(&mut observer).await;
@@ -31,13 +31,14 @@ async fn a_multilock_that_is_refused_opens_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_keeps_locked_does_not_make_the_store_count_as_down() {
+async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down() {
     let config = PostgresConfig { statement_timeout: Duration::from_secs(1), ..postgres_config().await };
     let node = start(Arc::new(PostgresStore::open(&config).await.unwrap())).await;
-    take(&node, &at("b"), ask("holder")).await;
+    take(&node, &at("b"), request("holder")).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();
     sqlx::query("begin").execute(&mut other).await.unwrap();
-    let locked = sqlx::query("select from locks where key = 'b' for update").execute(&mut other).await.unwrap();
+    let locked =
+        sqlx::query("select from latchgate.locks where key = 'b' for update").execute(&mut other).await.unwrap();
     assert_eq!(locked.rows_affected(), 1);
     let answer = node.acquire_many(all("me", &["a", "b"])).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
@@ -46,7 +47,7 @@ async fn a_row_that_somebody_keeps_locked_does_not_make_the_store_count_as_down(
     one_refused(node.acquire_many(all("me", &["a", "b"])).await);
 }
 
-/// The server's processes that serve connections to the database.
+/// The server's processes for connections to this database.
 async fn backends(observer: &mut PgConnection) -> BTreeSet<i32> {
     let pids = "select pid from pg_stat_activity where datname = current_database()";
     sqlx::query_scalar(pids).fetch_all(observer).await.unwrap().into_iter().collect()

@@ -1,12 +1,12 @@
-//! One file, one node; it must survive the node.
+//! Leases in a file outlive their node.
 
 use std::sync::{Arc, OnceLock};
 
-use latchgate::runtime::{RefusedBecause, Released};
+use latchgate::locks::{RefusedBecause, Released};
 use latchgate::store::LockStore;
 use latchgate_testkit::eventually;
 
-use crate::asking::{ask, granted, hold, id, join, joined, key, refused, release, until_waiting, wait};
+use crate::calls::{granted, hold, id, join, joined, key, refused, release, request, until_waiting, wait};
 use crate::worlds::{PATIENCE, World, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,9 +26,9 @@ async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {
             Err(_) => false,
         }
     };
-    assert!(eventually(PATIENCE, is_opened).await, "the node is gone, and its file is still in use");
+    assert!(eventually(PATIENCE, is_opened).await, "the node has stopped, but its file is still in use");
     let node = start(store.into_inner().unwrap()).await;
-    let refused = refused(node.acquire(&key(), ask("other")).await);
+    let refused = refused(node.acquire(&key(), request("other")).await);
     assert_eq!((refused.why, &refused.holders[..]), (RefusedBecause::Held, &[lease.clone()][..]));
     let waiting = join(&node, wait("next")).await;
     let released = node.release(&key(), id("me")).await.unwrap();

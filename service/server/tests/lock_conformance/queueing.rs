@@ -1,15 +1,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::runtime::{Ask, Locks, RefusedBecause, Released};
+use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released};
 
-use crate::asking::{
-    ask, granted, hold, holder, id, join, joined, key, owner, refused, release, take, until_waiting, wait,
+use crate::calls::{
+    granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
 };
 use crate::worlds::World;
 use latchgate_core::lock::Mode;
 
-pub async fn who_waits_gets_the_lock_on_its_release(world: &World) {
+pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "first").await.lease;
     let waiting = join(&node, wait("second")).await;
@@ -23,24 +23,24 @@ pub async fn who_waits_gets_the_lock_on_its_release(world: &World) {
 
 pub async fn waiters_are_served_in_the_order_of_their_arrival(world: &World) {
     let names: Vec<String> = (0..12).map(|number| format!("waiter-{number}")).collect();
-    let asks = names.iter().map(|name| wait(name)).collect();
-    assert_eq!(served(&world.node().await, asks).await, names);
+    let requests = names.iter().map(|name| wait(name)).collect();
+    assert_eq!(served(&world.node().await, requests).await, names);
 }
 
 pub async fn a_higher_priority_is_served_first(world: &World) {
-    let asks = [("a", 1), ("b", 5), ("c", 1), ("d", 10), ("e", 5)];
-    let asks = asks.map(|(name, priority)| Ask { priority, ..wait(name) });
-    assert_eq!(served(&world.node().await, asks.into()).await, ["d", "b", "e", "a", "c"]);
+    let requests = [("a", 1), ("b", 5), ("c", 1), ("d", 10), ("e", 5)];
+    let requests = requests.map(|(name, priority)| LockRequest { priority, ..wait(name) });
+    assert_eq!(served(&world.node().await, requests.into()).await, ["d", "b", "e", "a", "c"]);
 }
 
-/// Queues all behind a holder, then lets each release as soon as it has the lock; returns the order of service.
-async fn served(node: &Locks, asks: Vec<Ask>) -> Vec<String> {
+/// Queues all requests behind a holder. Each waiter releases the lock as soon as it has it. Returns the order of the grants.
+async fn served(node: &Locks, requests: Vec<LockRequest>) -> Vec<String> {
     hold(node, "holder").await;
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
     let mut tasks = Vec::new();
-    for (before, ask) in (1..).zip(asks) {
-        let name = ask.lease_id.as_str().to_owned();
-        let waiting = join(node, ask).await;
+    for (before, request) in (1..).zip(requests) {
+        let name = request.lease_id.as_str().to_owned();
+        let waiting = join(node, request).await;
         until_waiting(node, before).await;
         let (node, order) = (node.clone(), Arc::clone(&order));
         tasks.push(tokio::spawn(async move {
@@ -57,16 +57,16 @@ async fn served(node: &Locks, asks: Vec<Ask>) -> Vec<String> {
     order.clone()
 }
 
-pub async fn a_wait_that_runs_out_says_so_and_leaves_the_queue(world: &World) {
+pub async fn a_wait_that_times_out_is_refused_and_leaves_the_queue(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "first").await.lease;
     let waiting = join(&node, wait("second")).await;
     until_waiting(&node, 1).await;
-    let impatient = Ask { wait: Duration::from_millis(120), ..ask("third") };
+    let impatient = LockRequest { wait: Duration::from_millis(120), ..request("third") };
     let refused = refused(joined(join(&node, impatient).await).await);
     assert_eq!(refused.why, RefusedBecause::WaitTimeout);
     assert_eq!(refused.holders, [first]);
-    assert_eq!((refused.waiters, refused.position), (1, 2));
+    assert_eq!((refused.waiters, refused.queue_number), (1, 2));
     assert!(refused.waited >= Duration::from_millis(120));
     until_waiting(&node, 1).await;
     release(&node, "first").await;
@@ -75,7 +75,7 @@ pub async fn a_wait_that_runs_out_says_so_and_leaves_the_queue(world: &World) {
     assert_eq!(holder(&node).await, None);
 }
 
-pub async fn closing_ends_waits_and_serves_the_rest(world: &World) {
+pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
     let node = world.node().await;
     hold(&node, "first").await;
     let waiting = [join(&node, wait("second")).await, join(&node, wait("third")).await];
@@ -84,35 +84,35 @@ pub async fn closing_ends_waits_and_serves_the_rest(world: &World) {
     for waiting in waiting {
         assert_eq!(refused(joined(waiting).await).why, RefusedBecause::WaitTimeout);
     }
-    // It would have to wait: it gets its place, to wait with elsewhere.
+    // This request would have to wait. It gets its position, with which it can wait at another node.
     assert_eq!(refused(node.acquire(&key(), wait("fourth")).await).why, RefusedBecause::WaitTimeout);
-    assert_eq!(refused(node.acquire(&key(), ask("fifth")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, RefusedBecause::Held);
     release(&node, "first").await;
     hold(&node, "sixth").await;
     assert!(!node.is_ready());
 }
 
-/// The first only asks for the whole lock, the second waits to share it; both come while a reader holds it.
-pub async fn a_refused_ask_that_does_not_wait_keeps_nobody_waiting(world: &World) {
+/// While a reader holds the lock, a writer requests it without waiting, and a second reader waits for it.
+pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World) {
     let node = world.node().await;
-    let shared = |name: &str| Ask { mode: Mode::Shared, ..wait(name) };
+    let shared = |name: &str| LockRequest { mode: Mode::Shared, ..wait(name) };
     take(&node, &key(), shared("holder")).await;
-    // Polled together, so that one batch may bring both.
+    // Both are polled together, so that they can be in one batch.
     let key = key();
-    let (asked, waited) = tokio::join!(node.acquire(&key, ask("writer")), node.acquire(&key, shared("reader")));
-    assert_eq!(refused(asked).why, RefusedBecause::Held);
-    granted(waited);
+    let (writer, reader) = tokio::join!(node.acquire(&key, request("writer")), node.acquire(&key, shared("reader")));
+    assert_eq!(refused(writer).why, RefusedBecause::Held);
+    granted(reader);
 }
 
-/// It waits behind somebody who waits for it.
+/// The second request of the owner waits behind another client, which waits for the owner's first lease.
 pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
-    let first = join(&node, Ask { owner: owner("twice"), ..wait("first") }).await;
+    let first = join(&node, LockRequest { owner: owner("twice"), ..wait("first") }).await;
     until_waiting(&node, 1).await;
     let between = join(&node, wait("between")).await;
     until_waiting(&node, 2).await;
-    let second = join(&node, Ask { owner: owner("twice"), ..wait("second") }).await;
+    let second = join(&node, LockRequest { owner: owner("twice"), ..wait("second") }).await;
     until_waiting(&node, 3).await;
     release(&node, "holder").await;
     let first = granted(joined(first).await).lease;

@@ -1,8 +1,8 @@
-use latchgate::runtime::{Acquired, Ask};
+use latchgate::locks::{Acquired, LockRequest};
 use latchgate_core::lock::EndReason;
 
-use crate::asking::{
-    acquire_lost, ask, granted, hold, holder, inspect, join, joined, key, owner, release, take, until_past,
+use crate::calls::{
+    acquire_lost, granted, hold, holder, inspect, join, joined, key, owner, release, request, take, until_past,
     until_waiting, wait,
 };
 use crate::worlds::World;
@@ -10,7 +10,7 @@ use crate::worlds::World;
 pub async fn a_repeated_acquire_has_the_same_grant(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "me").await.lease;
-    for repetition in [ask("me"), wait("me"), Ask { owner: None, ttl_ms: 1_000, ..ask("me") }] {
+    for repetition in [request("me"), wait("me"), LockRequest { owner: None, ttl_ms: 1_000, ..request("me") }] {
         let again = take(&node, &key(), repetition).await.lease;
         assert_eq!((again.token, again.expires_at), (first.token, first.expires_at));
     }
@@ -22,8 +22,8 @@ pub async fn a_repeated_acquire_has_the_same_grant(world: &World) {
 pub async fn another_owner_cannot_reuse_a_lease_id(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
-    for theirs in [ask("me"), wait("me")] {
-        let answer = node.acquire(&key(), Ask { owner: owner("them"), ..theirs }).await;
+    for request in [request("me"), wait("me")] {
+        let answer = node.acquire(&key(), LockRequest { owner: owner("them"), ..request }).await;
         assert!(matches!(answer, Ok(Acquired::LeaseIdReused)), "{answer:?}");
     }
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
@@ -33,7 +33,7 @@ pub async fn a_lease_id_that_was_released_is_lost(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     release(&node, "me").await;
-    for again in [ask("me"), wait("me")] {
+    for again in [request("me"), wait("me")] {
         assert_eq!(acquire_lost(node.acquire(&key(), again).await), Some(EndReason::Released));
     }
     assert_eq!(holder(&node).await, None);
@@ -41,16 +41,16 @@ pub async fn a_lease_id_that_was_released_is_lost(world: &World) {
 
 pub async fn a_lease_id_that_expired_is_lost(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), Ask { ttl_ms: 150, ..ask("me") }).await.lease;
+    let lease = take(&node, &key(), LockRequest { ttl_ms: 150, ..request("me") }).await.lease;
     until_past(&node, lease.expires_at.plus_ms(250)).await;
-    assert_eq!(acquire_lost(node.acquire(&key(), ask("me")).await), Some(EndReason::Expired));
+    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Expired));
     hold(&node, "next").await;
     assert_eq!(acquire_lost(node.acquire(&key(), wait("me")).await), Some(EndReason::Expired));
     assert_eq!(holder(&node).await.as_deref(), Some("next"));
 }
 
-/// A client whose connection has silently gone asks again, while its first request still stands in the queue.
-pub async fn a_repetition_behind_other_waiters_hears_of_its_grant(world: &World) {
+/// A client whose connection has silently broken repeats its request, while the first one is still in the queue.
+pub async fn a_repetition_behind_other_waiters_gets_the_same_grant(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
     let first = join(&node, wait("me")).await;

@@ -1,27 +1,27 @@
-//! What a lease is granted under: how long at most, what follows when it runs out, and who may end it.
+//! The terms of a lease: barging, lock-delay, longest hold, revocation and force.
 
 use std::sync::Mutex;
 
-use latchgate::runtime::{Acquired, Ask, Locks, RefusedBecause};
+use latchgate::locks::{Acquired, LockRequest, Locks, RefusedBecause};
 use latchgate_core::lock::{Command, EndReason, Force, Note, Outcome, Owner, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::asking::{
-    acquire_lost, ask, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
-    renew, renew_lost, shared, take, until_past, until_waiting, wait,
+use crate::calls::{
+    acquire_lost, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
+    renew, renew_lost, request, shared, take, until_past, until_waiting, wait,
 };
 use crate::worlds::{PATIENCE, World};
 
-pub async fn who_barges_goes_ahead_of_the_queue_but_not_of_the_holder(world: &World) {
+pub async fn a_barging_request_overtakes_the_queue_but_not_the_holder(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), shared(ask("reader-1"))).await;
+    take(&node, &key(), shared(request("reader-1"))).await;
     let writer = join(&node, wait("writer")).await;
     until_waiting(&node, 1).await;
-    let barging = |ask| Ask { barge: true, ..ask };
-    assert_eq!(refused(node.acquire(&key(), shared(ask("polite"))).await).why, RefusedBecause::Reserved);
-    take(&node, &key(), barging(shared(ask("reader-2")))).await;
-    assert_eq!(refused(node.acquire(&key(), barging(ask("writer-2"))).await).why, RefusedBecause::Held);
+    let barging = |request| LockRequest { barge: true, ..request };
+    assert_eq!(refused(node.acquire(&key(), shared(request("queued"))).await).why, RefusedBecause::Reserved);
+    take(&node, &key(), barging(shared(request("reader-2")))).await;
+    assert_eq!(refused(node.acquire(&key(), barging(request("writer-2"))).await).why, RefusedBecause::Held);
     release(&node, "reader-1").await;
     assert_eq!(holders(&node).await, ["reader-2"]);
     release(&node, "reader-2").await;
@@ -30,17 +30,17 @@ pub async fn who_barges_goes_ahead_of_the_queue_but_not_of_the_holder(world: &Wo
 
 const DELAY_MS: u64 = 2_000;
 
-/// Its lease runs out soon, and the lock-delay begins.
-fn careless(lease: &str) -> Ask {
-    Ask { ttl_ms: 150, delay_ms: DELAY_MS, ..ask(lease) }
+/// A short lease with a lock-delay.
+fn careless(lease: &str) -> LockRequest {
+    LockRequest { ttl_ms: 150, delay_ms: DELAY_MS, ..request(lease) }
 }
 
-pub async fn a_lock_delay_refuses_everybody_and_then_ends(world: &World) {
+pub async fn a_lock_delay_refuses_every_request_until_it_ends(world: &World) {
     let node = world.node().await;
     let until = take(&node, &key(), careless("careless")).await.lease.ends_at().plus_ms(DELAY_MS);
     let delays = Mutex::new(Vec::new());
     let is_granted = || async {
-        match node.acquire(&key(), ask("next")).await {
+        match node.acquire(&key(), request("next")).await {
             Ok(Acquired::Granted(_)) => true,
             answer => {
                 if let RefusedBecause::Delayed(until) = refused(answer).why {
@@ -60,7 +60,7 @@ async fn granted_at(node: &Locks) -> Timestamp {
     inspect(node).await.state.holders()[0].granted_at
 }
 
-pub async fn who_waits_waits_out_the_lock_delay(world: &World) {
+pub async fn a_waiter_is_granted_after_the_lock_delay(world: &World) {
     let node = world.node().await;
     let until = take(&node, &key(), careless("careless")).await.lease.ends_at().plus_ms(DELAY_MS);
     let lease = granted(joined(join(&node, wait("next")).await).await).lease;
@@ -69,14 +69,14 @@ pub async fn who_waits_waits_out_the_lock_delay(world: &World) {
 
 pub async fn a_lease_that_is_released_leaves_no_delay(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), Ask { delay_ms: 3_600_000, ..ask("careful") }).await;
+    take(&node, &key(), LockRequest { delay_ms: 3_600_000, ..request("careful") }).await;
     release(&node, "careful").await;
     hold(&node, "next").await;
 }
 
-pub async fn renewals_count_no_further_than_the_longest_hold(world: &World) {
+pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), Ask { ttl_ms: 400, max_hold_ms: Some(1_000), ..ask("me") }).await.lease;
+    let lease = take(&node, &key(), LockRequest { ttl_ms: 400, max_hold_ms: Some(1_000), ..request("me") }).await.lease;
     let hold_until = lease.granted_at.plus_ms(1_000);
     assert_eq!((lease.expires_at, lease.hold_until), (lease.granted_at.plus_ms(400), Some(hold_until)));
     assert_eq!(renew(&node, "me", Some(600_000)).await.expires_at, hold_until);
@@ -87,7 +87,7 @@ pub async fn renewals_count_no_further_than_the_longest_hold(world: &World) {
 
 pub async fn a_longest_hold_below_the_length_of_the_lease_shortens_it(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), Ask { max_hold_ms: Some(500), ..ask("me") }).await.lease;
+    let lease = take(&node, &key(), LockRequest { max_hold_ms: Some(500), ..request("me") }).await.lease;
     assert_eq!(lease.expires_at, lease.granted_at.plus_ms(500));
 }
 
@@ -109,31 +109,31 @@ pub async fn a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace
     until_waiting(&node, 1).await;
     let (leases, deadline) = revoke(&node, "deploy", 2_000, None).await;
     let renewed = renew(&node, "me", Some(600_000)).await;
-    let revocation = renewed.revocation.expect("it is told");
+    let revocation = renewed.revocation.expect("the renewal shows the revocation");
     assert_eq!((leases, deadline), (1, Some(revocation.deadline)));
     assert_eq!(revocation.note, note("deploy"));
     assert!(renewed.expires_at <= revocation.deadline);
-    assert_eq!(holders(&node).await, ["me"], "it has its grace");
+    assert_eq!(holders(&node).await, ["me"], "the grace is not over");
     let next = granted(joined(waiting).await).lease;
     assert!(next.granted_at >= revocation.deadline && next.revocation.is_none());
     assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Revoked));
     assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Revoked));
 }
 
-pub async fn a_holder_that_gives_the_lock_back_in_its_grace_has_released_it(world: &World) {
+pub async fn a_holder_that_releases_in_its_grace_has_released_the_lock(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     revoke(&node, "deploy", 600_000, None).await;
     release(&node, "me").await;
     hold(&node, "next").await;
-    assert_eq!(acquire_lost(node.acquire(&key(), ask("me")).await), Some(EndReason::Released));
+    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Released));
 }
 
-pub async fn a_revocation_may_mean_one_of_many_and_only_be_brought_forward(world: &World) {
+pub async fn a_revocation_can_name_one_lease_and_only_move_to_an_earlier_deadline(world: &World) {
     let node = world.node().await;
-    assert_eq!(revoke(&node, "nobody", 1_000, None).await, (0, None));
-    take(&node, &key(), shared(ask("first"))).await;
-    let token = take(&node, &key(), shared(ask("second"))).await.lease.token;
+    assert_eq!(revoke(&node, "free", 1_000, None).await, (0, None));
+    take(&node, &key(), shared(request("first"))).await;
+    let token = take(&node, &key(), shared(request("second"))).await.lease.token;
     let (leases, deadline) = revoke(&node, "slow", 500_000, Some(token)).await;
     assert_eq!(leases, 1);
     assert!(renew(&node, "first", None).await.revocation.is_none());
@@ -145,10 +145,10 @@ pub async fn a_revocation_may_mean_one_of_many_and_only_be_brought_forward(world
     assert_eq!((revocation.note, Some(revocation.deadline)), (note("quick"), sooner));
 }
 
-pub async fn a_forced_lock_goes_to_who_waits_and_its_holders_are_told(world: &World) {
+pub async fn a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), shared(ask("first"))).await;
-    let second = take(&node, &key(), shared(ask("second"))).await.lease;
+    take(&node, &key(), shared(request("first"))).await;
+    let second = take(&node, &key(), shared(request("second"))).await.lease;
     let waiting = join(&node, wait("next")).await;
     until_waiting(&node, 1).await;
     let forced = command(&node, Command::Force(Force { note: note("stuck") })).await;
@@ -158,7 +158,7 @@ pub async fn a_forced_lock_goes_to_who_waits_and_its_holders_are_told(world: &Wo
         assert_eq!(renew_lost(node.renew(&key(), id(lost), None).await), Some(EndReason::Forced));
         assert_eq!(release_lost(node.release(&key(), id(lost)).await), Some(EndReason::Forced));
     }
-    // A lease that was taken away is not granted again.
+    // A lease that was ended by force is not granted again.
     assert_eq!(acquire_lost(node.acquire(&key(), shared(wait("first"))).await), Some(EndReason::Forced));
     assert_eq!(holders(&node).await, ["next"]);
 }
@@ -170,7 +170,7 @@ pub async fn forcing_a_free_lock_ends_nothing(world: &World) {
     hold(&node, "me").await;
 }
 
-pub async fn what_is_forced_on_one_is_lost_on_the_other_and_goes_to_who_waits_there(world: &World) {
+pub async fn a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_waiter(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "me").await;
     let waiting = join(&other, wait("next")).await;
@@ -186,7 +186,7 @@ pub async fn a_lock_delay_on_one_holds_on_the_other(world: &World) {
     let ends_at = take(&one, &key(), careless("careless")).await.lease.ends_at();
     let waiting = join(&other, wait("next")).await;
     until_past(&one, ends_at.plus_ms(CLOCK_BOUND_MS)).await;
-    let answer = refused(one.acquire(&key(), ask("other")).await);
+    let answer = refused(one.acquire(&key(), request("other")).await);
     assert_eq!(answer.why, RefusedBecause::Delayed(ends_at.plus_ms(DELAY_MS)));
     assert!(granted(joined(waiting).await).lease.granted_at >= ends_at.plus_ms(DELAY_MS));
 }

@@ -1,19 +1,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use latchgate::runtime::{Ask, RefusedBecause, Renewed};
+use latchgate::locks::{LockRequest, RefusedBecause, Renewed};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::asking::{
-    ask, granted, hold, holder, id, inspect, join, joined, key, refused, release, take, until_past, until_waiting, wait,
+use crate::calls::{
+    granted, hold, holder, id, inspect, join, joined, key, refused, release, request, take, until_past, until_waiting,
+    wait,
 };
 use crate::worlds::{PATIENCE, World};
 
 pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     let lease = hold(&one, "first").await.lease;
-    let refused = refused(other.acquire(&key(), ask("second")).await);
+    let refused = refused(other.acquire(&key(), request("second")).await);
     assert_eq!((refused.why, &refused.holders[..]), (RefusedBecause::Held, &[lease.clone()][..]));
     let renewed = other.renew(&key(), id("first"), Some(700_000)).await.unwrap();
     let Renewed::Renewed { lease: renewed, .. } = renewed else { panic!("{renewed:?}") };
@@ -24,11 +25,11 @@ pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(wo
     assert!(hold(&one, "second").await.lease.token > lease.token);
 }
 
-pub async fn who_waits_on_one_gets_what_is_released_on_the_other(world: &World) {
+pub async fn a_waiter_on_one_node_gets_a_lock_released_on_the_other(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     let mut token = hold(&one, "0").await.lease.token;
     for round in 1..6 {
-        // The lock goes to and fro.
+        // The lock alternates between the nodes.
         let (here, there) = if round % 2 == 0 { (&one, &other) } else { (&other, &one) };
         let waiting = join(here, wait(&round.to_string())).await;
         until_waiting(there, 1).await;
@@ -42,9 +43,9 @@ pub async fn who_waits_on_one_gets_what_is_released_on_the_other(world: &World) 
 pub async fn a_higher_priority_on_one_comes_before_the_other(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "holder").await;
-    let low = join(&one, Ask { priority: 2, ..wait("low") }).await;
+    let low = join(&one, LockRequest { priority: 2, ..wait("low") }).await;
     until_waiting(&other, 1).await;
-    let high = join(&other, Ask { priority: 3, ..wait("high") }).await;
+    let high = join(&other, LockRequest { priority: 3, ..wait("high") }).await;
     until_waiting(&one, 2).await;
     release(&one, "holder").await;
     let high = granted(joined(high).await).lease;
@@ -56,20 +57,20 @@ pub async fn a_higher_priority_on_one_comes_before_the_other(world: &World) {
 pub async fn a_repeated_acquire_on_the_other_has_the_same_grant(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     let first = hold(&one, "me").await.lease;
-    for repetition in [ask("me"), wait("me")] {
+    for repetition in [request("me"), wait("me")] {
         let again = take(&other, &key(), repetition).await.lease;
         assert_eq!((again.token, again.expires_at), (first.token, first.expires_at));
     }
     release(&one, "me").await;
 }
 
-/// The answer to the first acquire is lost on its way; the client asks again at a node where others wait.
-pub async fn a_repetition_behind_waiters_of_the_other_hears_of_its_grant(world: &World) {
+/// The answer to the first acquire is lost. The client repeats it at a node with other waiters.
+pub async fn a_repetition_behind_waiters_of_the_other_node_gets_the_same_grant(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "holder").await;
     let first = join(&one, wait("me")).await;
     until_waiting(&other, 1).await;
-    // The arrivals must be apart by more than the clocks' estimates are.
+    // The arrivals must differ by more than the nodes' estimates of the clock.
     until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
     let behind = join(&other, wait("behind")).await;
     until_waiting(&one, 2).await;
@@ -86,15 +87,15 @@ pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
     let nodes = [world.node().await, world.node().await];
     hold(&nodes[0], "holder").await;
     let served: Arc<Mutex<BTreeMap<u64, usize>>> = Arc::default();
-    let mut asked_at: Vec<Timestamp> = Vec::new();
+    let mut requested_at: Vec<Timestamp> = Vec::new();
     let mut tasks = Vec::new();
     for number in 0..WAITERS {
         let node = &nodes[number % 2];
         let name = format!("waiter-{number}");
         let waiting = join(node, wait(&name)).await;
         let now = inspect(node).await.now;
-        asked_at.push(now);
-        // Their arrivals are a little apart, by the clock that decides.
+        requested_at.push(now);
+        // The arrivals differ a little, by the store's clock.
         until_past(node, now.plus_ms(10)).await;
         let (node, served) = (node.clone(), Arc::clone(&served));
         tasks.push(tokio::spawn(async move {
@@ -104,9 +105,9 @@ pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
         }));
     }
     for node in &nodes {
-        // All of its own, and at least the other's first.
-        let has_heard = || async { inspect(node).await.waiters > WAITERS as u64 / 2 };
-        assert!(eventually(PATIENCE, has_heard).await);
+        // The node knows all of its own waiters and at least the first one of the other node.
+        let knows_the_waiters = || async { inspect(node).await.waiters > WAITERS as u64 / 2 };
+        assert!(eventually(PATIENCE, knows_the_waiters).await);
     }
     release(&nodes[0], "holder").await;
     for task in tasks {
@@ -114,27 +115,30 @@ pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
     }
     let order: Vec<usize> = served.lock().unwrap().values().copied().collect();
     assert_eq!(order.len(), WAITERS, "{order:?}");
-    for (place, later) in order.iter().enumerate() {
-        for earlier in &order[place + 1..] {
+    for (position, later) in order.iter().enumerate() {
+        for earlier in &order[position + 1..] {
             // `earlier` was served after `later`.
             let on_one_node = earlier % 2 == later % 2;
-            let apart_ms = asked_at[*later].ms_since(asked_at[*earlier]);
+            let apart_ms = requested_at[*later].ms_since(requested_at[*earlier]);
             let is_overtaken = later > earlier && (on_one_node || apart_ms > 2 * CLOCK_BOUND_MS);
             assert!(!is_overtaken, "{later} came {apart_ms} ms after {earlier}: {order:?}");
         }
     }
-    assert!(asked_at[WAITERS - 1].ms_since(asked_at[0]) > 2 * CLOCK_BOUND_MS, "nobody could be overtaken");
+    assert!(
+        requested_at[WAITERS - 1].ms_since(requested_at[0]) > 2 * CLOCK_BOUND_MS,
+        "all requests arrived within the clock bound, so this test proves nothing"
+    );
 }
 
-pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_keep_the_others_waiting(world: &World) {
+pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
 
-    // A node of its own runtime: when that goes, nothing of the node is there to leave in good order.
+    // The node has its own runtime. When that is shut down, the node vanishes without leaving the queue.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let handle = runtime.handle().clone();
-    let its_world = world.clone();
-    let starting = tokio::task::spawn_blocking(move || handle.block_on(its_world.node()));
+    let own_world = world.clone();
+    let starting = tokio::task::spawn_blocking(move || handle.block_on(own_world.node()));
     let doomed = starting.await.unwrap();
     let first = {
         let doomed = doomed.clone();
@@ -144,7 +148,7 @@ pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_keep_the_others
     let others = [join(&node, wait("second")).await, join(&node, wait("third")).await];
     until_waiting(&node, 3).await;
     runtime.shutdown_background();
-    assert!(first.await.is_err(), "it vanished while it waited");
+    assert!(first.await.is_err(), "the node has vanished while the client waited");
     drop(doomed);
 
     release(&node, "holder").await;
@@ -154,5 +158,5 @@ pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_keep_the_others
     let third = granted(joined(third).await).lease;
     assert!(third.token > second.token);
     release(&node, "third").await;
-    assert_eq!(inspect(&node).await.state.token(), third.token, "nobody else was granted anything");
+    assert_eq!(inspect(&node).await.state.token(), third.token, "there was no other grant");
 }

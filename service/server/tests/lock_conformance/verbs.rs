@@ -1,9 +1,9 @@
-use latchgate::runtime::{Ask, Locks, RefusedBecause, Released, Renewed};
+use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released, Renewed};
 use latchgate_core::App;
 use latchgate_core::lock::Metadata;
 
-use crate::asking::{
-    acquire_lost, ask, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, take,
+use crate::calls::{
+    acquire_lost, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, request, take,
 };
 use crate::worlds::World;
 
@@ -13,7 +13,8 @@ pub async fn a_free_lock_is_granted_and_shown(world: &World) {
     assert_eq!((before.state.token(), before.state.holders().len(), before.waiters), (0, 0, 0));
 
     let metadata = Some(Metadata::from_json_text(r#"{"why":"to \"see\" 🔒"}"#));
-    let granted = take(&node, &key(), Ask { metadata: metadata.clone(), ttl_ms: 60_000, ..ask("me") }).await;
+    let granted =
+        take(&node, &key(), LockRequest { metadata: metadata.clone(), ttl_ms: 60_000, ..request("me") }).await;
     let lease = &granted.lease;
     assert_eq!((&lease.lease_id, lease.owner.as_str(), &lease.metadata), (&id("me"), "me", &metadata));
     assert_eq!(lease.expires_at, lease.granted_at.plus_ms(60_000));
@@ -27,10 +28,10 @@ pub async fn a_free_lock_is_granted_and_shown(world: &World) {
 pub async fn a_held_lock_is_refused_with_its_holder(world: &World) {
     let node = world.node().await;
     let granted = hold(&node, "first").await;
-    let refused = refused(node.acquire(&key(), ask("second")).await);
+    let refused = refused(node.acquire(&key(), request("second")).await);
     assert_eq!(refused.why, RefusedBecause::Held);
     assert_eq!(refused.holders, [granted.lease]);
-    assert_eq!((refused.waiters, refused.position), (0, 1));
+    assert_eq!((refused.waiters, refused.queue_number), (0, 1));
     assert_eq!(holder(&node).await.as_deref(), Some("first"));
 }
 
@@ -58,13 +59,13 @@ pub async fn a_second_release_is_already_done(world: &World) {
     assert_eq!(holder(&node).await.as_deref(), Some("next"));
 }
 
-pub async fn a_renewal_counts_the_lease_anew(world: &World) {
+pub async fn a_renewal_restarts_the_lease(world: &World) {
     let node = world.node().await;
-    let granted = take(&node, &key(), Ask { ttl_ms: 60_000, ..ask("me") }).await.lease;
+    let granted = take(&node, &key(), LockRequest { ttl_ms: 60_000, ..request("me") }).await.lease;
     let longer = renewed(&node, Some(90_000)).await;
     assert!(longer.expires_at >= granted.granted_at.plus_ms(90_000));
     assert_eq!((longer.token, longer.ttl_ms), (granted.token, 90_000));
-    // Without its own length it has the last one.
+    // A renewal without a length uses the last one.
     let again = renewed(&node, None).await;
     assert!(again.expires_at >= longer.expires_at);
     let shorter = renewed(&node, Some(30_000)).await;
@@ -81,11 +82,11 @@ async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lea
 
 pub async fn an_unknown_lease_id_is_lost_for_no_known_reason(world: &World) {
     let node = world.node().await;
-    assert_eq!(renew_lost(node.renew(&key(), id("nobody"), None).await), None);
-    assert_eq!(release_lost(node.release(&key(), id("nobody")).await), None);
+    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None).await), None);
+    assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
     hold(&node, "me").await;
-    assert_eq!(renew_lost(node.renew(&key(), id("nobody"), None).await), None);
-    assert_eq!(release_lost(node.release(&key(), id("nobody")).await), None);
+    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None).await), None);
+    assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
 }
 
@@ -94,17 +95,17 @@ pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {
     let here = hold(&node, "me").await;
     assert_eq!(renew_lost(node.renew(&at("other"), id("me"), None).await), None);
     assert_eq!(release_lost(node.release(&at("other"), id("me")).await), None);
-    // There it may be granted as well.
-    take(&node, &at("other"), ask("me")).await;
+    // The same lease id can be granted at the other key.
+    take(&node, &at("other"), request("me")).await;
     assert!(matches!(node.release(&at("other"), id("me")).await, Ok(Released::Released { .. })));
-    assert!(acquire_lost(node.acquire(&at("other"), ask("me")).await).is_some());
+    assert!(acquire_lost(node.acquire(&at("other"), request("me")).await).is_some());
     assert_eq!(inspect(&node).await.state.holders(), [here.lease]);
 }
 
 pub async fn locks_are_listed_by_prefix(world: &World) {
     let node = world.node().await;
     for name in ["orders/2", "orders/1", "users/1"] {
-        take(&node, &at(name), ask(&name.replace('/', "-"))).await;
+        take(&node, &at(name), request(&name.replace('/', "-"))).await;
     }
     let (page, now) = node.list(&App::default(), "orders/", None, 10).await.unwrap();
     let listed: Vec<(&str, &str)> =

@@ -1,10 +1,10 @@
-//! Nodes on a fresh store of each kind.
+//! Starts nodes on a fresh store of each kind.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::runtime::{Limits, Locks};
+use latchgate::locks::{Limits, Locks};
 use latchgate::store::LockStore;
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
@@ -13,10 +13,10 @@ use latchgate::store::sqlite::SqliteStore;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
 
-/// Long enough for a machine that does much else.
+/// Long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where nodes find their states. The clones share them.
+/// The store of one test. Clones share it.
 #[derive(Clone)]
 pub struct World {
     backing: Backing,
@@ -57,12 +57,13 @@ impl World {
     fn on_redis(url: String) -> Self {
         let config = RedisConfig {
             url,
-            // The server is shared by tests, which must not see each other's locks.
+            // Tests share the server and must not see each other's locks.
             prefix: format!("test-{:016x}", rand::random::<u64>()),
             shards: 2,
             timeout: PATIENCE,
             history_retention: Duration::from_secs(3_600),
             allow_eviction: false,
+            no_hold_off: false,
         };
         Self { backing: Backing::Redis(config), _dir: None }
     }
@@ -72,7 +73,7 @@ impl World {
     }
 
     /// # Errors
-    /// When somebody else has the store.
+    /// When another node has the store open.
     pub async fn open(&self) -> anyhow::Result<Arc<dyn LockStore>> {
         Ok(match &self.backing {
             Backing::Memory(store) => Arc::new(store.clone()),
@@ -82,13 +83,13 @@ impl World {
         })
     }
 
-    /// A node of its own; a file has no room for a second one.
+    /// Starts another node. A file can have only one.
     pub async fn node(&self) -> Locks {
         start(self.store().await).await
     }
 }
 
-/// Of a database with a schema.
+/// Settings for a database with a schema.
 pub async fn postgres_config() -> PostgresConfig {
     let config = PostgresConfig {
         url: shared_database().await,
@@ -110,7 +111,7 @@ pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
     Locks::start(store, limits).await.unwrap()
 }
 
-/// A busy machine's disk may take its time.
+/// Limits with a long time-out, because the disk of a busy machine may be slow.
 pub fn patient() -> Limits {
     Limits { store_timeout: PATIENCE, ..Limits::default() }
 }

@@ -1,31 +1,93 @@
-//! docs/RECIPES.md: its named blocks.
+//! README.md and docs/*.md: their fenced blocks.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const BOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/RECIPES.md");
+/// The top directory of the repository.
+pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The recipes with their names: the blocks whose fence says "bash" and a name.
-pub fn recipes() -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(BOOK).unwrap();
-    let mut lines = text.lines();
-    let mut recipes = Vec::new();
-    while let Some(line) = lines.next() {
-        if let Some(name) = line.strip_prefix("```bash ") {
-            let script: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-            recipes.push((name.to_owned(), script.join("\n") + "\n"));
+/// What a block may be. Another word after the fence is refused, so that no example escapes the test by a typo.
+const FENCES: [&str; 5] = ["sh", "json", "text", "sql", "crontab"];
+
+pub struct Page {
+    /// `README.md` or `docs/….md`.
+    pub name: String,
+    pub blocks: Vec<Block>,
+}
+
+/// A fenced block.
+pub struct Block {
+    /// The line of its opening fence, counted from 1.
+    pub line: usize,
+    /// The words behind the opening fence.
+    pub fence: String,
+    pub text: String,
+    /// Only blank lines stand between it and the block before.
+    pub follows_block: bool,
+}
+
+impl Block {
+    /// The name of a script: its fence says "bash" and the name.
+    pub fn script(&self) -> Option<&str> {
+        self.fence.strip_prefix("bash ")
+    }
+}
+
+pub fn pages() -> Vec<Page> {
+    let top = Path::new(REPOSITORY);
+    let mut paths: Vec<PathBuf> = fs::read_dir(top.join("docs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    paths.push(top.join("README.md"));
+    paths.sort();
+    let page = |path: PathBuf| Page {
+        name: path.strip_prefix(top).unwrap().display().to_string(),
+        blocks: blocks(&fs::read_to_string(path).unwrap()),
+    };
+    paths.into_iter().map(page).collect()
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut follows_block = false;
+    let mut lines = page.lines().zip(1..);
+    while let Some((line, number)) = lines.next() {
+        if let Some(fence) = line.strip_prefix("```") {
+            let text = lines.by_ref().map(|(line, _)| line).take_while(|line| *line != "```");
+            let text = text.map(|line| line.to_owned() + "\n").collect();
+            blocks.push(Block { line: number, fence: fence.to_owned(), text, follows_block });
+            follows_block = true;
+        } else if !line.is_empty() {
+            follows_block = false;
         }
     }
-    recipes
+    blocks
+}
+
+/// The scripts of all pages with their names.
+pub fn scripts() -> Vec<(String, String)> {
+    let named = |block: Block| Some((block.script()?.to_owned(), block.text));
+    pages().into_iter().flat_map(|page| page.blocks).filter_map(named).collect()
 }
 
 #[test]
-fn every_recipe_is_a_strict_script_that_bash_can_read() {
-    let recipes = recipes();
-    assert!(!recipes.is_empty());
-    for (name, script) in recipes {
+fn every_script_is_strict_and_bash_can_read_it() {
+    let scripts = scripts();
+    assert!(!scripts.is_empty());
+    for (name, script) in scripts {
         assert!(script.starts_with(&format!("#!/usr/bin/env bash\n# {name} ")), "{name} says how to call it");
         assert!(script.contains("\nset -euo pipefail\n"), "{name} is not strict");
         let parsed = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
         assert!(parsed.success(), "{name} does not parse");
+    }
+}
+
+#[test]
+fn every_block_says_what_it_is() {
+    for page in pages() {
+        for block in page.blocks {
+            let known = block.script().is_some() || FENCES.contains(&block.fence.as_str());
+            assert!(known, "{}:{}: {:?} is none of {FENCES:?} or \"bash NAME\"", page.name, block.line, block.fence);
+        }
     }
 }

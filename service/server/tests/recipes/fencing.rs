@@ -6,11 +6,11 @@ use latchgate_testkit::postgres::shared_database;
 
 use crate::world::World;
 
-/// Stands still between the work and the write, as a machine may.
-const SLOW_PSQL: &str = r#"#!/usr/bin/env bash
+/// Pauses between the work and the write, as a machine may.
+const PAUSING_PSQL: &str = r#"#!/usr/bin/env bash
 if [[ "$*" == *after=* ]]; then
-  touch asleep
-  until [[ -e awake ]]; do sleep 0.02; done
+  touch before-the-write
+  until [[ -e resume ]]; do sleep 0.02; done
 fi
 PATH=${PATH#*:} exec psql "$@"
 "#;
@@ -21,7 +21,7 @@ fn sql(database: &str, statement: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The table of the page, with one account.
+/// A database with the table of the page and one account.
 async fn accounts() -> String {
     let database = shared_database().await;
     sql(
@@ -37,19 +37,19 @@ fn add(amount: u32) -> String {
 }
 
 #[tokio::test]
-async fn the_paused_holder_is_refused_and_the_balance_is_right() {
+async fn a_paused_holder_is_refused_and_the_balance_is_right() {
     let world = World::new().await;
     let database = accounts().await;
     let env = [("DATABASE_URL", database.as_str())];
-    world.put("sleeper/psql", SLOW_PSQL);
+    world.put("paused/psql", PAUSING_PSQL);
     let args = ["it's 7", "sh", "-c", &add(1)];
-    let mut sleeper = world.run_with("sleeper", "fenced-write", &args, &[env[0], ("TTL_MS", "5000")]);
-    world.until_there("asleep").await;
-    // Waits until the sleeper's lease has run out.
+    let mut paused = world.run_with("paused", "fenced-write", &args, &[env[0], ("TTL_MS", "5000")]);
+    world.until_there("before-the-write").await;
+    // This script waits until the lease of the paused one has expired.
     world.run_with("b", "fenced-write", &["it's 7", "sh", "-c", &add(10)], &env).succeeds().await;
-    world.touch("awake");
-    assert_eq!(sleeper.code().await, Some(1), "{}", sleeper.errors());
-    assert!(sleeper.errors().contains("refused: a later lease has begun"), "{}", sleeper.errors());
+    world.touch("resume");
+    assert_eq!(paused.code().await, Some(1), "{}", paused.errors());
+    assert!(paused.errors().contains("refused: a later lease has begun"), "{}", paused.errors());
     assert_eq!(sql(&database, "select balance from account"), "110");
 }
 

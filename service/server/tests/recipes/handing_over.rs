@@ -26,7 +26,7 @@ async fn the_second_begins_when_the_first_has_ended_and_with_a_higher_token() {
     let world = World::new().await;
     world_of_two(&world);
     let mut first = world.run("a", "hand-over-first", &["k", "result", "./first"]);
-    world.until_said("first", 1).await;
+    world.until_logged("first", 1).await;
     let mut second = world.run("b", "hand-over-second", &["k", "result", "./second"]);
     world.until_waiting("k", 1).await;
     world.touch("go");
@@ -34,7 +34,7 @@ async fn the_second_begins_when_the_first_has_ended_and_with_a_higher_token() {
     second.succeeds().await;
     let order: Vec<String> = world.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(order, ["first", "first_ends", "second"]);
-    let token = |word: &str| world.said(word)[0].parse::<u64>().unwrap();
+    let token = |word: &str| world.logged(word)[0].parse::<u64>().unwrap();
     assert!(token("second") > token("first"));
     assert_eq!(std::fs::read_to_string(world.path("found")).unwrap(), "what the first has found\n");
 }
@@ -50,24 +50,24 @@ async fn a_result_is_taken_once_and_only_by_a_higher_token() {
     let highest = (1_u64 << 53) - 1;
     std::fs::write(world.path("result"), format!("{highest}\nof another lock\n")).unwrap();
     assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
-    assert_eq!(world.said("second").len(), 1, "{:?}", world.log());
+    assert_eq!(world.logged("second").len(), 1, "{:?}", world.log());
 }
 
 #[tokio::test]
-async fn the_second_does_not_begin_when_the_first_has_died() {
+async fn the_second_does_not_begin_if_the_first_has_died() {
     let world = World::new().await;
     world_of_two(&world);
     let first = world.run_with("a", "hand-over-first", &["k", "result", "./first"], &[("TTL_MS", "6000")]);
-    world.until_said("first", 1).await;
+    world.until_logged("first", 1).await;
     let mut second = world.run("b", "hand-over-second", &["k", "result", "./second"]);
     world.until_waiting("k", 1).await;
     first.signal(Signal::SIGKILL);
     assert_eq!(second.code().await, Some(75), "{}", second.errors());
-    assert_eq!(world.said("second"), [""; 0]);
+    assert_eq!(world.logged("second"), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_lease_is_passed_on_under_its_token_with_nobody_in_between() {
+async fn a_lease_is_passed_on_under_its_token_and_the_lock_is_never_free_in_between() {
     let world = World::new().await;
     world_of_two(&world);
     world.touch("go");
@@ -80,7 +80,7 @@ async fn a_lease_is_passed_on_under_its_token_with_nobody_in_between() {
         token
     };
     let (next, token) = tokio::join!(waiting, taking_over);
-    assert_eq!((world.said("first"), world.said("second")), (vec![token.to_string()], vec![token.to_string()]));
+    assert_eq!((world.logged("first"), world.logged("second")), (vec![token.to_string()], vec![token.to_string()]));
     assert!(next > token);
     let again = world.run("c", "take-over", &["lease", "./second"]).code().await;
     assert_eq!(again, Some(75), "a lease is taken over once");
@@ -94,5 +94,5 @@ async fn a_lease_that_was_taken_away_is_not_taken_over() {
     world.run("a", "pass-on", &["k", "lease", "./first"]).succeeds().await;
     world.force("k").await;
     assert_eq!(world.run("b", "take-over", &["lease", "./second"]).code().await, Some(75));
-    assert_eq!(world.said("second"), [""; 0]);
+    assert_eq!(world.logged("second"), [""; 0]);
 }

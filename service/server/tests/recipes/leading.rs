@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::world::{Running, World, node};
 
-/// Says when it leads and when it has been stopped, and notices whether somebody else leads at the same time.
+/// Logs when it leads and when it is stopped, and whether another machine leads at the same time.
 const LEAD: &str = r#"#!/usr/bin/env bash
 trap 'rmdir leading; echo "stops $MACHINE" >>log; exit 0' TERM
 mkdir leading || echo "overlap $MACHINE" >>log
@@ -14,7 +14,7 @@ echo "leads $MACHINE $TOKEN" >>log
 while [[ -e log ]]; do sleep 0.02; done
 "#;
 
-fn stand(world: &World, machine: &str, env: &[(&str, &str)]) -> Running {
+fn join(world: &World, machine: &str, env: &[(&str, &str)]) -> Running {
     world.put("lead", LEAD);
     world.run_with(machine, "leader-election", &["the/leader", "./lead"], env)
 }
@@ -25,37 +25,37 @@ fn assert_tokens_rise(leaders: &[String]) {
 }
 
 #[tokio::test]
-async fn one_leads_at_a_time_and_the_next_one_when_it_goes() {
+async fn one_machine_leads_at_a_time_and_the_next_when_it_stops() {
     let world = World::new().await;
     let mut machines: Vec<(&str, Running)> =
-        ["a", "b", "c"].into_iter().map(|name| (name, stand(&world, name, &[]))).collect();
+        ["a", "b", "c"].into_iter().map(|name| (name, join(&world, name, &[]))).collect();
     for round in 1..=3 {
-        let leaders = world.until_said("leads", round).await;
+        let leaders = world.until_logged("leads", round).await;
         assert_eq!(leaders.len(), round);
         let index = machines.iter().position(|(name, _)| leaders[round - 1].starts_with(name)).unwrap();
         let (_, mut leader) = machines.remove(index);
         leader.signal(Signal::SIGTERM);
         assert_eq!(leader.code().await, Some(143), "{}", leader.errors());
-        assert_eq!(world.said("stops").len(), round);
+        assert_eq!(world.logged("stops").len(), round);
     }
-    assert_eq!(world.said("overlap"), [""; 0]);
-    assert_tokens_rise(&world.said("leads"));
+    assert_eq!(world.logged("overlap"), [""; 0]);
+    assert_tokens_rise(&world.logged("leads"));
 }
 
 #[tokio::test]
-async fn a_leader_steps_down_when_its_lease_is_taken_or_asked_for_and_stands_again() {
+async fn a_leader_steps_down_when_its_lease_is_ended_or_revoked_and_joins_the_queue_again() {
     let world = World::new().await;
-    // So long a lease does not end within the test.
-    let _leader = stand(&world, "a", &[("TTL_MS", "3600000"), ("RENEW_MS", "200")]);
-    world.until_said("leads", 1).await;
+    // A lease of an hour does not end within the test.
+    let _leader = join(&world, "a", &[("TTL_MS", "3600000"), ("RENEW_MS", "200")]);
+    world.until_logged("leads", 1).await;
     world.force("the%2Fleader").await;
-    world.until_said("stops", 1).await;
-    world.until_said("leads", 2).await;
+    world.until_logged("stops", 1).await;
+    world.until_logged("leads", 2).await;
     world.post("the%2Fleader", "revoke", &json!({ "grace_ms": 3_600_000, "reason": "deploy" })).await;
-    world.until_said("stops", 2).await;
-    world.until_said("leads", 3).await;
-    assert_eq!(world.said("overlap"), [""; 0]);
-    assert_tokens_rise(&world.said("leads"));
+    world.until_logged("stops", 2).await;
+    world.until_logged("leads", 3).await;
+    assert_eq!(world.logged("overlap"), [""; 0]);
+    assert_tokens_rise(&world.logged("leads"));
 }
 
 #[tokio::test]
@@ -63,13 +63,13 @@ async fn a_leader_that_cannot_renew_stops_before_the_next_begins() {
     let database = shared_database().await;
     let mut world = World::with(&["--locks", &database]).await;
     let other = node(&["--locks", &database]).await;
-    let _first = stand(&world, "a", &[("TTL_MS", "8000")]);
-    world.until_said("leads", 1).await;
-    let _second = stand(&world, "b", &[("TTL_MS", "8000"), ("LATCHGATE", &other.base_url())]);
+    let _first = join(&world, "a", &[("TTL_MS", "8000")]);
+    world.until_logged("leads", 1).await;
+    let _second = join(&world, "b", &[("TTL_MS", "8000"), ("LATCHGATE", &other.base_url())]);
     world.node.kill9();
-    let leaders = world.until_said("leads", 2).await;
+    let leaders = world.until_logged("leads", 2).await;
     assert!(leaders[1].starts_with('b'), "{leaders:?}");
-    assert_eq!(world.said("overlap"), [""; 0]);
+    assert_eq!(world.logged("overlap"), [""; 0]);
     assert_tokens_rise(&leaders);
 }
 

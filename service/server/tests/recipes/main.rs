@@ -1,12 +1,18 @@
-//! The scripts of docs/RECIPES.md as they stand there, several at once, against real nodes.
+//! README.md and docs/*.md as they stand: the scripts of docs/RECIPES.md, several at once, and the shell blocks of each page,
+//! one after the other. All against real nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod book;
+mod doing_once;
 mod fencing;
 mod handing_over;
 mod leading;
+mod links;
+mod pages;
 mod sharing;
+mod shown;
+mod terminal;
 mod ticking;
 mod waiting;
 mod world;

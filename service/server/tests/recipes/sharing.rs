@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-/// Counts those that work, itself included, and ends once there have been three of them.
+/// Logs how many scripts work at the same time, and ends after there have been three.
 const WORK: &str = r#"#!/usr/bin/env bash
 touch "working/$MACHINE"
 until [[ -e three ]]; do
@@ -14,7 +14,7 @@ rm "working/$MACHINE"
 "#;
 
 #[tokio::test]
-async fn three_work_at_a_time_and_never_more() {
+async fn at_most_three_work_at_a_time() {
     let world = World::new().await;
     world.put("work", WORK);
     world.put("working/.keep", "");
@@ -24,7 +24,7 @@ async fn three_work_at_a_time_and_never_more() {
     for machine in &mut machines {
         machine.succeeds().await;
     }
-    let together: Vec<u64> = world.said("together").iter().map(|line| line.parse().unwrap()).collect();
+    let together: Vec<u64> = world.logged("together").iter().map(|line| line.parse().unwrap()).collect();
     assert_eq!((together.len(), together.iter().max()), (10, Some(&3)), "{together:?}");
     assert_eq!(world.look("pool").await["held"], false);
 }
@@ -42,7 +42,7 @@ async fn another_limit_is_refused() {
     first.succeeds().await;
 }
 
-/// A file that is half written for a moment.
+/// Leaves the file half written for a moment.
 const WRITE: &str = r#"#!/usr/bin/env bash
 echo "$TOKEN" >file
 sleep 0.05
@@ -56,7 +56,7 @@ mapfile -t lines <file
 "#;
 
 #[tokio::test]
-async fn nobody_reads_while_one_writes() {
+async fn no_reader_reads_while_a_writer_writes() {
     let world = World::new().await;
     world.put("write", WRITE);
     world.put("read", READ);
@@ -69,15 +69,15 @@ async fn nobody_reads_while_one_writes() {
     for machine in &mut machines {
         machine.succeeds().await;
     }
-    assert_eq!(world.said("torn"), [""; 0]);
+    assert_eq!(world.logged("torn"), [""; 0]);
     let whole = world.log().iter().filter(|line| *line == "whole").count();
-    assert_eq!((whole, world.said("wrote").len()), (9, 4), "{:?}", world.log());
+    assert_eq!((whole, world.logged("wrote").len()), (9, 4), "{:?}", world.log());
 }
 
 #[tokio::test]
 async fn readers_read_together() {
     let world = World::new().await;
-    // Each waits for the other.
+    // Each command ends only if the other runs.
     let meet = |own: &str, other: &str| format!("touch {own}; until [ -e {other} ]; do sleep 0.02; done");
     let mut one = world.run("a", "reader-writer", &["read", "stock", "sh", "-c", &meet("a.in", "b.in")]);
     let mut other = world.run("b", "reader-writer", &["read", "stock", "sh", "-c", &meet("b.in", "a.in")]);

@@ -4,7 +4,7 @@ use crate::world::World;
 
 const PERIOD_S: u64 = 60;
 
-/// A machine whose clock stands at that time.
+/// Gives the machine a clock that always shows this time.
 fn set_clock(world: &World, machine: &str, now_s: u64) {
     world.put(&format!("{machine}/date"), &format!("#!/bin/sh\necho {now_s}\n"));
 }
@@ -12,7 +12,7 @@ fn set_clock(world: &World, machine: &str, now_s: u64) {
 #[tokio::test]
 async fn three_machines_run_each_tick_once_though_their_clocks_differ() {
     let world = World::new().await;
-    // Before, on and after the tick; the last asks once the others have ended.
+    // Before, on and after the tick. The last machine starts when the others have ended.
     let machines = [("slow", -5), ("right", 0), ("fast", 5), ("late", 20)];
     let args = ["report", "60", "sh", "-c", "echo ran $TICK $MACHINE >>log"];
     for tick in 30_000_000..30_000_005_u64 {
@@ -28,7 +28,7 @@ async fn three_machines_run_each_tick_once_though_their_clocks_differ() {
         run(late[0]).succeeds().await;
     }
     let mut ticks: Vec<String> =
-        world.said("ran").iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        world.logged("ran").iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     ticks.sort();
     assert_eq!(ticks, ["30000000", "30000001", "30000002", "30000003", "30000004"], "{:?}", world.log());
 }

@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::book::recipes;
+use crate::book::scripts;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
 
-/// What the scripts' commands do is written into one file, `log`, a line at a time.
+/// The scripts' commands write what they do to one file, `log`, a line at a time.
 pub struct World {
     pub node: Node,
     dir: TempDir,
@@ -30,12 +30,12 @@ impl World {
         Self::with(&[]).await
     }
 
-    /// With more arguments for the node.
+    /// Starts the node with more arguments.
     pub async fn with(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("log"), "").unwrap();
         let world = Self { node: node(args).await, dir };
-        for (name, script) in recipes() {
+        for (name, script) in scripts() {
             world.put(&name, &script);
         }
         world
@@ -53,7 +53,7 @@ impl World {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Makes the file that something waits for.
+    /// Creates a file that a command waits for.
     pub fn touch(&self, name: &str) {
         fs::write(self.path(name), "").unwrap();
     }
@@ -67,16 +67,16 @@ impl World {
         fs::read_to_string(self.path("log")).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The rest of those lines of the log that begin with `word`.
-    pub fn said(&self, word: &str) -> Vec<String> {
+    /// The lines of the log that begin with `word`, without it.
+    pub fn logged(&self, word: &str) -> Vec<String> {
         self.log().iter().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ').map(str::to_owned)).collect()
     }
 
-    /// Until so many lines begin with `word`; returns their rest.
-    pub async fn until_said(&self, word: &str, times: usize) -> Vec<String> {
-        let is_said = || std::future::ready(self.said(word).len() >= times);
-        assert!(eventually(PATIENCE, is_said).await, "not {times} times {word:?}: {:?}", self.log());
-        self.said(word)
+    /// Waits until this many lines begin with `word`; returns them without it.
+    pub async fn until_logged(&self, word: &str, times: usize) -> Vec<String> {
+        let is_logged = || std::future::ready(self.logged(word).len() >= times);
+        assert!(eventually(PATIENCE, is_logged).await, "not {times} times {word:?}: {:?}", self.log());
+        self.logged(word)
     }
 
     pub async fn until_waiting(&self, key: &str, waiters: u64) {
@@ -116,15 +116,15 @@ impl World {
         format!("{}/v1/locks/{key}", self.node.base_url())
     }
 
-    /// Runs a recipe on a machine of that name, whose errors go to a file `{machine}.err`.
+    /// Runs a recipe on a machine of that name; its output goes to the file `{machine}.err`.
     pub fn run(&self, machine: &str, recipe: &str, args: &[&str]) -> Running {
         self.run_with(machine, recipe, args, &[])
     }
 
-    /// With more environment variables.
+    /// Runs it with more environment variables.
     pub fn run_with(&self, machine: &str, recipe: &str, args: &[&str], env: &[(&str, &str)]) -> Running {
         let errors = fs::File::options().create(true).append(true).open(self.path(&format!("{machine}.err"))).unwrap();
-        // Programs that the test has put into the machine's own directory come first.
+        // Programs in the machine's own directory come first.
         let path = format!("{}:{}", self.path(machine).display(), std::env::var("PATH").unwrap());
         let child = Command::new("bash")
             .arg(self.path(recipe))
@@ -149,7 +149,7 @@ pub async fn node(args: &[&str]) -> Node {
     Node::start(BIN, args).await
 }
 
-/// A script that runs.
+/// A running script.
 pub struct Running {
     child: Child,
     group: Pid,
@@ -168,7 +168,7 @@ impl Running {
         assert_eq!(code, Some(0), "{}", self.errors());
     }
 
-    /// As Ctrl-C and systemd do: to the script and to what it is waiting for.
+    /// Signals the script and its children, as Ctrl-C and systemd do.
     pub fn signal(&self, signal: Signal) {
         let _ = killpg(self.group, signal);
     }
@@ -180,7 +180,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its trap ends what it has started.
+        // The trap of the script ends its children.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             self.signal(Signal::SIGTERM);
         }

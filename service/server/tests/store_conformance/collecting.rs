@@ -19,14 +19,14 @@ pub async fn only_rows_past_their_time_are_collected(world: &World) {
     assert_eq!(world.store.collect(None, 100).await.unwrap().removed, 0);
 }
 
-pub async fn pages_cover_everything_once(world: &World) {
+pub async fn pages_cover_every_row_once(world: &World) {
     let address = |app: &str, number: u32| Address {
         app: App::parse(app).unwrap(),
         key: Key::parse(&format!("key-{number}")).unwrap(),
     };
     let addresses: Vec<Address> =
         ["b", "default", "a"].into_iter().flat_map(|app| (0..7).map(move |number| address(app, number))).collect();
-    // Every other row is to be kept.
+    // Every second row is to be kept.
     let keep_until = |index: usize| if index.is_multiple_of(2) { OVER } else { FOREVER };
     let row = |(index, address): (usize, &Address)| Change { keep_until: keep_until(index), ..new(address, state(1)) };
     let batch: Vec<Change> = addresses.iter().enumerate().map(row).collect();
@@ -61,17 +61,17 @@ pub async fn rows_are_due_once_their_notice_has_passed(world: &World) {
     let batch: Vec<Change> =
         notices.into_iter().map(|(address, notice_at)| Change { notice_at, ..new(address, state(1)) }).collect();
     let versions = world.commit(&batch).await;
-    // A change that is made takes the notice along.
+    // A change without a notice removes the old notice.
     assert!(world.commit(&[change(settled, versions[4].unwrap(), state(2))]).await[0].is_some());
 
     assert_eq!(world.store.collect(None, 100).await.unwrap().due, [first.clone(), last.clone()]);
-    // Page by page as well, and again in the next walk.
+    // The rows stay due, also when they are read page by page.
     let page = world.store.collect(None, 1).await.unwrap();
     assert_eq!((&page.due[..], &page.next), (std::slice::from_ref(first), &Some(first.clone())));
     assert_eq!(world.store.collect(page.next.as_ref(), 100).await.unwrap().due, std::slice::from_ref(last));
 }
 
-pub async fn a_row_that_is_due_is_kept_until_it_has_been_looked_at(world: &World) {
+pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &World) {
     let key = at("key");
     let over = Change { keep_until: OVER, ..new(&key, state(1)) };
     let version = world.commit(&[Change { notice_at: Some(OVER), ..over.clone() }]).await[0].unwrap();
@@ -84,7 +84,7 @@ pub async fn a_row_that_is_due_is_kept_until_it_has_been_looked_at(world: &World
     assert_eq!((collected.removed, collected.due), (1, vec![]));
 }
 
-pub async fn a_row_made_anew_never_has_an_old_version(world: &World) {
+pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
     let key = at("key");
     let mut versions = Vec::new();
     for round in 0..3 {
@@ -94,7 +94,7 @@ pub async fn a_row_made_anew_never_has_an_old_version(world: &World) {
             versions.push(version);
         }
         assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
-        // Nodes ask for rows to be kept for a minute at least; a version is good for a ms.
+        // Versions are made from the clock, in ms. Nodes keep every row for at least a minute, so they never collide.
         let collected_at = world.now().await;
         assert!(eventually(PATIENCE, || async { world.now().await > collected_at }).await);
     }

@@ -5,7 +5,7 @@ use futures::poll;
 use latchgate::store::{Change, CommitResult, Stored, Version};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 
-use crate::worlds::{FOREVER, World, at, change, new, state, state_with};
+use crate::worlds::{EPOCH, FOREVER, World, at, change, new, state, state_with};
 
 pub async fn every_commit_gives_the_key_another_version(world: &World) {
     let key = at("key");
@@ -31,7 +31,7 @@ pub async fn a_stale_change_is_refused_and_the_rest_of_its_batch_is_made(world: 
     let batch: Vec<Change> = addresses.iter().map(|address| change(address, expected(address), state(9))).collect();
     let versions = world.commit(&batch).await;
 
-    let loaded = world.store.load(&addresses).await.unwrap();
+    let loaded = world.store.load(EPOCH, &addresses).await.unwrap();
     for ((address, version), stored) in addresses.iter().zip(versions).zip(loaded.states) {
         if address == there || address == changed {
             assert_eq!(version, None, "{address:?}");
@@ -43,21 +43,21 @@ pub async fn a_stale_change_is_refused_and_the_rest_of_its_batch_is_made(world: 
     }
 }
 
-pub async fn a_committer_whose_clock_is_off_writes_nothing(world: &World) {
+pub async fn a_commit_with_a_wrong_clock_writes_nothing(world: &World) {
     let key = at("key");
     let now = world.now().await;
     let behind = Timestamp::from_ms(now.as_ms() - CLOCK_BOUND_MS - 1);
-    // Time passes until the commit, but not that much.
+    // More time may pass until the commit, but not 20 s.
     let ahead = now.plus_ms(CLOCK_BOUND_MS + 20_000);
     for estimate in [behind, ahead] {
         let committed = world.store.commit(estimate, &[new(&key, state(1))]).await.unwrap();
         assert_eq!(committed.result, CommitResult::ClockOff, "{estimate:?}");
-        assert!(committed.now >= now, "it must tell the right time");
+        assert!(committed.now >= now, "the answer must have the right time");
         assert_eq!(world.load(&key).await, Stored::default());
     }
 }
 
-pub async fn of_racing_commits_from_one_version_exactly_one_wins(world: &World) {
+pub async fn exactly_one_of_racing_commits_from_one_version_wins(world: &World) {
     const RACERS: u64 = 64;
     let key = at("key");
     let mut version = Version::ABSENT;
@@ -114,7 +114,7 @@ pub async fn awkward_keys_and_metadata_come_back_byte_for_byte(world: &World) {
     let batch: Vec<Change> =
         addresses.iter().map(|at| new(at, state_with(1, Some(&metadata(at.key.as_str()))))).collect();
     assert!(world.commit(&batch).await.iter().all(Option::is_some));
-    for (stored, address) in world.store.load(&addresses).await.unwrap().states.into_iter().zip(&addresses) {
+    for (stored, address) in world.store.load(EPOCH, &addresses).await.unwrap().states.into_iter().zip(&addresses) {
         let read = stored.state.holders()[0].metadata.clone().unwrap();
         assert_eq!(read.as_json_text(), metadata(address.key.as_str()));
         assert_eq!(stored.state, state_with(1, Some(&metadata(address.key.as_str()))));
@@ -128,7 +128,7 @@ pub async fn awkward_keys_and_metadata_come_back_byte_for_byte(world: &World) {
 
 pub async fn one_key_in_two_apps_is_two_states(world: &World) {
     let here = |app: &str, key: &str| Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() };
-    // Joined, the first two would be one, and so would the last two.
+    // The first two would be equal if app and key were joined; the last two differ only by app.
     let addresses = [here("a", "bc"), here("ab", "c"), here("default", "key"), here("other", "key")];
     let batch: Vec<Change> = (1..).zip(&addresses).map(|(number, address)| new(address, state(number))).collect();
     assert!(world.commit(&batch).await.iter().all(Option::is_some));
@@ -141,7 +141,7 @@ pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
     let (key, other) = (at("key"), at("other"));
     let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
     assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
-    // Whether or not the batch has new rows in it.
+    // A batch with new rows is another statement.
     assert_eq!(world.commit(&[change(&key, version, state(2))]).await, [None]);
     let versions = world.commit(&[change(&key, version, state(2)), new(&other, state(3))]).await;
     assert!(versions[0].is_none() && versions[1].is_some(), "{versions:?}");
@@ -164,7 +164,7 @@ pub async fn a_commit_dropped_half_way_leaves_the_store_usable(world: &World) {
             tokio::task::yield_now().await;
         }
         drop(commit);
-        // It may or may not have been made; others can go on in either case, and what they write stays.
+        // The dropped commit may or may not have been made. In both cases the next commit succeeds and stays.
         assert_eq!(write_patiently(world, &key, 2_000 + polls).await, Ok(()));
         assert_eq!(world.load(&key).await.state, state(2_000 + polls));
     }

@@ -1,15 +1,16 @@
 use std::collections::HashMap;
 
-use latchgate::store::{StoreError, Stored};
+use latchgate::store::engine_record::{EngineState, Epoch};
+use latchgate::store::{CopiedState, StoreError, Version};
 use latchgate_core::{Address, App, Key};
 
-use crate::worlds::{FOREVER, World, at, change, state};
+use crate::worlds::{EPOCH, FOREVER, World, at, new, state};
 
 impl World {
-    /// Walks from `from` to the end; the pages.
-    pub async fn dump_from(&self, from: Option<String>, limit: usize) -> Vec<Vec<(Address, Stored)>> {
+    /// All pages of a dump.
+    pub async fn dump(&self, limit: usize) -> Vec<Vec<CopiedState>> {
         let mut pages = Vec::new();
-        let mut from = from;
+        let mut from = None;
         loop {
             let (page, next) = self.store.dump(from.as_deref(), limit).await.unwrap();
             pages.push(page);
@@ -20,13 +21,9 @@ impl World {
             }
         }
     }
-
-    pub async fn dump(&self, limit: usize) -> Vec<Vec<(Address, Stored)>> {
-        self.dump_from(None, limit).await
-    }
 }
 
-/// Names that an encoding may take for something else.
+/// Names that a faulty encoding would confuse.
 fn awkward_addresses() -> Vec<Address> {
     let names =
         ["a", "a\",\"b", "a,b", "[\"a\"]", "a\\", "\\\"", "{a}", "{a}b", "A", "é", "🔒", "null", " ", "\u{10ffff}"];
@@ -51,23 +48,24 @@ pub async fn a_dump_has_every_state_of_every_app_as_it_is_loaded(world: &World) 
     for (address, number) in addresses.iter().zip(1..) {
         world.write(address, state(number), FOREVER).await;
     }
-    let loaded = world.store.load(&addresses).await.unwrap().states;
-    let expected: HashMap<Address, Stored> = addresses.into_iter().zip(loaded).collect();
+    let loaded = world.store.load(EPOCH, &addresses).await.unwrap().states;
+    let expected: HashMap<Address, _> =
+        addresses.into_iter().zip(loaded.into_iter().map(|stored| stored.state)).collect();
     for limit in [10, 1_000] {
-        // By address: in a cluster one may come twice.
-        let dumped: HashMap<Address, Stored> = world.dump(limit).await.concat().into_iter().collect();
+        let copied = world.dump(limit).await.concat().into_iter();
+        let dumped: HashMap<Address, _> = copied.map(|copied| (copied.address, copied.state)).collect();
         assert_eq!(dumped.len(), expected.len());
-        assert!(dumped == expected, "something has changed on the way");
+        assert!(dumped == expected, "the dumped states differ from the loaded ones");
     }
 }
 
-pub async fn a_dump_has_no_state_twice_and_no_page_with_more_than_asked(world: &World) {
+pub async fn a_dump_has_no_state_twice_and_no_page_above_its_limit(world: &World) {
     let addresses: Vec<Address> = (0..21).map(|number| at(&format!("key-{number}"))).collect();
     world.write_all(&addresses).await;
     for limit in [1, 2, 7, 20, 21, 22] {
         let pages = world.dump(limit).await;
         assert!(pages.iter().all(|page| page.len() <= limit));
-        let mut dumped: Vec<Address> = pages.concat().into_iter().map(|(address, _)| address).collect();
+        let mut dumped: Vec<Address> = pages.concat().into_iter().map(|copied| copied.address).collect();
         dumped.sort();
         let mut expected = addresses.clone();
         expected.sort();
@@ -75,38 +73,90 @@ pub async fn a_dump_has_no_state_twice_and_no_page_with_more_than_asked(world: &
     }
 }
 
-pub async fn what_comes_and_changes_during_a_dump_hides_nothing_else(world: &World) {
-    let still: Vec<Address> = (0..30).map(|number| at(&format!("key-{number:02}-still"))).collect();
-    let changing = at("key-15-changing");
-    for address in still.iter().chain([&changing]) {
-        world.write(address, state(1), FOREVER).await;
-    }
-    let mut dumped = HashMap::new();
-    let mut from = None;
-    for round in 0..100_000 {
-        let (page, next) = world.store.dump(from.as_deref(), 5).await.unwrap();
-        dumped.extend(page);
-        if next.is_none() {
-            break;
-        }
-        from = next;
-        if round < 20 {
-            let version = world.load(&changing).await.version;
-            world.commit(&[change(&changing, version, state(2 + round))]).await;
-            for side in ["a", "z"] {
-                world.write(&at(&format!("{side}-{round}")), state(1), FOREVER).await;
-            }
-        }
-    }
-    for address in &still {
-        assert_eq!(dumped.get(address), Some(&world.load(address).await), "{address:?}");
+pub async fn a_dump_from_an_invalid_position_is_refused(world: &World) {
+    world.write(&at("key"), state(1), FOREVER).await;
+    for position in ["", "key", "[]", "[\"default\"]", "null", "{}"] {
+        let dumped = world.store.dump(Some(position), 10).await;
+        assert!(matches!(dumped, Err(StoreError::Unavailable(_))), "{position}: {dumped:?}");
     }
 }
 
-pub async fn a_dump_from_no_place_of_its_own_is_refused(world: &World) {
-    world.write(&at("key"), state(1), FOREVER).await;
-    for place in ["", "key", "[]", "[\"default\"]", "null", "{}"] {
-        let told = world.store.dump(Some(place), 10).await;
-        assert!(matches!(told, Err(StoreError::Unavailable(_))), "{place}: {told:?}");
+pub async fn a_copied_state_is_loaded_as_it_was_dumped(world: &World) {
+    let addresses = awkward_addresses();
+    for (address, number) in addresses.iter().zip(1..) {
+        world.write(address, state(number), FOREVER).await;
     }
+    let copied = world.dump(1_000).await.concat();
+    let later = Epoch::from_number(7);
+    world.turn(EngineState::Filling, later).await;
+    assert!(world.store.clear(later).await.unwrap());
+    assert_eq!(world.dump(1_000).await.concat(), []);
+    // The states are written twice, as by two copiers.
+    for _ in 0..2 {
+        assert!(world.store.fill(later, &copied, copied.len() as u64).await.unwrap());
+    }
+    assert_eq!(world.store.read_record().await.unwrap().copied, copied.len() as u64);
+    world.turn(EngineState::Active, later).await;
+    let mut again = world.dump(1_000).await.concat();
+    let mut expected = copied;
+    again.sort_by(|a, b| a.address.cmp(&b.address));
+    expected.sort_by(|a, b| a.address.cmp(&b.address));
+    assert!(again == expected, "the dumped states differ from the loaded ones");
+    let loaded = world.store.load(later, &[expected[0].address.clone()]).await.unwrap().states.remove(0);
+    assert!(loaded.version != Version::ABSENT && loaded.state == expected[0].state);
+}
+
+pub async fn only_a_store_that_fills_for_this_epoch_is_emptied_or_filled(world: &World) {
+    let key = at("key");
+    world.write(&key, state(1), FOREVER).await;
+    let copied = CopiedState { address: at("copied"), state: state(2), notice_at: None, keep_until: FOREVER };
+    let (own, other) = (Epoch::from_number(7), Epoch::from_number(8));
+    let states =
+        [EngineState::Active, EngineState::Moving, EngineState::Retired, EngineState::Standby, EngineState::Filling];
+    for engine_state in states {
+        let epoch = if engine_state == EngineState::Filling { other } else { own };
+        world.turn(engine_state, epoch).await;
+        assert!(!world.store.clear(own).await.unwrap(), "{engine_state:?}");
+        assert!(!world.store.fill(own, std::slice::from_ref(&copied), 1).await.unwrap(), "{engine_state:?}");
+    }
+    let dumped = world.dump(10).await.concat();
+    assert_eq!(dumped.into_iter().map(|copied| copied.address).collect::<Vec<_>>(), [key]);
+}
+
+pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
+    let key = at("key");
+    let change = new(&key, state(1));
+    let later = Epoch::from_number(7);
+    let refused = |epoch: Epoch, state: EngineState| {
+        let (key, change) = (key.clone(), change.clone());
+        async move {
+            world.turn(state, epoch).await;
+            let now = world.now().await;
+            let committed = world.store.commit(now, std::slice::from_ref(&change)).await;
+            assert!(matches!(committed, Err(StoreError::EpochOver)), "{state:?}: {committed:?}");
+            let loaded = world.store.load(EPOCH, std::slice::from_ref(&key)).await;
+            assert!(matches!(loaded, Err(StoreError::EpochOver)), "{state:?}: {loaded:?}");
+            let locked = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.map(|_| ());
+            assert!(matches!(locked, Err(StoreError::EpochOver)), "{state:?}: {locked:?}");
+        }
+    };
+    refused(later, EngineState::Active).await;
+    for state in [EngineState::Moving, EngineState::Retired, EngineState::Standby, EngineState::Filling] {
+        refused(EPOCH, state).await;
+    }
+    world.turn(EngineState::Active, EPOCH).await;
+    assert!(world.commit(&[change]).await[0].is_some());
+}
+
+pub async fn exactly_one_of_racing_changes_of_the_record_wins(world: &World) {
+    let reading = world.store.read_record().await.unwrap();
+    let turn = |epoch: u64| {
+        let (world, reading) = (world.again(), reading.clone());
+        let record = reading.record.clone().unwrap().turned(EngineState::Active, Epoch::from_number(epoch));
+        async move { world.store.write_record(&reading, &record).await.unwrap() }
+    };
+    let (one, other) = tokio::join!(turn(10), turn(11));
+    assert!(one != other);
+    let epoch = world.store.read_record().await.unwrap().epoch().number();
+    assert_eq!(epoch, if one { 10 } else { 11 });
 }

@@ -3,7 +3,7 @@ use latchgate_core::{Address, App, Key};
 
 use crate::worlds::{World, at, new, state};
 
-pub async fn a_listing_goes_on_where_the_page_before_ended(world: &World) {
+pub async fn a_listing_continues_after_the_previous_page(world: &World) {
     let mut keys: Vec<String> = (0..23).map(|number| format!("p/{number:02}")).collect();
     keys.push("o".to_owned());
     keys.push("q".to_owned());
@@ -23,7 +23,7 @@ pub async fn a_listing_goes_on_where_the_page_before_ended(world: &World) {
 }
 
 pub async fn keys_are_listed_in_the_order_of_their_bytes(world: &World) {
-    // A dictionary's order would be another one.
+    // The order of a dictionary would be different.
     let mut keys =
         ["a", "B", "b", "A", "a b", "a-b", "ab", "a/b", "é", "z", "Z", "🔒", "\u{ffff}", "_", "1", "10", "2"];
     world.write_all(&keys.map(at)).await;
@@ -31,7 +31,7 @@ pub async fn keys_are_listed_in_the_order_of_their_bytes(world: &World) {
     assert_eq!(world.keys("").await, keys);
 }
 
-pub async fn a_prefix_is_no_pattern(world: &World) {
+pub async fn a_prefix_is_not_a_pattern(world: &World) {
     let keys = [
         "%", "%a", "a", "a%", "a%b", "a*b", "a[b]", "a\\", "a\\b", "a_", "a_b", "ab", "axb", "A", "é", "éa", "ê",
         "🔒1", "🔓1",
@@ -45,7 +45,7 @@ pub async fn a_prefix_is_no_pattern(world: &World) {
 }
 
 pub async fn a_listing_shows_one_app_only(world: &World) {
-    let other = Address { app: App::parse("other").unwrap(), key: Key::parse("theirs").unwrap() };
-    world.commit(&[new(&at("ours"), state(1)), new(&other, state(2))]).await;
-    assert_eq!(world.keys("").await, ["ours"]);
+    let other = Address { app: App::parse("other").unwrap(), key: Key::parse("elsewhere").unwrap() };
+    world.commit(&[new(&at("here"), state(1)), new(&other, state(2))]).await;
+    assert_eq!(world.keys("").await, ["here"]);
 }

@@ -5,25 +5,25 @@ use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
 use latchgate_testkit::eventually;
 
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, state};
 
-pub async fn locked_states_are_loaded_in_the_order_asked(world: &World) {
+pub async fn locked_states_are_loaded_in_the_order_of_the_request(world: &World) {
     let (a, b, c) = (at("a"), at("b"), at("c"));
     let version = world.write(&a, state(1), FOREVER).await;
     world.write(&c, state(3), FOREVER).await;
     let before = world.now().await;
-    let (loaded, _locked) = world.store.lock(&[c, b, a]).await.unwrap();
+    let (loaded, _locked) = world.store.lock(EPOCH, &[c, b, a]).await.unwrap();
     let states: Vec<_> = loaded.states.iter().map(|stored| stored.state.clone()).collect();
     assert_eq!(states, [state(3), Default::default(), state(1)]);
     assert_eq!(loaded.states[2].version, version);
     assert!(loaded.now >= before);
 }
 
-pub async fn who_has_locked_a_state_never_loses_its_commit(world: &World) {
+pub async fn a_locker_of_a_state_never_loses_its_commit(world: &World) {
     let key = at("key");
     world.write(&key, state(1), FOREVER).await;
     for round in 0..20 {
-        let (loaded, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+        let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
         let seen = loaded.states[0].version;
         let other = tokio::spawn({
             let (store, change) = (Arc::clone(&world.store), change(&key, seen, state(2_000 + round)));
@@ -32,15 +32,15 @@ pub async fn who_has_locked_a_state_never_loses_its_commit(world: &World) {
                 store.commit(now, &[change]).await
             }
         });
-        // Time for the other to win, if it could.
+        // This gives the other commit time to win the race, if it could.
         for _ in 0..5 {
             assert_eq!(world.load(&key).await.version, seen);
         }
         let now = world.now().await;
         let committed = locked.commit(now, &[change(&key, seen, state(1_000 + round))]).await.unwrap();
         let CommitResult::Checked(versions) = committed.result else { continue };
-        let version = versions[0].expect("nobody else can have changed a locked state");
-        // An embedded store may have refused the other for being busy.
+        let version = versions[0].expect("no other commit can have changed a locked state");
+        // An embedded store may have refused the other commit because it was busy.
         if let Ok(Ok(committed)) = other.await
             && let CommitResult::Checked(versions) = committed.result
         {
@@ -50,56 +50,56 @@ pub async fn who_has_locked_a_state_never_loses_its_commit(world: &World) {
     }
 }
 
-pub async fn a_dropped_lock_lets_others_go_on(world: &World) {
+pub async fn a_dropped_lock_lets_other_commits_proceed(world: &World) {
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;
-    let (_, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+    let (_, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     drop(locked);
     let made = world.commit(&[change(&key, version, state(2))]).await;
     assert!(made[0].is_some());
-    let (loaded, locked) = world.store.lock(std::slice::from_ref(&key)).await.unwrap();
+    let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     assert_eq!(loaded.states[0].state, state(2));
     drop(locked);
 }
 
-pub async fn states_that_are_given_up_are_as_before_and_others_go_on(world: &World) {
+pub async fn giving_up_locked_states_changes_nothing_and_unlocks_them(world: &World) {
     let (there, absent) = (at("there"), at("absent"));
     let mut version = world.write(&there, state(1), FOREVER).await;
     for number in 2..6 {
-        let (loaded, locked) = world.store.lock(&[there.clone(), absent.clone()]).await.unwrap();
+        let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), absent.clone()]).await.unwrap();
         locked.give_up().await.unwrap();
-        assert_eq!(world.store.load(&[there.clone(), absent.clone()]).await.unwrap().states, loaded.states);
+        assert_eq!(world.store.load(EPOCH, &[there.clone(), absent.clone()]).await.unwrap().states, loaded.states);
         version = world.commit(&[change(&there, version, state(number))]).await[0].unwrap();
     }
 }
 
-pub async fn a_locked_commit_is_held_to_the_clock_as_it_is_then(world: &World) {
+pub async fn a_locked_commit_with_an_outdated_clock_writes_nothing(world: &World) {
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;
     let keys = std::slice::from_ref(&key);
-    let (loaded, locked) = world.store.lock(keys).await.unwrap();
+    let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
     a_while_after(world, loaded.now).await;
     let outdated = locked.commit(loaded.now, &[change(&key, version, state(2))]).await.unwrap();
     assert_eq!(outdated.result, CommitResult::ClockOff);
     assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
 
     for _ in 0..20 {
-        let (loaded, locked) = world.store.lock(keys).await.unwrap();
+        let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
         a_while_after(world, loaded.now).await;
         let now = world.now().await;
         let committed = locked.commit(now, &[change(&key, version, state(3))]).await.unwrap();
         assert!(committed.now >= now);
         if committed.now.ms_since(now) > CLOCK_BOUND_MS {
-            // The machine was too busy for this try to say anything.
+            // The machine was too slow, so this attempt proves nothing.
             continue;
         }
         assert!(matches!(committed.result, CommitResult::Checked(versions) if versions[0].is_some()));
         return;
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
-pub async fn changes_that_go_together_are_all_made(world: &World) {
+pub async fn commit_all_makes_all_changes(world: &World) {
     let (there, fresh) = (at("there"), at("fresh"));
     let version = world.write(&there, state(1), FOREVER).await;
     let versions = world.commit_all(&[new(&fresh, state(2)), change(&there, version, state(3))]).await;
@@ -108,7 +108,7 @@ pub async fn changes_that_go_together_are_all_made(world: &World) {
     }
 }
 
-pub async fn of_changes_that_go_together_none_is_made_if_one_cannot_be(world: &World) {
+pub async fn commit_all_makes_no_change_if_one_is_stale(world: &World) {
     let (there, fresh, taken, gone) = (at("there"), at("fresh"), at("taken"), at("gone"));
     let version = world.write(&there, state(1), FOREVER).await;
     let stale = world.write(&taken, state(1), FOREVER).await;
@@ -126,16 +126,16 @@ pub async fn of_changes_that_go_together_none_is_made_if_one_cannot_be(world: &W
     assert!(world.commit_all(&possible).await.iter().all(Option::is_some));
 }
 
-pub async fn changes_that_go_together_are_held_to_the_clock(world: &World) {
+pub async fn commit_all_with_a_wrong_clock_writes_nothing(world: &World) {
     let (there, fresh) = (at("there"), at("fresh"));
     let version = world.write(&there, state(1), FOREVER).await;
     let changes = [change(&there, version, state(2)), new(&fresh, state(2))];
-    let (loaded, locked) = world.store.lock(&[there.clone(), fresh.clone()]).await.unwrap();
+    let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
     let ahead = loaded.now.plus_ms(CLOCK_BOUND_MS + 20_000);
     assert_eq!(locked.commit_all(ahead, &changes).await.unwrap().result, CommitResult::ClockOff);
     assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
     assert_eq!(world.load(&fresh).await, Stored::default());
-    // The locks are gone with it.
+    // The refused commit has released the locks.
     assert!(world.commit(&changes).await.iter().all(Option::is_some));
 }
 
@@ -144,7 +144,7 @@ async fn a_while_after(world: &World, time: latchgate_core::Timestamp) {
     assert!(eventually(PATIENCE, is_past).await);
 }
 
-pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world: &World) {
+pub async fn overlapping_batches_in_opposite_orders_never_make_each_other_fail(world: &World) {
     const ROUNDS: u64 = 25;
     let there: Vec<Address> = (0..12).map(|number| at(&format!("key-{number}"))).collect();
     world.write_all(&there).await;
@@ -155,7 +155,7 @@ pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world:
             for round in 0..ROUNDS {
                 let number = 10 + task * ROUNDS + round;
                 let mut addresses = there.clone();
-                // Two lock first, two change what is there, and two make rows as well.
+                // Two tasks lock rows, two update existing rows, and two also insert rows.
                 if task >= 4 {
                     addresses.extend((0..6).map(|new| at(&format!("key-{new}-of-{round}"))));
                 }
@@ -175,18 +175,18 @@ pub async fn overlapping_batches_in_opposite_orders_never_fail_each_other(world:
     }
 }
 
-pub async fn batches_that_make_the_same_rows_never_fail_each_other(world: &World) {
+pub async fn batches_that_insert_the_same_rows_never_make_each_other_fail(world: &World) {
     const ROUNDS: u64 = 60;
     let mut tasks = Vec::new();
     for task in 0..6 {
         let world = world.again();
         tasks.push(tokio::spawn(async move {
             for round in 0..ROUNDS {
-                // Some make rows that others have just made, and change by then.
+                // Some tasks insert rows that another task has just inserted, and update them instead.
                 let keys = (0..4).map(|number| at(&format!("{round}-{}", (number + task % 2) % 5)));
                 let mut open: Vec<Address> = keys.collect();
                 while !open.is_empty() {
-                    let loaded = world.store.load(&open).await.unwrap();
+                    let loaded = world.store.load(EPOCH, &open).await.unwrap();
                     let versions = world.commit(&batch(&open, &loaded.states, 1 + task)).await;
                     let mut versions = versions.into_iter();
                     open.retain(|_| versions.next().flatten().is_none());
@@ -201,7 +201,7 @@ pub async fn batches_that_make_the_same_rows_never_fail_each_other(world: &World
 
 fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
-        let loaded = store.load(addresses).await.unwrap();
+        let loaded = store.load(EPOCH, addresses).await.unwrap();
         let batch = batch(addresses, &loaded.states, number);
         store.commit(loaded.now, &batch).await.unwrap();
     })
@@ -209,10 +209,10 @@ fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u6
 
 fn change_locked<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
-        let (loaded, locked) = store.lock(addresses).await.unwrap();
+        let (loaded, locked) = store.lock(EPOCH, addresses).await.unwrap();
         let committed = locked.commit(loaded.now, &batch(addresses, &loaded.states, number)).await.unwrap();
         if let CommitResult::Checked(versions) = committed.result {
-            assert!(versions.iter().all(Option::is_some), "locked, and lost: {versions:?}");
+            assert!(versions.iter().all(Option::is_some), "a locked commit has lost the race: {versions:?}");
         }
     })
 }

@@ -1,23 +1,20 @@
-//! What every store promises, tested on each: `cargo test --test store_conformance postgres::` runs one store's tests.
+//! The promises of every store, tested on each: `cargo test --test store_conformance postgres::` runs the tests of one store.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
-mod boards;
 mod collecting;
 mod committing;
 mod dumping;
 mod listing;
 mod loading;
 mod locking;
+mod logging;
 mod only_postgres;
-mod only_postgres_boards;
 mod only_postgres_events;
-mod only_postgres_terms;
+mod only_postgres_records;
 mod only_redis;
-mod only_redis_dumps;
 mod only_sqlite;
 mod remembering;
-mod telling;
 mod waking;
 mod watching;
 mod worlds;
@@ -54,138 +51,115 @@ macro_rules! every_store {
 every_store! {
     loading: [
         an_absent_key_has_the_default_state_and_no_version,
-        states_come_in_the_order_asked,
-        a_key_asked_for_twice_is_answered_twice,
-        a_load_tells_the_stores_clock,
+        states_are_loaded_in_the_order_of_the_request,
+        a_key_requested_twice_is_loaded_twice,
+        a_load_returns_the_clock_of_the_store,
     ];
     committing: [
         every_commit_gives_the_key_another_version,
         a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
-        a_committer_whose_clock_is_off_writes_nothing,
-        of_racing_commits_from_one_version_exactly_one_wins,
+        a_commit_with_a_wrong_clock_writes_nothing,
+        exactly_one_of_racing_commits_from_one_version_wins,
         awkward_keys_and_metadata_come_back_byte_for_byte,
         one_key_in_two_apps_is_two_states,
         a_change_of_a_collected_row_is_refused,
         a_commit_dropped_half_way_leaves_the_store_usable,
     ];
     locking: [
-        locked_states_are_loaded_in_the_order_asked,
-        who_has_locked_a_state_never_loses_its_commit,
-        a_dropped_lock_lets_others_go_on,
-        states_that_are_given_up_are_as_before_and_others_go_on,
-        a_locked_commit_is_held_to_the_clock_as_it_is_then,
-        overlapping_batches_in_opposite_orders_never_fail_each_other,
-        batches_that_make_the_same_rows_never_fail_each_other,
-        changes_that_go_together_are_all_made,
-        of_changes_that_go_together_none_is_made_if_one_cannot_be,
-        changes_that_go_together_are_held_to_the_clock,
+        locked_states_are_loaded_in_the_order_of_the_request,
+        a_locker_of_a_state_never_loses_its_commit,
+        a_dropped_lock_lets_other_commits_proceed,
+        giving_up_locked_states_changes_nothing_and_unlocks_them,
+        a_locked_commit_with_an_outdated_clock_writes_nothing,
+        overlapping_batches_in_opposite_orders_never_make_each_other_fail,
+        batches_that_insert_the_same_rows_never_make_each_other_fail,
+        commit_all_makes_all_changes,
+        commit_all_makes_no_change_if_one_is_stale,
+        commit_all_with_a_wrong_clock_writes_nothing,
     ];
     listing: [
-        a_listing_goes_on_where_the_page_before_ended,
+        a_listing_continues_after_the_previous_page,
         keys_are_listed_in_the_order_of_their_bytes,
-        a_prefix_is_no_pattern,
+        a_prefix_is_not_a_pattern,
         a_listing_shows_one_app_only,
     ];
-    telling: [
+    logging: [
         an_event_comes_back_as_it_was,
-        events_are_told_in_the_order_in_which_they_happened,
-        only_changes_that_are_made_are_told,
-        a_committer_whose_clock_is_off_tells_nothing,
-        locked_changes_are_told_too,
-        events_without_a_change_are_told,
-        a_commit_dropped_half_way_is_told_if_it_was_made,
+        events_are_read_in_the_order_in_which_they_happened,
+        only_changes_that_are_made_have_events,
+        a_commit_with_a_wrong_clock_writes_no_event,
+        locked_commits_write_events,
+        events_without_a_change_are_written,
+        a_commit_dropped_half_way_has_its_events_if_it_was_made,
     ];
     watching: [
-        whoever_reads_page_by_page_sees_everything_once,
-        a_place_goes_past_what_is_not_wanted,
-        only_the_apps_keys_in_scope_are_told,
-        a_reader_goes_on_from_the_text_of_a_cursor,
-        who_begins_now_is_told_what_comes_from_now_on,
+        reading_page_by_page_returns_every_event_once,
+        a_cursor_moves_past_events_outside_the_scope,
+        only_events_of_the_apps_keys_in_scope_are_read,
+        a_reader_continues_from_the_text_of_a_cursor,
+        a_reader_that_begins_now_reads_all_later_events,
         no_event_is_missed_while_many_write,
     ];
     remembering: [
         a_history_is_of_one_key_and_begins_with_the_newest,
-        renewals_are_no_part_of_a_history,
-        the_oldest_events_are_deleted_so_many_at_a_time,
-        nothing_is_deleted_behind_an_event_that_is_kept,
+        a_history_has_no_renewals,
+        the_oldest_events_are_deleted_up_to_a_limit,
+        no_event_is_deleted_after_one_that_is_kept,
         renewals_are_deleted_before_the_rest,
-        a_reader_goes_on_when_all_that_it_has_read_is_deleted,
+        a_reader_continues_after_the_events_it_has_read_are_deleted,
     ];
     collecting: [
         only_rows_past_their_time_are_collected,
-        pages_cover_everything_once,
+        pages_cover_every_row_once,
         rows_are_due_once_their_notice_has_passed,
-        a_row_that_is_due_is_kept_until_it_has_been_looked_at,
-        a_row_made_anew_never_has_an_old_version,
-    ];
-    boards: [
-        a_board_that_was_never_written_is_empty_and_has_no_version,
-        a_board_tells_the_stores_clock,
-        a_board_is_read_byte_for_byte_by_who_comes_later_too,
-        a_stale_write_of_a_board_changes_nothing_and_says_so,
-        of_racing_writes_of_a_board_exactly_one_wins,
-        a_version_of_a_board_never_comes_back,
-        a_write_of_a_board_dropped_half_way_leaves_it_usable,
-        a_board_is_no_state,
+        a_row_that_is_due_is_kept_until_a_commit_has_handled_it,
+        a_row_created_again_never_has_an_old_version,
     ];
     dumping: [
         a_dump_of_an_empty_store_ends,
         a_dump_has_every_state_of_every_app_as_it_is_loaded,
-        a_dump_has_no_state_twice_and_no_page_with_more_than_asked,
-        what_comes_and_changes_during_a_dump_hides_nothing_else,
-        a_dump_from_no_place_of_its_own_is_refused,
+        a_dump_has_no_state_twice_and_no_page_above_its_limit,
+        a_dump_from_an_invalid_position_is_refused,
+        a_copied_state_is_loaded_as_it_was_dumped,
+        only_a_store_that_fills_for_this_epoch_is_emptied_or_filled,
+        a_commit_in_another_epoch_writes_nothing,
+        exactly_one_of_racing_changes_of_the_record_wins,
     ];
 }
 
-// What goes over many keys is not for a cluster: a batch is written slot by slot, each held to the clock by itself.
+// In a cluster a batch is written slot by slot, and each slot checks the clock. So promises about several keys do not apply.
 suite! { redis_cluster;
     loading: [
         an_absent_key_has_the_default_state_and_no_version,
-        states_come_in_the_order_asked,
-        a_key_asked_for_twice_is_answered_twice,
-        a_load_tells_the_stores_clock,
+        states_are_loaded_in_the_order_of_the_request,
+        a_key_requested_twice_is_loaded_twice,
+        a_load_returns_the_clock_of_the_store,
     ];
     committing: [
         every_commit_gives_the_key_another_version,
         a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
-        a_committer_whose_clock_is_off_writes_nothing,
-        of_racing_commits_from_one_version_exactly_one_wins,
+        a_commit_with_a_wrong_clock_writes_nothing,
+        exactly_one_of_racing_commits_from_one_version_wins,
         awkward_keys_and_metadata_come_back_byte_for_byte,
         one_key_in_two_apps_is_two_states,
         a_commit_dropped_half_way_leaves_the_store_usable,
     ];
     locking: [
-        locked_states_are_loaded_in_the_order_asked,
-        who_has_locked_a_state_never_loses_its_commit,
-        a_dropped_lock_lets_others_go_on,
-        states_that_are_given_up_are_as_before_and_others_go_on,
-        a_locked_commit_is_held_to_the_clock_as_it_is_then,
-        batches_that_make_the_same_rows_never_fail_each_other,
+        locked_states_are_loaded_in_the_order_of_the_request,
+        a_locker_of_a_state_never_loses_its_commit,
+        a_dropped_lock_lets_other_commits_proceed,
+        giving_up_locked_states_changes_nothing_and_unlocks_them,
+        a_locked_commit_with_an_outdated_clock_writes_nothing,
+        batches_that_insert_the_same_rows_never_make_each_other_fail,
     ];
     listing: [
-        a_listing_goes_on_where_the_page_before_ended,
+        a_listing_continues_after_the_previous_page,
         keys_are_listed_in_the_order_of_their_bytes,
-        a_prefix_is_no_pattern,
+        a_prefix_is_not_a_pattern,
         a_listing_shows_one_app_only,
     ];
     remembering: [
         a_history_is_of_one_key_and_begins_with_the_newest,
-    ];
-    boards: [
-        a_board_that_was_never_written_is_empty_and_has_no_version,
-        a_board_tells_the_stores_clock,
-        a_board_is_read_byte_for_byte_by_who_comes_later_too,
-        a_stale_write_of_a_board_changes_nothing_and_says_so,
-        of_racing_writes_of_a_board_exactly_one_wins,
-        a_version_of_a_board_never_comes_back,
-        a_write_of_a_board_dropped_half_way_leaves_it_usable,
-        a_board_is_no_state,
-    ];
-    dumping: [
-        a_dump_of_an_empty_store_ends,
-        a_dump_has_every_state_of_every_app_as_it_is_loaded,
-        what_comes_and_changes_during_a_dump_hides_nothing_else,
-        a_dump_from_no_place_of_its_own_is_refused,
     ];
     waking: [
         a_wake_up_reaches_only_its_node,

@@ -1,4 +1,4 @@
-//! What nodes that share a Postgres are promised besides.
+//! More promises to nodes that share a Postgres.
 
 use latchgate::store::postgres::PostgresStore;
 use latchgate::store::{Change, CommitResult, LockStore, Stored, WakeUp};
@@ -7,31 +7,31 @@ use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
 use crate::waking::next;
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, postgres_config, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, postgres_config, state};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_was_cut_off_says_that_wake_ups_may_have_been_missed() {
+async fn a_listener_reports_lost_wake_ups_after_its_connection_was_cut() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
     let store = PostgresStore::open(&config).await.unwrap();
     let node = NodeId::new("node");
-    let mut heard = store.wake_ups(&node).await.unwrap();
+    let mut receiver = store.wake_ups(&node).await.unwrap();
     cut_off(&config.url, "and query ilike 'listen%'").await;
-    assert_eq!(next(&mut heard).await, WakeUp::All);
-    // It listens again.
+    assert_eq!(next(&mut receiver).await, WakeUp::All);
+    // The listener has reconnected.
     store.wake(&[(node, at("key"))]).await.unwrap();
-    assert_eq!(next(&mut heard).await, WakeUp::Key(at("key")));
+    assert_eq!(next(&mut receiver).await, WakeUp::Key(at("key")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_were_cut_off_are_replaced() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
     let version = world.write(&at("key"), state(1), FOREVER).await;
     cut_off(&config.url, "").await;
     let key = at("key");
-    let answers = || async { world.store.load(std::slice::from_ref(&key)).await.is_ok() };
+    let answers = || async { world.store.load(EPOCH, std::slice::from_ref(&key)).await.is_ok() };
     assert!(eventually(PATIENCE, answers).await);
     assert_eq!(world.load(&key).await.version, version);
 }
@@ -45,7 +45,7 @@ async fn nodes_that_start_together_all_find_the_schema() {
     };
     let stores = futures::future::join_all([start(), start(), start()]).await;
     for store in stores {
-        store.unwrap().load(&[at("key")]).await.unwrap();
+        store.unwrap().ping().await.unwrap();
     }
 }
 
@@ -57,34 +57,34 @@ async fn a_database_without_a_schema_is_refused_with_advice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_made_by_somebody_else_meanwhile_undoes_all_changes_that_go_together() {
+async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() {
     let world = crate::worlds::postgres().await;
-    // A row that is not there cannot be locked.
+    // A row that does not exist cannot be locked.
     let there = at("there");
     let version = world.write(&there, state(1), FOREVER).await;
     for round in 0..20 {
         let fresh = at(&format!("fresh-{round}"));
-        let (loaded, locked) = world.store.lock(&[there.clone(), fresh.clone()]).await.unwrap();
-        let theirs = world.write(&fresh, state(2), FOREVER).await;
+        let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
+        let inserted = world.write(&fresh, state(2), FOREVER).await;
         let changes = [change(&there, version, state(3)), new(&fresh, state(3))];
         let committed = locked.commit_all(loaded.now, &changes).await.unwrap();
         assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
-        assert_eq!(world.load(&fresh).await, Stored { version: theirs, state: state(2) });
+        assert_eq!(world.load(&fresh).await, Stored { version: inserted, state: state(2) });
         if committed.result == CommitResult::ClockOff {
-            // Too slow to say anything.
+            // The machine was too slow, so this attempt proves nothing.
             continue;
         }
         assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
         return;
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other() {
+async fn batches_that_insert_and_update_the_same_rows_do_not_deadlock() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
     let commit = |changes: Vec<Change>| {
         let world = world.again();
         tokio::spawn(async move { world.store.commit(world.now().await, &changes).await })
@@ -93,15 +93,15 @@ async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other()
     for round in 0..20 {
         let [a, b, c] = ["a", "b", "c"].map(|key| at(&format!("{round}-{key}")));
         let version = world.write(&c, state(1), FOREVER).await;
-        // The first makes a, and must wait whether b comes off.
+        // The first batch inserts a, and waits because the blocker is inserting b.
         sqlx::query("begin").execute(&mut blocker).await.unwrap();
-        let insert = "insert into locks (app, key, version, replaces, keep_until, state)
+        let insert = "insert into latchgate.locks (app, key, version, replaces, keep_until, state)
             values ('default', $1, 1, 0, 0, '')";
         sqlx::query(insert).bind(b.key.as_str()).execute(&mut blocker).await.unwrap();
-        // It does not know of c, which is there.
+        // It tries to insert c, which exists.
         let first = commit(vec![new(&a, state(2)), new(&b, state(2)), new(&c, state(2))]);
         let first_waits = until_waiting(&config.url, 1, &first).await;
-        // The second changes c, and must wait whether a comes off.
+        // The second batch updates c, and waits because the first is inserting a.
         let second = commit(vec![new(&a, state(3)), change(&c, version, state(3))]);
         let both_wait = first_waits && until_waiting(&config.url, 2, &second).await;
         sqlx::query("rollback").execute(&mut blocker).await.unwrap();
@@ -109,57 +109,57 @@ async fn batches_that_make_and_change_the_same_rows_do_not_wait_for_each_other()
         if both_wait {
             let made = made.map(|result| match result {
                 CommitResult::Checked(versions) => versions.iter().map(Option::is_some).collect(),
-                CommitResult::ClockOff | CommitResult::TermOver => vec![],
+                CommitResult::ClockOff => vec![],
             });
             assert_eq!(made, [vec![true, true, false], vec![false, true]]);
             return;
         }
-        // Too slow to say anything.
+        // The machine was too slow, so this attempt proves nothing.
         assert!(made.contains(&CommitResult::ClockOff), "{made:?}");
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_locked_a_row_and_makes_another_does_not_wait_for_who_waits_for_it() {
+async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_commit_that_waits_for_its_lock() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
     for round in 0..20 {
         let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
         let version = world.write(&there, state(1), FOREVER).await;
         let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
-        let (_, locked) = world.store.lock(&[fresh.clone(), there.clone()]).await.unwrap();
+        let (_, locked) = world.store.lock(EPOCH, &[fresh.clone(), there.clone()]).await.unwrap();
         let other = tokio::spawn({
             let (world, changes) = (world.again(), changes(2));
             async move { world.store.commit(world.now().await, &changes).await }
         });
         let waits = until_waiting(&config.url, 1, &other).await;
         let committed = locked.commit_all(world.now().await, &changes(3)).await.unwrap();
-        let theirs = other.await.unwrap().unwrap();
+        let other = other.await.unwrap().unwrap();
         if waits && committed.result != CommitResult::ClockOff {
             assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
-            assert!(matches!(theirs.result, CommitResult::Checked(versions) if versions.iter().all(Option::is_some)));
+            assert!(matches!(other.result, CommitResult::Checked(versions) if versions.iter().all(Option::is_some)));
             assert_eq!(world.load(&fresh).await.state, state(2));
             return;
         }
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_is_made_while_others_are_waited_for_is_locked_as_well() {
+async fn a_row_inserted_while_locking_waits_is_locked_too() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
     let [fresh, there] = ["a", "b"].map(at);
     world.write(&there, state(1), FOREVER).await;
     let mut blocker = PgConnection::connect(&config.url).await.unwrap();
     sqlx::query("begin").execute(&mut blocker).await.unwrap();
-    sqlx::query("select from locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
+    sqlx::query("select from latchgate.locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
     let locking = tokio::spawn({
         let (world, addresses) = (world.again(), [fresh.clone(), there.clone()]);
-        async move { world.store.lock(&addresses).await }
+        async move { world.store.lock(EPOCH, &addresses).await }
     });
     assert!(until_waiting(&config.url, 1, &locking).await);
     let version = world.write(&fresh, state(2), FOREVER).await;
@@ -170,12 +170,12 @@ async fn a_row_that_is_made_while_others_are_waited_for_is_locked_as_well() {
         let (world, change) = (world.again(), change(&fresh, version, state(3)));
         async move { world.commit(&[change]).await }
     });
-    assert!(until_waiting(&config.url, 1, &other).await, "what was loaded is not locked");
+    assert!(until_waiting(&config.url, 1, &other).await, "a row that was loaded is not locked");
     locked.give_up().await.unwrap();
     assert!(other.await.unwrap()[0].is_some());
 }
 
-/// Whether so many wait for a lock, before `done` is.
+/// Waits until `count` sessions wait for a lock. Returns `false` if `done` has finished before.
 pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let waiting =
@@ -188,7 +188,7 @@ pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHan
     true
 }
 
-/// Ends the store's connections that fit the condition; there must be some.
+/// Ends the store's connections that match the condition. At least one must match.
 async fn cut_off(url: &str, condition: &'static str) {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let ended: Vec<bool> = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(

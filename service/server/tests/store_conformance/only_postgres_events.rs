@@ -1,4 +1,4 @@
-//! What those who watch are promised when several transactions of a Postgres are open at once.
+//! Promises to watchers while several transactions of a Postgres are open at once.
 
 use latchgate::store::postgres::PostgresStore;
 use latchgate::store::{Change, CommitResult, EventCursor};
@@ -8,59 +8,59 @@ use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
 use crate::watching::ALL;
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, event, postgres_config, state, tokens};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, postgres_config, state, tokens};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_missed_that_commits_after_later_ones() {
+async fn an_event_that_commits_after_later_ones_is_not_missed() {
     let world = crate::worlds::postgres().await;
     let (slow, quick) = (at("slow"), at("quick"));
     let mut after = world.store.last_event().await.unwrap();
     for round in 0..20 {
         let number = 10 * round;
         let version = world.write(&slow, state(1), FOREVER).await;
-        // From here on its transaction is open, and has its place.
-        let (_, locked) = world.store.lock(std::slice::from_ref(&slow)).await.unwrap();
-        world.tell(&quick, &[event(EventKind::Granted, number + 2)]).await;
+        // From here on its transaction is open and has its number.
+        let (_, locked) = world.store.lock(EPOCH, std::slice::from_ref(&slow)).await.unwrap();
+        world.write_events(&quick, &[event(EventKind::Granted, number + 2)]).await;
         let newest = world.history(&quick, None, 1).await;
-        assert_eq!(tokens(&newest), [number + 2], "a history waits for nobody");
-        let (told, next) = world.store.events(&App::default(), ALL, after, 100).await.unwrap();
-        assert_eq!(told, [], "what is before it is not decided");
+        assert_eq!(tokens(&newest), [number + 2], "a history does not wait for open transactions");
+        let (read, next) = world.store.events(&App::default(), ALL, after, 100).await.unwrap();
+        assert_eq!(read, [], "an older transaction is still open");
         after = next;
         let events = vec![event(EventKind::Granted, number + 1)];
         let late = Change { events, ..change(&slow, version, state(2)) };
         let committed = locked.commit(world.now().await, &[late]).await.unwrap();
-        world.tell(&quick, &[event(EventKind::Granted, number + 3)]).await;
-        let told = world.told_until(ALL, after, 100, number + 3).await;
+        world.write_events(&quick, &[event(EventKind::Granted, number + 3)]).await;
+        let read = world.events_until(ALL, after, 100, number + 3).await;
         if committed.result == CommitResult::ClockOff {
-            // Too slow to say anything.
-            after = told.last().unwrap().cursor;
+            // The machine was too slow, so this attempt proves nothing.
+            after = read.last().unwrap().cursor;
             continue;
         }
-        let mut numbers = tokens(&told);
+        let mut numbers = tokens(&read);
         numbers.sort_unstable();
         assert_eq!(numbers, [number + 1, number + 2, number + 3]);
         return;
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waited_for_a_row_lock_is_told_of_after_those_that_it_waited_for() {
+async fn events_of_a_commit_that_waited_for_a_row_lock_come_after_those_of_earlier_commits() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap());
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
     let (a, b, c) = (at("a"), at("b"), at("c"));
     world.write_all(&[a.clone(), b.clone(), c.clone()]).await;
     let mut blocker = PgConnection::connect(&config.url).await.unwrap();
     for round in 0..20 {
         let number = 10 * round;
         sqlx::query("begin").execute(&mut blocker).await.unwrap();
-        sqlx::query("select 1 from locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
-        // It has locked a, and so has its transaction's number, when it comes to b.
+        sqlx::query("select 1 from latchgate.locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
+        // Its transaction has locked a, and so has its number, when it waits for b.
         let locking = {
             let (world, keys) = (world.again(), [a.clone(), b.clone(), c.clone()]);
             tokio::spawn(async move {
-                let (loaded, locked) = world.store.lock(&keys).await.unwrap();
+                let (loaded, locked) = world.store.lock(EPOCH, &keys).await.unwrap();
                 let events = vec![event(EventKind::Granted, number + 2)];
                 let last = Change { events, ..change(&keys[2], loaded.states[2].version, state(2)) };
                 locked.commit(loaded.now, &[last]).await.unwrap().result
@@ -74,18 +74,18 @@ async fn who_waited_for_a_row_lock_is_told_of_after_those_that_it_waited_for() {
             assert!(!locking.is_finished());
             waiting = sqlx::query(waits).fetch_optional(&mut watcher).await.unwrap();
         }
-        world.tell(&c, &[event(EventKind::Granted, number + 1)]).await;
+        world.write_events(&c, &[event(EventKind::Granted, number + 1)]).await;
         sqlx::query("rollback").execute(&mut blocker).await.unwrap();
         if locking.await.unwrap() == CommitResult::ClockOff {
-            // Too slow to say anything.
+            // The machine was too slow, so this attempt proves nothing.
             continue;
         }
         assert_eq!(tokens(&world.history(&c, None, 2).await), [number + 2, number + 1]);
-        let told = world.told().await;
-        assert_eq!(tokens(&told[told.len() - 2..]), [number + 1, number + 2]);
+        let read = world.all_events().await;
+        assert_eq!(tokens(&read[read.len() - 2..]), [number + 1, number + 2]);
         return;
     }
-    panic!("this machine never came to a commit within the clock bound");
+    panic!("the machine was too slow: every commit took longer than the clock bound");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,10 +94,11 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     let config = postgres_config().await;
     PostgresStore::migrate(&config).await.unwrap();
     let nodes = [PostgresStore::open(&config).await.unwrap(), PostgresStore::open(&config).await.unwrap()];
-    let [one, other] = nodes.map(World::of);
+    let [one, other] = nodes;
+    let (one, other) = (World::of(one).await, World::of(other).await);
     let events: Vec<_> = (1..=EVENTS).map(|number| (at("key"), event(EventKind::Granted, number))).collect();
     one.store.log(&events).await.unwrap();
-    one.told().await;
+    one.all_events().await;
     let bound = Timestamp::from_ms(EVENTS + 1);
     let work = async |world: &World| {
         let mut deleted = 0;
@@ -111,5 +112,5 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     let is_empty = || async { one.history(&at("key"), None, 1).await.is_empty() };
     assert!(eventually(PATIENCE, is_empty).await);
     let (left, _) = other.store.events(&App::default(), ALL, EventCursor::START, 100).await.unwrap();
-    assert_eq!(left.len(), 1, "only the mark");
+    assert_eq!(left.len(), 1, "only the marker event is left");
 }

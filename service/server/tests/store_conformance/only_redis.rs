@@ -1,4 +1,4 @@
-//! What nodes that share a Redis are promised besides: what is lost is lost as a whole, and nothing else with it.
+//! More promises to nodes that share a Redis: about lost data, wake-ups, clusters and Sentinels.
 
 use std::time::Duration;
 
@@ -11,26 +11,29 @@ use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::{RedisCluster, WatchedRedis};
 use tokio::time::timeout;
 
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, event, new, redis_config, state, tokens};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, new, redis_config, state, tokens};
 
 const SOON: Duration = Duration::from_millis(800);
 
 async fn on(url: String) -> World {
-    World::of(RedisStore::open(&redis_config(url)).await.unwrap())
+    World::of(RedisStore::open(&redis_config(url)).await.unwrap()).await
 }
 
 async fn refusal(config: &RedisConfig) -> String {
     RedisStore::open(config).await.err().expect("it must be refused").to_string()
 }
 
-/// A second node's store, on the same keys.
+/// The stores of two nodes, with the same keys.
 async fn two(url: String) -> [World; 2] {
     let config = redis_config(url);
-    [World::of(RedisStore::open(&config).await.unwrap()), World::of(RedisStore::open(&config).await.unwrap())]
+    [
+        World::of(RedisStore::open(&config).await.unwrap()).await,
+        World::of(RedisStore::open(&config).await.unwrap()).await,
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_known_of_a_redis_that_has_lost_its_memory_is_not_built_upon() {
+async fn after_a_redis_has_lost_its_data_commits_from_old_versions_are_refused() {
     let mut redis = Redis::start_with(&[("appendonly", "no")]).await;
     let world = on(redis.url()).await;
     let (key, other) = (at("key"), at("other"));
@@ -39,7 +42,10 @@ async fn what_was_known_of_a_redis_that_has_lost_its_memory_is_not_built_upon() 
     redis.kill9();
     redis.start_again().await;
     assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
-    // It is found out by whoever knew it, and by whoever did not.
+    // The engine record is lost with the states, so the next commit is refused.
+    let refused = world.store.commit(world.now().await, &[change(&key, known, state(2))]).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    crate::worlds::activate(&*world.store).await;
     assert_eq!(world.commit(&[change(&key, known, state(2))]).await, [None]);
     assert_eq!(world.load(&key).await, Stored::default());
     let fresh = world.write(&key, state(3), FOREVER).await;
@@ -48,12 +54,12 @@ async fn what_was_known_of_a_redis_that_has_lost_its_memory_is_not_built_upon() 
     assert_eq!(world.keys("").await, ["key"]);
 }
 
-/// As after a fail-over to a replica that lags: the key goes on from an earlier state, and counts on.
+/// As after a fail-over to a replica that lags: the key has an earlier state again, and further commits follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_of_a_past_that_was_lost_is_not_taken_for_one_that_came_after() {
+async fn a_lost_state_is_never_mistaken_for_a_later_one() {
     let redis = Redis::start().await;
     let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
     let key = at("key");
     let name = format!("{}:l:{{7:default:key}}", config.prefix);
     let early = world.write(&key, state(1), FOREVER).await;
@@ -69,10 +75,10 @@ async fn a_state_of_a_past_that_was_lost_is_not_taken_for_one_that_came_after() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_go_by_themselves_once_nobody_needs_them() {
+async fn idle_states_expire() {
     let redis = Redis::start().await;
     let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
     let (idle, due, kept) = (at("idle"), at("due"), at("kept"));
     let soon = world.now().await.plus_ms(1);
     world.write(&idle, state(1), soon).await;
@@ -83,17 +89,17 @@ async fn states_go_by_themselves_once_nobody_needs_them() {
         let name = format!("{}:l:{{7:default:{key}}}", config.prefix);
         redis.ask(&["pttl", &name]).trim().parse().unwrap()
     };
-    // A minute at least: versions go by the clock.
+    // Every state is kept for at least a minute, because versions are made from the clock.
     assert!((1..=60_001).contains(&left_ms("idle")), "{}", left_ms("idle"));
     assert!(left_ms("kept") > 1_000_000_000);
-    assert_eq!(left_ms("due"), -1, "it stays until it has been looked at");
+    assert_eq!(left_ms("due"), -1, "it stays until a commit has handled it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_goes_past_entries_whose_states_have_gone() {
+async fn a_listing_skips_entries_of_expired_states() {
     let redis = Redis::start().await;
     let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
     let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
     world.write_all(&addresses).await;
     for number in (0..30).filter(|number| number % 10 != 9) {
@@ -106,37 +112,37 @@ async fn a_listing_goes_past_entries_whose_states_have_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gap_in_the_wake_ups_is_told() {
+async fn an_interruption_of_wake_ups_is_reported() {
     let mut redis = Redis::start().await;
     let world = on(redis.url()).await;
-    let mut heard = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    let mut receiver = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
     redis.kill9();
     redis.start_again().await;
-    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::All));
-    let tell = || async { world.store.wake(&[(NodeId::new("node"), at("key"))]).await.is_ok() };
-    assert!(eventually(PATIENCE, tell).await);
-    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::Key(at("key"))));
+    assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::All));
+    let wake = || async { world.store.wake(&[(NodeId::new("node"), at("key"))]).await.is_ok() };
+    assert!(eventually(PATIENCE, wake).await);
+    assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::Key(at("key"))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_is_away_has_done_nothing_and_one_that_hangs_may_have() {
+async fn a_dead_redis_is_unavailable_and_a_hanging_one_leaves_the_outcome_unknown() {
     let mut redis = Redis::start().await;
     let config = RedisConfig { timeout: SOON, ..redis_config(redis.url()) };
-    let world = World::of(RedisStore::open(&config).await.unwrap());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
     let now = world.now().await;
     let changes = [new(&at("key"), state(1))];
     redis.pause();
-    let told = world.store.commit(now, &changes).await;
-    assert!(matches!(told, Err(StoreError::OutcomeUnknown(_))), "{told:?}");
+    let committed = world.store.commit(now, &changes).await;
+    assert!(matches!(committed, Err(StoreError::OutcomeUnknown(_))), "{committed:?}");
     redis.resume();
     redis.kill9();
-    // Its connection is dead, and then it cannot be reached at all.
+    // At first the connection is dead; then the server cannot be reached.
     let is_refused = || async { matches!(world.store.commit(now, &changes).await, Err(StoreError::Unavailable(_))) };
     assert!(eventually(PATIENCE, is_refused).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_the_scripts_is_given_them_again() {
+async fn scripts_are_loaded_again_after_a_server_has_lost_them() {
     let redis = Redis::start().await;
     let world = on(redis.url()).await;
     for number in 1..4 {
@@ -147,11 +153,11 @@ async fn a_server_without_the_scripts_is_given_them_again() {
 }
 
 #[tokio::test]
-async fn a_redis_that_evicts_or_is_no_single_master_is_refused() {
+async fn a_redis_that_evicts_or_is_not_a_single_master_is_refused() {
     let redis = Redis::start_with(&[("maxmemory-policy", "volatile-lru")]).await;
     let config = redis_config(redis.url());
-    let told = refusal(&config).await;
-    assert!(told.contains("volatile-lru") && told.contains("--allow-eviction"), "{told}");
+    let message = refusal(&config).await;
+    assert!(message.contains("volatile-lru") && message.contains("--allow-eviction"), "{message}");
     assert!(RedisStore::open(&RedisConfig { allow_eviction: true, ..config.clone() }).await.is_ok());
     let braces = RedisConfig { prefix: "a{b}".to_owned(), allow_eviction: true, ..config };
     assert!(refusal(&braces).await.contains("--locks-prefix"));
@@ -162,25 +168,25 @@ async fn a_redis_that_evicts_or_is_no_single_master_is_refused() {
     let part = Redis::start_with(&[("cluster-enabled", "yes")]).await;
     assert!(refusal(&redis_config(part.url())).await.contains("redis+cluster://"));
     let alone = redis_config(replica.url().replace("redis://", "redis+cluster://"));
-    let told = refusal(&alone).await;
-    assert!(told.contains("cluster"), "{told}");
+    let message = refusal(&alone).await;
+    assert!(message.contains("cluster"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_keys_with_a_hash_tag_change_together_and_others_are_refused() {
+async fn in_a_cluster_only_keys_with_the_same_hash_tag_change_together() {
     let world = crate::worlds::redis_cluster().await;
     let together = [at("accounts/{eu}/1"), at("accounts/{eu}/2"), at("{eu}")];
     assert_eq!(world.store.first_apart(&together), None);
     let changes: Vec<Change> = together.iter().map(|address| new(address, state(1))).collect();
     assert!(world.commit_all(&changes).await.iter().all(Option::is_some));
-    // One is there by now.
+    // One of them exists by now.
     let fresh = at("accounts/{eu}/3");
     assert_eq!(world.commit_all(&[new(&fresh, state(2)), new(&together[0], state(2))]).await, [None, None]);
     assert_eq!(world.load(&fresh).await, Stored::default());
 
     let apart = [together[0].clone(), together[1].clone(), at("accounts/{us}/1")];
     assert_eq!(world.store.first_apart(&apart), Some(2));
-    let (loaded, locked) = world.store.lock(&apart).await.unwrap();
+    let (loaded, locked) = world.store.lock(EPOCH, &apart).await.unwrap();
     let changes: Vec<Change> =
         apart.iter().zip(&loaded.states).map(|(address, stored)| change(address, stored.version, state(3))).collect();
     assert!(locked.commit_all(loaded.now, &changes).await.is_err());
@@ -188,30 +194,30 @@ async fn in_a_cluster_keys_with_a_hash_tag_change_together_and_others_are_refuse
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_the_events_of_one_key_are_told_in_their_order() {
+async fn in_a_cluster_the_events_of_one_key_are_read_in_order() {
     let world = crate::worlds::redis_cluster().await;
     let key = at("key");
     let before = world.store.last_event().await.unwrap();
     for number in 1..=20 {
         let kind = if number % 2 == 0 { EventKind::Granted } else { EventKind::Renewed };
-        world.tell(&key, &[event(kind, number)]).await;
-        world.tell(&at("other"), &[event(kind, 100 + number)]).await;
+        world.write_events(&key, &[event(kind, number)]).await;
+        world.write_events(&at("other"), &[event(kind, 100 + number)]).await;
     }
     for after in [before, EventCursor::START] {
-        let told = world.told_until(Scope::Key(&key.key), after, 3, 20).await;
-        assert_eq!(tokens(&told), (1..=20).collect::<Vec<_>>());
+        let read = world.events_until(Scope::Key(&key.key), after, 3, 20).await;
+        assert_eq!(tokens(&read), (1..=20).collect::<Vec<_>>());
     }
     let all = world.store.events(&App::default(), Scope::Prefix(""), before, 10).await;
     assert!(all.is_err() && !world.store.tells_of_prefixes());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_has_moved_is_followed() {
+async fn commands_follow_a_slot_that_has_moved() {
     let cluster = RedisCluster::start().await;
     let world = on(cluster.url()).await;
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;
-    // The slot of the text in braces.
+    // The slot of the key's text in braces.
     let slot = cluster.masters[0].ask(&["cluster", "keyslot", "7:default:key"]).trim().to_owned();
     let has_it = |master: &&Redis| !master.ask(&["cluster", "getkeysinslot", &slot, "9"]).trim().is_empty();
     let from = cluster.masters.iter().find(has_it).unwrap();
@@ -219,15 +225,15 @@ async fn a_slot_that_has_moved_is_followed() {
     let (from_id, to_id) = (from.ask(&["cluster", "myid"]), to.ask(&["cluster", "myid"]));
     to.ask(&["cluster", "setslot", &slot, "importing", from_id.trim()]);
     from.ask(&["cluster", "setslot", &slot, "migrating", to_id.trim()]);
-    // On its way: the key is here, and then there, and the slot is still the first master's.
+    // The slot is being moved: it still belongs to the first master, and its keys move one by one.
     assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
     for name in from.ask(&["cluster", "getkeysinslot", &slot, "9"]).lines() {
         from.ask(&["migrate", "127.0.0.1", &to.port().to_string(), name, "0", "5000"]);
     }
     assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
-    // Redis carries out no script of several keys on a slot that is on its way.
-    let told = world.store.commit(world.now().await, &[change(&key, version, state(2))]).await;
-    assert!(matches!(told, Err(StoreError::Contended(_))), "{told:?}");
+    // Redis runs no script with several keys while their slot is being moved.
+    let committed = world.store.commit(world.now().await, &[change(&key, version, state(2))]).await;
+    assert!(matches!(committed, Err(StoreError::Contended(_))), "{committed:?}");
     for master in [to, from] {
         master.ask(&["cluster", "setslot", &slot, "node", to_id.trim()]);
     }
@@ -236,57 +242,25 @@ async fn a_slot_that_has_moved_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_fail_over_the_sentinels_say_where_to_go_on() {
+async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_name() {
     let mut redis = WatchedRedis::start().await;
     let [one, other] = two(redis.url()).await;
-    let mut heard = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    let mut receiver = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
     let key = at("key");
     let version = one.write(&key, state(1), FOREVER).await;
-    let board = one.store.write_board(0, "text").await.unwrap().unwrap();
-    // What the replica has received is not lost.
+    // The replica has received the commit, so it is not lost.
     assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
     redis.master.kill9();
-    let goes_on = || async {
-        one.store.load(std::slice::from_ref(&key)).await.is_ok_and(|loaded| loaded.states[0].version == version)
+    let loads = || async {
+        one.store.load(EPOCH, std::slice::from_ref(&key)).await.is_ok_and(|loaded| loaded.states[0].version == version)
     };
-    assert!(eventually(PATIENCE, goes_on).await, "{}", redis.log());
+    assert!(eventually(PATIENCE, loads).await, "{}", redis.log());
     let writes = || async {
         let Ok(now) = other.store.ping().await else { return false };
         other.store.commit(now, &[change(&key, version, state(2))]).await.is_ok()
     };
     assert!(eventually(PATIENCE, writes).await, "{}", redis.log());
-    assert_eq!(timeout(PATIENCE, heard.recv()).await.unwrap(), Some(WakeUp::All));
+    assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::All));
     assert_eq!(one.load(&key).await.state, state(2));
-    assert_eq!(other.store.board().await.unwrap().version, board);
-    assert!(one.store.write_board(board, "more").await.unwrap().is_some());
-    assert_eq!(one.dump(10).await.concat(), [(key.clone(), one.load(&key).await)]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_board_outlives_a_restart_and_one_that_is_lost_is_not_built_upon() {
-    for (appendonly, is_kept) in [("yes", true), ("no", false)] {
-        let mut redis = Redis::start_with(&[("appendonly", appendonly)]).await;
-        let world = on(redis.url()).await;
-        let version = world.store.write_board(0, "text").await.unwrap().unwrap();
-        redis.kill9();
-        redis.start_again().await;
-        assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
-        let board = world.store.board().await.unwrap();
-        assert_eq!((board.version, board.text.as_str()), if is_kept { (version, "text") } else { (0, "") });
-        assert_eq!(world.store.write_board(version, "more").await.unwrap().is_some(), is_kept);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_board_is_neither_read_nor_replaced() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap());
-    let name = format!("{}:board", config.prefix);
-    for foreign in ["", "text", "7", "-7 text"] {
-        redis.ask(&["set", &name, foreign]);
-        assert!(matches!(world.store.board().await, Err(StoreError::Unavailable(_))), "{foreign:?}");
-        assert_eq!(world.store.write_board(0, "ours").await.unwrap(), None);
-        assert_eq!(redis.ask(&["get", &name]).trim_end_matches('\n'), foreign);
-    }
+    assert_eq!(one.dump(10).await.concat()[0].state, one.load(&key).await.state);
 }

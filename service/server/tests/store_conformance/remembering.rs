@@ -8,9 +8,11 @@ pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
     let key = at("key");
     let elsewhere = [at("key2"), at("ke"), Address { app: App::parse("other").unwrap(), key: key.key.clone() }];
     for number in 1..=9 {
-        world.tell(&key, &[event(EventKind::Granted, 2 * number), event(EventKind::Released, 2 * number + 1)]).await;
+        world
+            .write_events(&key, &[event(EventKind::Granted, 2 * number), event(EventKind::Released, 2 * number + 1)])
+            .await;
         for other in &elsewhere {
-            world.tell(other, &[event(EventKind::Granted, 100 + number)]).await;
+            world.write_events(other, &[event(EventKind::Granted, 100 + number)]).await;
         }
     }
     let newest_first: Vec<u64> = (2..=19).rev().collect();
@@ -27,26 +29,26 @@ pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
         }
         assert_eq!(listed, newest_first, "{limit} at a time");
     }
-    assert_eq!(world.history(&at("nobody"), None, 100).await, []);
+    assert_eq!(world.history(&at("absent"), None, 100).await, []);
 }
 
-pub async fn renewals_are_no_part_of_a_history(world: &World) {
+pub async fn a_history_has_no_renewals(world: &World) {
     let key = at("key");
     for number in 1..=20 {
         let kind = if number % 5 == 0 { EventKind::Granted } else { EventKind::Renewed };
-        world.tell(&key, &[event(kind, number)]).await;
+        world.write_events(&key, &[event(kind, number)]).await;
     }
     assert_eq!(tokens(&world.history(&key, None, 3).await), [20, 15, 10]);
-    assert_eq!(tokens(&world.told().await), (1..=20).collect::<Vec<_>>());
+    assert_eq!(tokens(&world.all_events().await), (1..=20).collect::<Vec<_>>());
 }
 
-pub async fn the_oldest_events_are_deleted_so_many_at_a_time(world: &World) {
+pub async fn the_oldest_events_are_deleted_up_to_a_limit(world: &World) {
     let key = at("key");
-    // The number is the time as well.
+    // The number is also the time of the event.
     for number in 1..=20 {
-        world.tell(&key, &[event(EventKind::Granted, number)]).await;
+        world.write_events(&key, &[event(EventKind::Granted, number)]).await;
     }
-    world.told().await;
+    world.all_events().await;
     let bound = Timestamp::from_ms(11);
     for (deleted, left) in [(4, 5..=20), (4, 9..=20), (2, 11..=20), (0, 11..=20)] {
         assert_eq!(world.store.trim(bound, bound, 4).await.unwrap(), deleted);
@@ -55,43 +57,43 @@ pub async fn the_oldest_events_are_deleted_so_many_at_a_time(world: &World) {
     assert_eq!(world.store.trim(bound, bound, 0).await.unwrap(), 0);
 }
 
-pub async fn nothing_is_deleted_behind_an_event_that_is_kept(world: &World) {
+pub async fn no_event_is_deleted_after_one_that_is_kept(world: &World) {
     for time in [1, 2, 30, 3, 4] {
-        world.tell(&at("key"), &[event(EventKind::Granted, time)]).await;
+        world.write_events(&at("key"), &[event(EventKind::Granted, time)]).await;
     }
-    world.told().await;
+    world.all_events().await;
     let bound = Timestamp::from_ms(10);
     assert_eq!(world.store.trim(bound, bound, 100).await.unwrap(), 2);
     assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [4, 3, 30]);
-    assert_eq!(world.store.trim(FOREVER, bound, 100).await.unwrap(), 4, "the mark too");
+    assert_eq!(world.store.trim(FOREVER, bound, 100).await.unwrap(), 4, "the marker event too");
 }
 
 pub async fn renewals_are_deleted_before_the_rest(world: &World) {
     for number in 1..=12 {
         let kind = if number % 3 == 0 { EventKind::Granted } else { EventKind::Renewed };
-        world.tell(&at("key"), &[event(kind, number)]).await;
+        world.write_events(&at("key"), &[event(kind, number)]).await;
     }
-    world.told().await;
+    world.all_events().await;
     let (long_ago, recently) = (Timestamp::from_ms(1), Timestamp::from_ms(9));
     for deleted in [4, 2, 0] {
         assert_eq!(world.store.trim(long_ago, recently, 4).await.unwrap(), deleted);
     }
-    let (told, _) = world.store.events(&App::default(), crate::watching::ALL, EventCursor::START, 100).await.unwrap();
-    assert_eq!(tokens(&told[..told.len() - 1]), [3, 6, 9, 10, 11, 12]);
+    let (read, _) = world.store.events(&App::default(), crate::watching::ALL, EventCursor::START, 100).await.unwrap();
+    assert_eq!(tokens(&read[..read.len() - 1]), [3, 6, 9, 10, 11, 12]);
     // Both bounds share the limit.
     assert_eq!(world.store.trim(Timestamp::from_ms(10), Timestamp::from_ms(12), 4).await.unwrap(), 4);
     assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [12, 9]);
 }
 
-pub async fn a_reader_goes_on_when_all_that_it_has_read_is_deleted(world: &World) {
+pub async fn a_reader_continues_after_the_events_it_has_read_are_deleted(world: &World) {
     let all = crate::watching::ALL;
-    world.tell(&at("key"), &(1..=9).map(|number| event(EventKind::Granted, number)).collect::<Vec<_>>()).await;
-    let told = world.told_until(all, EventCursor::START, 100, 9).await;
-    let (fifth, last) = (told[4].cursor, told[8].cursor);
+    world.write_events(&at("key"), &(1..=9).map(|number| event(EventKind::Granted, number)).collect::<Vec<_>>()).await;
+    let read = world.events_until(all, EventCursor::START, 100, 9).await;
+    let (fifth, last) = (read[4].cursor, read[8].cursor);
     assert_eq!(world.trim(FOREVER, FOREVER, 9).await, 9);
     assert_eq!(world.history(&at("key"), None, 100).await, []);
-    world.tell(&at("key"), &[event(EventKind::Granted, 10), event(EventKind::Granted, 11)]).await;
+    world.write_events(&at("key"), &[event(EventKind::Granted, 10), event(EventKind::Granted, 11)]).await;
     for after in [EventCursor::START, fifth, last] {
-        assert_eq!(tokens(&world.told_until(all, after, 100, 11).await), [10, 11], "{after:?}");
+        assert_eq!(tokens(&world.events_until(all, after, 100, 11).await), [10, 11], "{after:?}");
     }
 }

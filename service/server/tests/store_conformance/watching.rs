@@ -5,71 +5,71 @@ use latchgate::store::{Change, EventCursor, LoggedEvent, Scope};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Key};
 
-use crate::worlds::{World, at, change, event, number_of, state, tokens};
+use crate::worlds::{EPOCH, World, at, change, event, number_of, state, tokens};
 
 pub const ALL: Scope<'_> = Scope::Prefix("");
 
-pub async fn whoever_reads_page_by_page_sees_everything_once(world: &World) {
+pub async fn reading_page_by_page_returns_every_event_once(world: &World) {
     for number in 1..=11 {
-        world.tell(&at(&format!("key-{}", number % 3)), &[event(EventKind::Renewed, number)]).await;
+        world.write_events(&at(&format!("key-{}", number % 3)), &[event(EventKind::Renewed, number)]).await;
     }
     for limit in [1, 3, 100] {
-        let told = world.told_until(ALL, EventCursor::START, limit, 11).await;
-        assert_eq!(tokens(&told), (1..=11).collect::<Vec<_>>(), "{limit} at a time");
+        let read = world.events_until(ALL, EventCursor::START, limit, 11).await;
+        assert_eq!(tokens(&read), (1..=11).collect::<Vec<_>>(), "{limit} at a time");
     }
 }
 
-pub async fn a_place_goes_past_what_is_not_wanted(world: &World) {
+pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     for number in 1..=10 {
-        world.tell(&at("other"), &[event(EventKind::Granted, number)]).await;
+        world.write_events(&at("other"), &[event(EventKind::Granted, number)]).await;
     }
-    // Once the last is there, so are all.
-    let told = world.told_until(ALL, EventCursor::START, 100, 10).await;
+    // Once the last event can be read, all can.
+    let read = world.events_until(ALL, EventCursor::START, 100, 10).await;
     let wanted = at("wanted").key;
     let mut after = EventCursor::START;
-    for seen in [4, 8, 10] {
+    for examined in [4, 8, 10] {
         let (page, next) = world.store.events(&App::default(), Scope::Key(&wanted), after, 4).await.unwrap();
-        assert_eq!((page, next), (vec![], told[seen - 1].cursor));
+        assert_eq!((page, next), (vec![], read[examined - 1].cursor));
         after = next;
     }
-    // Nothing more has come.
+    // There are no further events.
     let (page, next) = world.store.events(&App::default(), Scope::Key(&wanted), after, 4).await.unwrap();
     assert_eq!((page, next), (vec![], after));
 }
 
-pub async fn only_the_apps_keys_in_scope_are_told(world: &World) {
+pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
     let here = |app: &str, key: &str| Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() };
     let keys = ["a", "a%", "a%b", "a_", "ab", "A", "é", "éa", "b", "a🔒", "aé"];
     let ours = keys.map(|key| here("default", key));
     for (number, address) in (1..).zip(&ours) {
-        world.tell(address, &[event(EventKind::Granted, number)]).await;
-        world.tell(&here("other", address.key.as_str()), &[event(EventKind::Granted, 100 + number)]).await;
+        world.write_events(address, &[event(EventKind::Granted, number)]).await;
+        world.write_events(&here("other", address.key.as_str()), &[event(EventKind::Granted, 100 + number)]).await;
     }
     let last = at("last");
-    world.tell(&last, &[event(EventKind::Granted, 99)]).await;
-    let told = world.told_until(ALL, EventCursor::START, 1_000, 99).await;
-    assert_eq!(tokens(&told), (1..=keys.len() as u64).chain([99]).collect::<Vec<_>>());
-    let told_of = async |app: &str, scope: Scope<'_>| {
-        let (told, _) = world.store.events(&App::parse(app).unwrap(), scope, EventCursor::START, 1_000).await.unwrap();
-        told.into_iter().map(|logged| logged.address).collect::<Vec<_>>()
+    world.write_events(&last, &[event(EventKind::Granted, 99)]).await;
+    let read = world.events_until(ALL, EventCursor::START, 1_000, 99).await;
+    assert_eq!(tokens(&read), (1..=keys.len() as u64).chain([99]).collect::<Vec<_>>());
+    let addresses_of = async |app: &str, scope: Scope<'_>| {
+        let (read, _) = world.store.events(&App::parse(app).unwrap(), scope, EventCursor::START, 1_000).await.unwrap();
+        read.into_iter().map(|logged| logged.address).collect::<Vec<_>>()
     };
     for prefix in ["a", "a%", "a_", "A", "é", "a🔒", "e", "ab"] {
         let expected: Vec<Address> =
             ours.iter().filter(|address| address.key.as_str().starts_with(prefix)).cloned().collect();
-        assert_eq!(told_of("default", Scope::Prefix(prefix)).await, expected, "{prefix:?}");
+        assert_eq!(addresses_of("default", Scope::Prefix(prefix)).await, expected, "{prefix:?}");
     }
     for address in &ours {
-        assert_eq!(told_of("default", Scope::Key(&address.key)).await, std::slice::from_ref(address));
+        assert_eq!(addresses_of("default", Scope::Key(&address.key)).await, std::slice::from_ref(address));
         let other = here("other", address.key.as_str());
-        assert_eq!(told_of("other", Scope::Key(&address.key)).await, [other]);
+        assert_eq!(addresses_of("other", Scope::Key(&address.key)).await, [other]);
     }
 }
 
-pub async fn a_reader_goes_on_from_the_text_of_a_cursor(world: &World) {
+pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
     for number in 1..=6 {
-        world.tell(&at("key"), &[event(EventKind::Granted, number)]).await;
+        world.write_events(&at("key"), &[event(EventKind::Granted, number)]).await;
     }
-    for logged in world.told_until(ALL, EventCursor::START, 100, 6).await {
+    for logged in world.events_until(ALL, EventCursor::START, 100, 6).await {
         let text = logged.cursor.to_string();
         let after: EventCursor = text.parse().unwrap();
         assert_eq!(after, logged.cursor);
@@ -78,14 +78,14 @@ pub async fn a_reader_goes_on_from_the_text_of_a_cursor(world: &World) {
     }
 }
 
-pub async fn who_begins_now_is_told_what_comes_from_now_on(world: &World) {
+pub async fn a_reader_that_begins_now_reads_all_later_events(world: &World) {
     let empty = world.store.last_event().await.unwrap();
-    world.tell(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Renewed, 2)]).await;
-    assert_eq!(tokens(&world.told_until(ALL, empty, 100, 2).await), [1, 2]);
-    // They have been read: they do not come again.
+    world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Renewed, 2)]).await;
+    assert_eq!(tokens(&world.events_until(ALL, empty, 100, 2).await), [1, 2]);
+    // Events from before the new position are not read again.
     let now = world.store.last_event().await.unwrap();
-    world.tell(&at("key"), &[event(EventKind::Granted, 3), event(EventKind::Renewed, 4)]).await;
-    assert_eq!(tokens(&world.told_until(ALL, now, 100, 4).await), [3, 4]);
+    world.write_events(&at("key"), &[event(EventKind::Granted, 3), event(EventKind::Renewed, 4)]).await;
+    assert_eq!(tokens(&world.events_until(ALL, now, 100, 4).await), [3, 4]);
 }
 
 pub async fn no_event_is_missed_while_many_write(world: &World) {
@@ -97,12 +97,12 @@ pub async fn no_event_is_missed_while_many_write(world: &World) {
     for writer in 0..WRITERS {
         let world = world.again();
         writers.push(tokio::spawn(async move {
-            // Pairs of keys in varying orders: they meet, lose and try again.
+            // Each batch changes two keys, in varying orders, and is repeated when it loses the race.
             for round in 0..ROUNDS {
                 let addresses = [writer, writer + 1 + round % 3].map(|number| at(&format!("key-{}", number % KEYS)));
                 let mut open: Vec<Address> = addresses.to_vec();
                 while !open.is_empty() {
-                    let loaded = world.store.load(&open).await.unwrap();
+                    let loaded = world.store.load(EPOCH, &open).await.unwrap();
                     let batch: Vec<Change> = open
                         .iter()
                         .zip(loaded.states)
@@ -119,16 +119,16 @@ pub async fn no_event_is_missed_while_many_write(world: &World) {
             }
         }));
     }
-    let reader = world.told_until(ALL, EventCursor::START, 7, END);
+    let reader = world.events_until(ALL, EventCursor::START, 7, END);
     let writing = async {
         for written in join_all(writers).await {
             written.unwrap();
         }
-        world.tell(&at("the end"), &[event(EventKind::Granted, END)]).await;
+        world.write_events(&at("the end"), &[event(EventKind::Granted, END)]).await;
     };
-    let (told, ()) = tokio::join!(reader, writing);
+    let (read, ()) = tokio::join!(reader, writing);
     let mut by_key: HashMap<&Address, Vec<u64>> = HashMap::new();
-    for logged in &told[..told.len() - 1] {
+    for logged in &read[..read.len() - 1] {
         by_key.entry(&logged.address).or_default().push(logged.event.token);
     }
     let changes = by_key.values().map(Vec::len).sum::<usize>() as u64;
@@ -136,6 +136,6 @@ pub async fn no_event_is_missed_while_many_write(world: &World) {
     for (address, numbers) in by_key {
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "{address:?}");
     }
-    let again: Vec<LoggedEvent> = world.told_until(ALL, EventCursor::START, 1_000, END).await;
-    assert_eq!(again, told);
+    let again: Vec<LoggedEvent> = world.events_until(ALL, EventCursor::START, 1_000, END).await;
+    assert_eq!(again, read);
 }

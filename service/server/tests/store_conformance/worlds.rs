@@ -1,16 +1,17 @@
-//! A fresh, empty store of each kind, and short ways to use one.
+//! A fresh, empty store of each kind, with short methods to use it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, TermId, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Place, step,
+    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::pgbouncer::PgBouncer;
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-/// Long enough for a machine that does much else.
+/// Long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct World {
@@ -28,10 +29,10 @@ pub struct World {
     _dir: Option<TempDir>,
 }
 
-/// Where another node finds the same data.
+/// How another node opens the same data.
 #[derive(Clone)]
 enum Origin {
-    /// Nowhere else: one process has all of it, or a test sees to it.
+    /// No other node can open it, or the test does that itself.
     Here,
     Postgres(PostgresConfig),
     Redis(RedisConfig),
@@ -40,16 +41,17 @@ enum Origin {
 impl Origin {
     async fn open(self) -> World {
         let store: Arc<dyn LockStore> = match &self {
-            Self::Here => unreachable!("nobody else can open it"),
+            Self::Here => unreachable!("no other node can open it"),
             Self::Postgres(config) => Arc::new(PostgresStore::open(config).await.unwrap()),
             Self::Redis(config) => Arc::new(RedisStore::open(config).await.unwrap()),
         };
+        activate(&*store).await;
         World { store, origin: self, _dir: None }
     }
 }
 
 pub async fn memory() -> World {
-    World::of(MemoryStore::default())
+    World::of(MemoryStore::default()).await
 }
 
 pub async fn memory_wake_ups() -> World {
@@ -59,7 +61,7 @@ pub async fn memory_wake_ups() -> World {
 pub async fn sqlite() -> World {
     let (dir, path) = sqlite_file();
     let store = SqliteStore::open(&path, true).await.unwrap();
-    World { _dir: Some(dir), ..World::of(store) }
+    World { _dir: Some(dir), ..World::of(store).await }
 }
 
 pub fn sqlite_file() -> (TempDir, PathBuf) {
@@ -74,7 +76,7 @@ pub async fn postgres() -> World {
     Origin::Postgres(config).open().await
 }
 
-/// Postgres through PgBouncer in transaction mode: one for all tests, which ends with their process.
+/// Postgres through PgBouncer in transaction mode. All tests share one PgBouncer, which ends with their process.
 pub async fn pgbouncer() -> World {
     static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
     let PostgresConfig { url: direct_url, .. } = postgres_config().await;
@@ -104,7 +106,7 @@ pub async fn redis_cluster() -> World {
     Origin::Redis(redis_config(url)).open().await
 }
 
-/// Of keys that no other test has.
+/// Settings with a prefix of keys that no other test uses.
 pub fn redis_config(url: String) -> RedisConfig {
     RedisConfig {
         url,
@@ -113,10 +115,11 @@ pub fn redis_config(url: String) -> RedisConfig {
         timeout: PATIENCE,
         history_retention: Duration::from_secs(3_600),
         allow_eviction: false,
+        no_hold_off: false,
     }
 }
 
-/// Of a database without a schema.
+/// Settings for a database without a schema.
 pub async fn postgres_config() -> PostgresConfig {
     PostgresConfig {
         url: shared_database().await,
@@ -128,8 +131,29 @@ pub async fn postgres_config() -> PostgresConfig {
     }
 }
 
+/// The epoch in which the stores of these tests are active.
+pub const EPOCH: Epoch = Epoch::from_number(1);
+
+/// Makes a new store active.
+pub async fn activate(store: &dyn LockStore) {
+    let reading = store.read_record().await.unwrap();
+    if reading.record.is_none() {
+        let record = EngineRecord::new(EngineState::Active, EPOCH, &[]);
+        // Another opener of the store may be faster.
+        let _ = store.write_record(&reading, &record).await.unwrap();
+    }
+}
+
 impl World {
-    pub fn of(store: impl LockStore) -> Self {
+    /// Replaces the engine record, whatever it contains.
+    pub async fn turn(&self, state: EngineState, epoch: Epoch) {
+        let reading = self.store.read_record().await.unwrap();
+        let record = EngineRecord::new(state, epoch, &[]);
+        assert!(self.store.write_record(&reading, &record).await.unwrap());
+    }
+
+    pub async fn of(store: impl LockStore) -> Self {
+        activate(&store).await;
         Self { store: Arc::new(store), origin: Origin::Here, _dir: None }
     }
 
@@ -138,23 +162,15 @@ impl World {
         Self { store: Arc::clone(&self.store), origin: self.origin.clone(), _dir: None }
     }
 
-    /// The same data through a store of its own, as another node has it; where one process has all of it, through this one.
-    pub async fn beside(&self) -> Self {
-        match &self.origin {
-            Origin::Here => self.again(),
-            origin => origin.clone().open().await,
-        }
-    }
-
     pub async fn now(&self) -> Timestamp {
         self.store.ping().await.unwrap()
     }
 
     pub async fn load(&self, address: &Address) -> Stored {
-        self.store.load(std::slice::from_ref(address)).await.unwrap().states.remove(0)
+        self.store.load(EPOCH, std::slice::from_ref(address)).await.unwrap().states.remove(0)
     }
 
-    /// With the right time: on a busy machine a commit may have to be made again.
+    /// Commits with the right time. On a busy machine it may have to repeat the commit.
     pub async fn commit(&self, changes: &[Change]) -> Vec<Option<Version>> {
         loop {
             let committed = self.store.commit(self.now().await, changes).await.unwrap();
@@ -168,7 +184,7 @@ impl World {
     pub async fn commit_all(&self, changes: &[Change]) -> Vec<Option<Version>> {
         let addresses: Vec<Address> = changes.iter().map(|change| change.address.clone()).collect();
         loop {
-            let (loaded, locked) = self.store.lock(&addresses).await.unwrap();
+            let (loaded, locked) = self.store.lock(EPOCH, &addresses).await.unwrap();
             let committed = locked.commit_all(loaded.now, changes).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
                 return versions;
@@ -176,7 +192,7 @@ impl World {
         }
     }
 
-    /// Writes the key, whatever there is; returns the new version.
+    /// Writes the key, whatever its state; returns the new version.
     pub async fn write(&self, address: &Address, state: LockState, keep_until: Timestamp) -> Version {
         loop {
             let expected = self.load(address).await.version;
@@ -187,15 +203,15 @@ impl World {
         }
     }
 
-    /// Writes the keys; they are to be kept.
+    /// Writes the keys, to be kept for ever.
     pub async fn write_all(&self, addresses: &[Address]) {
         let changes: Vec<Change> = addresses.iter().map(|address| new(address, state(1))).collect();
         let versions = self.commit(&changes).await;
         assert!(versions.iter().all(Option::is_some), "{versions:?}");
     }
 
-    /// Changes the key, whatever there is, and tells these events of it.
-    pub async fn tell(&self, address: &Address, events: &[Event]) {
+    /// Changes the key, whatever its state, with these events.
+    pub async fn write_events(&self, address: &Address, events: &[Event]) {
         loop {
             let expected = self.load(address).await.version;
             let change = Change { events: events.to_vec(), ..change(address, expected, state(1)) };
@@ -205,42 +221,48 @@ impl World {
         }
     }
 
-    /// Reads the default app's events after `after`, `limit` at a time, until that with this token has come.
-    pub async fn told_until(&self, scope: Scope<'_>, after: EventCursor, limit: usize, token: u64) -> Vec<LoggedEvent> {
-        let mut told: Vec<LoggedEvent> = Vec::new();
+    /// Reads the default app's events after `after`, `limit` at a time, up to the one with this token.
+    pub async fn events_until(
+        &self,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+        token: u64,
+    ) -> Vec<LoggedEvent> {
+        let mut read: Vec<LoggedEvent> = Vec::new();
         let mut after = after;
         let reading = async {
-            while told.last().is_none_or(|last| last.event.token != token) {
+            while read.last().is_none_or(|last| last.event.token != token) {
                 let (page, next) = self.store.events(&App::default(), scope, after, limit).await.unwrap();
                 assert!(page.len() <= limit && next >= after);
                 if next == after {
-                    // Postgres shows no event while an older transaction is open, be it another test's.
+                    // Postgres returns no event while an older transaction is open, even one of another test.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                told.extend(page);
+                read.extend(page);
                 after = next;
             }
         };
         if timeout(PATIENCE, reading).await.is_err() {
-            panic!("the event with token {token} never came after {:?}", tokens(&told));
+            panic!("the event with token {token} never came after {:?}", tokens(&read));
         }
-        told
+        read
     }
 
-    /// Everything that is told of the default app until now, without the mark that this sets behind it.
-    pub async fn told(&self) -> Vec<LoggedEvent> {
+    /// All events of the default app until now, without the marker event that this method writes after them.
+    pub async fn all_events(&self) -> Vec<LoggedEvent> {
         const MARK: u64 = 8_999_999;
         self.store.log(&[(at("mark"), event(EventKind::Waited, MARK))]).await.unwrap();
-        let mut told = self.told_until(Scope::Prefix(""), EventCursor::START, 1_000, MARK).await;
-        told.pop();
-        told
+        let mut read = self.events_until(Scope::Prefix(""), EventCursor::START, 1_000, MARK).await;
+        read.pop();
+        read
     }
 
     pub async fn history(&self, address: &Address, before: Option<EventCursor>, limit: usize) -> Vec<LoggedEvent> {
         self.store.history(&address.app, &address.key, before, limit).await.unwrap()
     }
 
-    /// Deletes what is past its time, in as many steps as it takes; returns how many it was.
+    /// Deletes old events, in as many steps as it takes, until `count` are deleted; returns how many it has deleted.
     pub async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, count: u64) -> u64 {
         let mut deleted = 0;
         let trimming = async {
@@ -248,7 +270,7 @@ impl World {
                 deleted += self.store.trim(older_than, renewed_before, 1_000).await.unwrap();
             }
         };
-        // Postgres deletes nothing that came while an older transaction was open.
+        // Postgres deletes no event from while an older transaction was open.
         timeout(PATIENCE, trimming).await.expect("there is that much to delete");
         deleted
     }
@@ -259,7 +281,7 @@ impl World {
     }
 }
 
-/// Past every test.
+/// A time after the end of every test.
 pub const FOREVER: Timestamp = Timestamp::from_ms(9_000_000_000_000);
 
 pub fn at(key: &str) -> Address {
@@ -268,22 +290,14 @@ pub fn at(key: &str) -> Address {
 
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
     let address = address.clone();
-    Change {
-        address,
-        expected,
-        state,
-        events: Vec::new(),
-        notice_at: None,
-        keep_until: FOREVER,
-        term: TermId::default(),
-    }
+    Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until: FOREVER, epoch: EPOCH }
 }
 
 pub fn new(address: &Address, state: LockState) -> Change {
     change(address, Version::ABSENT, state)
 }
 
-/// Events of different numbers differ.
+/// Events with different numbers differ.
 pub fn event(kind: EventKind, number: u64) -> Event {
     Event { kind, token: number, ..Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(number)) }
 }
@@ -292,12 +306,12 @@ pub fn tokens(events: &[LoggedEvent]) -> Vec<u64> {
     events.iter().map(|logged| logged.event.token).collect()
 }
 
-/// States of different numbers differ.
+/// States with different numbers differ.
 pub fn state(number: u64) -> LockState {
     state_with(number, None)
 }
 
-/// The number of such a state; 0 of one that was never written.
+/// The number of such a state; 0 if it was never written.
 pub fn number_of(state: &LockState) -> u64 {
     state.token() / 1_024
 }
@@ -315,7 +329,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         delay_ms: 0,
         max_hold_ms: None,
         node: NodeId::new("node"),
-        place: Place { priority: 1, arrival: now, serial: 0 },
+        position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
         hold_off: None,
         metadata: metadata.map(Metadata::from_json_text),

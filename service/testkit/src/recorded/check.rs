@@ -1,4 +1,4 @@
-//! Was the lock a lock? From the recorded calls alone.
+//! Checks the promises of a lock, from the recorded calls alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use super::{Call, Verb};
 
-/// What a history was found to be.
+/// The result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub calls: usize,
-    /// Leases that were granted as far as their clients were told.
+    /// Leases with an answer that granted them.
     pub grants: usize,
-    /// How often a lock went from one client to another.
+    /// How often a lock passed from one client to another.
     pub handovers: usize,
-    /// Calls of which the client was not told whether they were carried out.
+    /// Calls that may or may not have been carried out: their client cannot know.
     pub unknown_outcomes: usize,
-    /// Grants that came later than their lease is long, counted from their request: they tell nothing.
+    /// Grants whose lease had ended, counted from the request, when the answer arrived. They show nothing about holders.
     pub stale_grants: usize,
     #[serde(skip)]
     pub violations: Vec<Violation>,
 }
 
-/// A rule that was broken, and the calls that show it.
+/// A broken rule, with the calls that show it.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub rule: Rule,
@@ -32,15 +32,15 @@ pub struct Violation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// At no time do two have different leases of one key.
+    /// Two leases of one key are never held at once.
     OneHolder,
-    /// From lease to lease the tokens of a key rise; each lease has its own, and keeps it.
+    /// The tokens of a key rise from lease to lease; a lease keeps its token.
     TokensRise,
-    /// What was released or renewed had been granted, or may have been.
+    /// A lease that was released or renewed had been granted, or may have been.
     GrantedFirst,
-    /// A lease id is one client's, and of one key: of others nothing can be told.
+    /// A lease id belongs to one client and one key. The check does not cover other histories.
     OneClient,
-    /// A grant or renewal says its token and how long it is good for.
+    /// A grant or renewal has its token and its length.
     WholeAnswer,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Rule {
             Self::TokensRise => "a token did not rise from one lease to the next, or changed within one",
             Self::GrantedFirst => "a lease was released or renewed that had not been granted",
             Self::OneClient => "a lease id was used by two clients or for two keys",
-            Self::WholeAnswer => "an answer lacks its token or its expiry",
+            Self::WholeAnswer => "an answer lacks its token or its length",
         })
     }
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Looks for what no lock may do. The calls may come in any order.
+/// Looks for broken rules. The calls may be in any order.
 pub fn check(calls: &[Call]) -> Report {
     let mut report = Report {
         calls: calls.len(),
@@ -99,28 +99,29 @@ impl Report {
     }
 }
 
-/// A lease that its client was told of, and when it had it.
+/// A lease that was granted, and when its client relied on it.
 struct Lease<'a> {
     grant: &'a Call,
-    /// From the answer that said so ...
+    /// From the answer that granted it ...
     from_us: u64,
-    /// ... until it gave the lease up, was told of its loss, or could no longer count on it. Empty if that was sooner.
+    /// ... until the client released the lease, learned of its loss, or could no longer rely on it. The interval is empty if that
+    /// was before the answer.
     to_us: u64,
-    /// The calls that show it.
+    /// The calls that show this.
     shown_by: Vec<&'a Call>,
 }
 
 impl<'a> Lease<'a> {
-    /// `None` if the client was never told that it has it. `calls` are those of one lease, by when they were answered.
+    /// `None` if no answer granted it. `calls` are the calls of one lease, in the order of their answers.
     fn of(calls: &[&'a Call]) -> Option<Self> {
-        let told = |call: &&&Call| call.verb != Verb::Release && call.is_go();
-        let grant = *calls.iter().find(|call| call.verb == Verb::Acquire && call.is_go())?;
-        let last = *calls.iter().rfind(told)?;
+        let is_held = |call: &&&Call| call.verb != Verb::Release && call.is_success();
+        let grant = *calls.iter().find(|call| call.verb == Verb::Acquire && call.is_success())?;
+        let last = *calls.iter().rfind(is_held)?;
         let given_up = calls.iter().filter(|call| call.verb == Verb::Release).min_by_key(|call| call.sent_us).copied();
-        let released = calls.iter().find(|call| call.verb == Verb::Release && call.is_go()).copied();
+        let released = calls.iter().find(|call| call.verb == Verb::Release && call.is_success()).copied();
         let lost = calls.iter().find(|call| call.is_lost()).copied();
-        // The lease may have begun as soon as it was asked for: counted from the answer, it would be too long. A renewal
-        // that succeeded says that it had not ended meanwhile; so does a release, however long the lease was said to be.
+        // The lease may have begun as early as its request was sent, so it is counted from there. A successful renewal or release
+        // shows that it had not ended before.
         let expires_us = match released {
             Some(_) => u64::MAX,
             None => last.sent_us.saturating_add(last.expires_in_ms.unwrap_or(0).saturating_mul(1_000)),
@@ -135,17 +136,17 @@ impl<'a> Lease<'a> {
     }
 }
 
-/// What must hold for the calls of one lease id by themselves.
+/// The rules for the calls of one lease id.
 fn check_calls(calls: &[&Call], report: &mut Report) {
     let Some(first) = calls.first() else { return };
     if let Some(other) = calls.iter().find(|call| call.client != first.client || call.key != first.key) {
         report.violated(Rule::OneClient, [*first, *other]);
     }
-    let may_grant = |call: &&&Call| call.verb == Verb::Acquire && (call.is_go() || call.is_outcome_unknown());
-    let asked_us = calls.iter().filter(may_grant).map(|call| call.sent_us).min();
+    let may_grant = |call: &&&Call| call.verb == Verb::Acquire && (call.is_success() || call.is_outcome_unknown());
+    let requested_us = calls.iter().filter(may_grant).map(|call| call.sent_us).min();
     let mut grant = None;
-    for call in calls.iter().filter(|call| call.is_go()) {
-        if call.verb != Verb::Acquire && asked_us.is_none_or(|asked_us| asked_us >= call.sent_us) {
+    for call in calls.iter().filter(|call| call.is_success()) {
+        if call.verb != Verb::Acquire && requested_us.is_none_or(|requested_us| requested_us >= call.sent_us) {
             report.violated(Rule::GrantedFirst, calls.iter().copied());
         }
         if call.verb == Verb::Release {
@@ -161,7 +162,7 @@ fn check_calls(calls: &[&Call], report: &mut Report) {
     }
 }
 
-/// `leases` are in the order in which their clients had them.
+/// `leases` are in the order of their grants.
 fn check_holders(leases: &[Lease<'_>], report: &mut Report) {
     for (index, earlier) in leases.iter().enumerate() {
         for later in leases[index + 1..].iter().take_while(|later| later.from_us < earlier.to_us) {
@@ -170,8 +171,8 @@ fn check_holders(leases: &[Lease<'_>], report: &mut Report) {
     }
 }
 
-/// Of `stale` leases, which nobody could count on, only that their tokens are their own is known: the answers may have come
-/// at any time.
+/// `stale` leases had ended when their answers arrived, so their order is unknown: only that no other lease has their token can
+/// be checked.
 fn check_tokens(leases: &[Lease<'_>], stale: &[Lease<'_>], report: &mut Report) {
     let mut highest: Option<&Call> = None;
     for lease in leases {

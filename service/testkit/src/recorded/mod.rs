@@ -1,6 +1,6 @@
-//! Histories of locks as their clients saw them, one line per call; and what the lines alone tell of the locks.
+//! Histories of locks as their clients recorded them, one line per call, and the check of such a history.
 //!
-//! `latchgate-bench record` writes such lines. Whatever the service does, they are what its clients went by.
+//! `latchgate-bench record` writes the lines. They contain only what a client can know.
 
 mod check;
 #[cfg(test)]
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 
 pub use check::{Report, Rule, Violation, check};
 
-/// A call and its answer. Only of exclusive leases that are neither nested nor ended by others: of those a client knows by
-/// itself until when it holds the lock.
+/// A call and its answer. The leases must be exclusive, not nested, and not ended by other clients: only then does a client know
+/// until when it holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Who called: one logical owner, with one call at a time.
+    /// The calling client: one owner, with one call at a time.
     pub client: u64,
     pub verb: Verb,
     pub key: String,
     pub lease_id: String,
-    /// Whom it called.
+    /// The URL that it called.
     pub url: String,
-    /// Both times by one monotonic clock of the process that recorded all clients, in µs.
+    /// Both times are in µs by one monotonic clock of the process that recorded all clients.
     pub sent_us: u64,
-    /// When the answer was there, or it was clear that none would come.
+    /// When the answer arrived or the call failed.
     pub received_us: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Why there was no answer.
+    /// The error, if there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// What the answer says is left of the lease.
+    /// The remaining time of the lease in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
 }
@@ -51,11 +51,11 @@ pub enum Verb {
 
 impl Call {
     /// The answer was 2xx.
-    pub fn is_go(&self) -> bool {
+    pub fn is_success(&self) -> bool {
         matches!(self.status, Some(200..300))
     }
 
-    /// It may have been carried out or not: there was no answer, or one that does not say.
+    /// The call may or may not have been carried out: there was no answer, or one that does not say.
     pub fn is_outcome_unknown(&self) -> bool {
         match self.status {
             None => true,
@@ -67,17 +67,17 @@ impl Call {
         }
     }
 
-    /// The answer said that the lease is no more.
+    /// The answer said that the lease has ended.
     fn is_lost(&self) -> bool {
         matches!(self.status, Some(404 | 410))
     }
 }
 
-/// Reads the lines of a history. A line that is none is an error: without it, it is another history.
+/// Reads the lines of a history. A line that cannot be read is an error: without it, the history would be incomplete.
 pub fn read(lines: impl BufRead) -> io::Result<Vec<Call>> {
     let read = |(index, line): (usize, io::Result<String>)| {
-        let told = |error| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {error}", index + 1));
-        serde_json::from_str(&line?).map_err(told)
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {error}", index + 1));
+        serde_json::from_str(&line?).map_err(invalid)
     };
     lines.lines().enumerate().map(read).collect()
 }

@@ -1,11 +1,11 @@
-//! Each rule can be broken, and only by what breaks it.
+//! Each rule is reported when it is broken, and only then.
 
 use super::*;
 
 const KEY: &str = "k";
 const TTL_MS: u64 = 3_000;
 
-/// A call that was sent and answered at these ms.
+/// A call that was sent and answered at these times, in ms.
 fn call(client: u64, verb: Verb, lease_id: &str, (sent_ms, received_ms): (u64, u64), status: u16) -> Call {
     Call {
         client,
@@ -24,8 +24,8 @@ fn call(client: u64, verb: Verb, lease_id: &str, (sent_ms, received_ms): (u64, u
 }
 
 fn acquired(client: u64, lease_id: &str, at_ms: (u64, u64), token: u64) -> Call {
-    let told = call(client, Verb::Acquire, lease_id, at_ms, 200);
-    Call { token: Some(token), expires_in_ms: Some(TTL_MS), ..told }
+    let granted = call(client, Verb::Acquire, lease_id, at_ms, 200);
+    Call { token: Some(token), expires_in_ms: Some(TTL_MS), ..granted }
 }
 
 fn renewed(client: u64, lease_id: &str, at_ms: (u64, u64), token: u64) -> Call {
@@ -45,7 +45,7 @@ fn unanswered(client: u64, verb: Verb, lease_id: &str, at_ms: (u64, u64)) -> Cal
     Call { status: None, error, ..call(client, verb, lease_id, at_ms, 0) }
 }
 
-/// The rules that a history breaks; and each violation names what shows it.
+/// The rules that a history breaks. Each violation must name the calls that show it.
 fn broken(calls: &[Call]) -> Vec<Rule> {
     let report = check(calls);
     let is_told = |violation: &Violation| violation.calls.iter().all(|call| calls.contains(call));
@@ -53,16 +53,16 @@ fn broken(calls: &[Call]) -> Vec<Rule> {
     report.violations.iter().map(|violation| violation.rule).collect()
 }
 
-/// Two clients take turns; one renews, one lets its lease run out, one answer is lost.
+/// Two clients take turns; one renews, one lets its lease expire, one answer is lost.
 fn correct() -> Vec<Call> {
     vec![
         acquired(1, "a", (0, 2), 10),
         call(2, Verb::Acquire, "b", (1, 101), 423),
         renewed(1, "a", (1_000, 1_001), 10),
         released(1, "a", (1_200, 1_203)),
-        // Granted while the release was still being answered.
+        // Granted before the answer to the release arrived.
         acquired(2, "b", (102, 1_202), 11),
-        // Its lease ended 3 000 ms after it was asked for, and the next one began at that moment.
+        // The lease ended 3 000 ms after its request, and the next one began at that moment.
         acquired(1, "c", (1_300, 3_102), 12),
         unanswered(1, Verb::Release, "c", (3_200, 3_300)),
         released(1, "c", (3_320, 3_330)),
@@ -82,7 +82,7 @@ fn a_correct_history_passes_whatever_the_order_of_its_lines() {
 }
 
 #[test]
-fn what_was_seen_is_counted() {
+fn a_report_counts_grants_handovers_and_unknown_outcomes() {
     let report = check(&correct());
     let seen = (report.calls, report.grants, report.handovers, report.unknown_outcomes, report.stale_grants);
     assert_eq!(seen, (12, 5, 4, 2, 0));
@@ -91,16 +91,16 @@ fn what_was_seen_is_counted() {
 }
 
 #[test]
-fn two_that_hold_at_once_are_found() {
+fn two_holders_at_once_are_found() {
     let calls = [acquired(1, "a", (0, 2), 10), acquired(2, "b", (5, 7), 11), released(1, "a", (9, 10))];
     assert_eq!(broken(&calls), [Rule::OneHolder]);
-    // Of another key they are none of its business.
+    // Leases of another key do not matter.
     let elsewhere = Call { key: "other".to_owned(), ..calls[1].clone() };
     assert_eq!(broken(&[calls[0].clone(), elsewhere, calls[2].clone()]), []);
 }
 
 #[test]
-fn a_long_lease_that_spans_others_overlaps_them_all() {
+fn a_long_lease_overlaps_every_lease_within_it() {
     let long = Call { expires_in_ms: Some(60_000), ..acquired(1, "a", (0, 2), 10) };
     let calls = [
         long,
@@ -113,14 +113,14 @@ fn a_long_lease_that_spans_others_overlaps_them_all() {
 }
 
 #[test]
-fn a_lease_is_counted_from_when_it_was_asked_for() {
+fn a_lease_counts_from_its_request() {
     let first = acquired(1, "a", (0, 900), 10);
     assert_eq!(broken(&[first.clone(), acquired(2, "b", (2_000, 3_000), 11)]), []);
     assert_eq!(broken(&[first, acquired(2, "b", (2_000, 2_999), 11)]), [Rule::OneHolder]);
 }
 
 #[test]
-fn a_renewal_makes_it_longer_and_a_shorter_one_shorter() {
+fn a_renewal_makes_a_lease_longer_or_shorter() {
     let first = acquired(1, "a", (0, 2), 10);
     let next = acquired(2, "b", (3_000, 3_400), 11);
     assert_eq!(broken(&[first.clone(), next.clone()]), []);
@@ -131,7 +131,7 @@ fn a_renewal_makes_it_longer_and_a_shorter_one_shorter() {
 }
 
 #[test]
-fn a_late_renewal_that_succeeded_says_that_the_lease_had_not_ended() {
+fn a_late_successful_renewal_shows_that_the_lease_had_not_ended() {
     let (first, late) = (acquired(1, "a", (0, 2), 10), renewed(1, "a", (2_500, 5_000), 10));
     let next = acquired(2, "b", (3_100, 3_200), 11);
     assert_eq!(broken(&[first.clone(), late, next.clone()]), [Rule::OneHolder]);
@@ -139,8 +139,8 @@ fn a_late_renewal_that_succeeded_says_that_the_lease_had_not_ended() {
 }
 
 #[test]
-fn so_does_a_late_release() {
-    // Neither can be counted on when it is answered: the wait was longer than the lease.
+fn a_late_successful_release_shows_that_the_lease_had_not_ended() {
+    // Both leases had ended when their answers arrived: the waits were longer than the leases.
     let (first, next) = (acquired(1, "a", (0, 4_000), 10), acquired(2, "b", (0, 4_100), 11));
     let (release, next_release) = (released(1, "a", (4_200, 4_201)), released(2, "b", (4_300, 4_301)));
     assert_eq!(broken(&[first.clone(), next.clone(), release, next_release.clone()]), [Rule::OneHolder]);
@@ -148,7 +148,7 @@ fn so_does_a_late_release() {
 }
 
 #[test]
-fn who_sends_a_release_or_hears_of_the_loss_counts_on_it_no_more() {
+fn a_client_that_sends_a_release_or_learns_of_the_loss_no_longer_relies_on_the_lease() {
     let first = acquired(1, "a", (0, 2), 10);
     let next = acquired(2, "b", (5, 100), 11);
     for end in [
@@ -170,7 +170,7 @@ fn tokens_that_do_not_rise_are_found() {
         let calls = [first[0].clone(), first[1].clone(), acquired(2, "b", (5, 7), token)];
         assert_eq!(broken(&calls), [Rule::TokensRise]);
     }
-    // A low one between two that rise is not forgotten.
+    // A low token between two rising ones is reported.
     let calls = [
         first[0].clone(),
         first[1].clone(),
@@ -187,7 +187,7 @@ fn a_lease_keeps_its_token() {
 }
 
 #[test]
-fn a_grant_that_came_too_late_has_its_place_in_no_order_but_a_token_of_its_own() {
+fn a_grant_whose_answer_came_too_late_has_no_place_in_the_order_but_a_unique_token() {
     let late = acquired(1, "a", (0, 4_000), 10);
     let next = acquired(2, "b", (3_300, 3_400), 11);
     assert_eq!(broken(&[late.clone(), next.clone()]), []);
@@ -196,7 +196,7 @@ fn a_grant_that_came_too_late_has_its_place_in_no_order_but_a_token_of_its_own()
 }
 
 #[test]
-fn what_was_never_granted_is_not_released() {
+fn a_release_of_a_lease_that_was_never_granted_is_found() {
     let refused = call(1, Verb::Acquire, "a", (0, 2), 423);
     let refused_503 = Call { code: Some("store-unavailable".to_owned()), status: Some(503), ..refused.clone() };
     let release = released(1, "a", (3, 4));
@@ -205,16 +205,16 @@ fn what_was_never_granted_is_not_released() {
     assert_eq!(broken(&[refused_503, release.clone()]), [Rule::GrantedFirst]);
     assert_eq!(broken(&[release.clone(), acquired(1, "a", (10, 12), 10)]), [Rule::GrantedFirst]);
     assert_eq!(broken(&[refused, renewed(1, "a", (3, 4), 10)]), [Rule::GrantedFirst]);
-    // It may have been granted, and nobody was told.
+    // It may have been granted although the answer was lost.
     assert_eq!(broken(&[unanswered(1, Verb::Acquire, "a", (0, 2)), release.clone()]), []);
     let unknown = Call { code: Some("outcome-unknown".to_owned()), ..call(1, Verb::Acquire, "a", (0, 2), 503) };
     assert_eq!(broken(&[unknown, release]), []);
-    // Nothing is said by a release that found nothing.
+    // A release that finds no lease shows nothing.
     assert_eq!(broken(&[lost(1, Verb::Release, "a", (3, 4))]), []);
 }
 
 #[test]
-fn a_lease_id_is_of_one_client_and_one_key() {
+fn a_lease_id_belongs_to_one_client_and_one_key() {
     let first = acquired(1, "a", (0, 2), 10);
     assert_eq!(broken(&[first.clone(), renewed(2, "a", (3, 4), 10)]), [Rule::OneClient]);
     let elsewhere = Call { key: "other".to_owned(), ..renewed(1, "a", (3, 4), 10) };
@@ -222,7 +222,7 @@ fn a_lease_id_is_of_one_client_and_one_key() {
 }
 
 #[test]
-fn an_answer_that_says_too_little_is_found() {
+fn an_incomplete_answer_is_found() {
     let whole = acquired(1, "a", (0, 2), 10);
     assert_eq!(broken(&[Call { token: None, ..whole.clone() }]), [Rule::WholeAnswer]);
     assert_eq!(broken(&[Call { expires_in_ms: None, ..whole }]), [Rule::WholeAnswer]);
@@ -238,9 +238,9 @@ fn lines_are_read_as_they_were_written_and_a_broken_one_is_refused() {
 }
 
 #[test]
-fn a_violation_is_told_with_its_lines() {
+fn a_violation_is_shown_with_its_lines() {
     let calls = [acquired(1, "a", (0, 2), 10), acquired(2, "b", (5, 7), 11)];
-    let told = check(&calls).violations[0].to_string();
-    assert!(told.starts_with("two leases of one key were held at once:\n  {\"client\":1,"), "{told}");
-    assert!(told.contains("\n  {\"client\":2,\"verb\":\"acquire\",\"key\":\"k\",\"lease_id\":\"b\","), "{told}");
+    let text = check(&calls).violations[0].to_string();
+    assert!(text.starts_with("two leases of one key were held at once:\n  {\"client\":1,"), "{text}");
+    assert!(text.contains("\n  {\"client\":2,\"verb\":\"acquire\",\"key\":\"k\",\"lease_id\":\"b\","), "{text}");
 }

@@ -15,7 +15,7 @@ fn a_holder_that_paused_past_its_lease_is_refused_after_the_next_has_written() {
     let paused = world.hold("ann", Mode::Exclusive);
     assert_eq!(world.fence(paused.token), Outcome::Fenced);
     world.pass(TTL_MS + CLOCK_BOUND_MS);
-    assert_eq!(world.fence(paused.token), Outcome::Fenced, "nobody has been granted the lock since");
+    assert_eq!(world.fence(paused.token), Outcome::Fenced, "the lock has not been granted since");
     let next = world.hold("ben", Mode::Exclusive);
     let stale = Outcome::StaleToken { current: next.token };
     assert_eq!(world.fence(paused.token), stale, "even before the next has written");

@@ -91,8 +91,8 @@ fn nobody_escapes_a_revocation_by_taking_the_lock_once_more() {
 #[test]
 fn a_revoked_lease_leaves_its_lock_delay() {
     let mut world = world();
-    let ask = Acquire { delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
-    world.hold_as(ask);
+    let request = Acquire { delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    world.hold_as(request);
     world.revoke("deploy", 0);
     world.pass(CLOCK_BOUND_MS);
     assert!(matches!(world.acquire("ben", Mode::Exclusive), Outcome::Refused(Refusal::Delayed(_))));
@@ -102,7 +102,7 @@ fn a_revoked_lease_leaves_its_lock_delay() {
 fn force_ends_every_lease_at_once_and_says_who_did() {
     let mut world = world();
     let first = world.hold("ann", Mode::Shared);
-    let second = Acquire { delay_ms: 5_000, ..world.ask("ben", Mode::Shared) };
+    let second = Acquire { delay_ms: 5_000, ..world.request("ben", Mode::Shared) };
     world.hold_as(second);
     let waiting = world.wait("cid", Mode::Exclusive);
     let force = || Command::Force(Force { note: note("stuck") });

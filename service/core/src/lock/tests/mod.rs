@@ -1,4 +1,4 @@
-//! The examples that people ask about. Histories at random are in `tests/lock_histories`.
+//! Examples. Random histories are in `tests/lock_histories`.
 
 mod fence;
 mod hold_off;
@@ -19,12 +19,12 @@ struct World {
     state: LockState,
     now: Timestamp,
     events: Vec<Event>,
-    asked: u64,
+    requests: u64,
 }
 
 fn world() -> World {
     let now = Timestamp::from_ms(1_700_000_000_000);
-    World { state: LockState::default(), now, events: Vec::new(), asked: 0 }
+    World { state: LockState::default(), now, events: Vec::new(), requests: 0 }
 }
 
 impl World {
@@ -41,11 +41,11 @@ impl World {
         self.run(Command::Tick);
     }
 
-    /// As if from a node at which nobody else stands.
-    fn ask(&mut self, owner: &str, mode: Mode) -> Acquire {
-        self.asked += 1;
+    /// A request from a node without other waiters.
+    fn request(&mut self, owner: &str, mode: Mode) -> Acquire {
+        self.requests += 1;
         Acquire {
-            lease_id: LeaseId::parse(&format!("{owner}-{}", self.asked)).unwrap(),
+            lease_id: LeaseId::parse(&format!("{owner}-{}", self.requests)).unwrap(),
             owner: Some(Owner::parse(owner).unwrap()),
             mode,
             limit: None,
@@ -55,7 +55,7 @@ impl World {
             delay_ms: 0,
             max_hold_ms: None,
             node: NodeId::new(owner),
-            place: Place { priority: 1, arrival: self.now, serial: self.asked },
+            position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
             hold_off: None,
             metadata: None,
@@ -63,17 +63,17 @@ impl World {
     }
 
     fn acquire(&mut self, owner: &str, mode: Mode) -> Outcome {
-        let ask = self.ask(owner, mode);
-        self.run(Command::Acquire(ask))
+        let request = self.request(owner, mode);
+        self.run(Command::Acquire(request))
     }
 
     fn hold(&mut self, owner: &str, mode: Mode) -> Lease {
-        let ask = self.ask(owner, mode);
-        self.hold_as(ask)
+        let request = self.request(owner, mode);
+        self.hold_as(request)
     }
 
-    fn hold_as(&mut self, ask: Acquire) -> Lease {
-        match self.run(Command::Acquire(ask)) {
+    fn hold_as(&mut self, request: Acquire) -> Lease {
+        match self.run(Command::Acquire(request)) {
             Outcome::Granted(grant) => grant.lease,
             outcome => panic!("not granted: {outcome:?}"),
         }
@@ -93,24 +93,24 @@ impl World {
         self.state.holders.len() < before
     }
 
-    /// Waits at a node of its own.
-    fn stand(&mut self, ask: &Acquire) {
+    /// Publishes the turn of a node that has only this waiter.
+    fn publish(&mut self, request: &Acquire) {
         let turn = Turn {
-            node: ask.node.clone(),
-            place: ask.place,
-            mode: ask.mode,
-            limit: ask.limit,
+            node: request.node.clone(),
+            position: request.position,
+            mode: request.mode,
+            limit: request.limit,
             waiting: 1,
             until: self.now.plus_ms(TURN_MS),
         };
-        self.run(Command::Stand(turn));
+        self.run(Command::Publish(turn));
     }
 
     fn wait(&mut self, owner: &str, mode: Mode) -> Acquire {
-        let ask = self.ask(owner, mode);
-        assert!(matches!(self.run(Command::Acquire(ask.clone())), Outcome::Refused(_)));
-        self.stand(&ask);
-        ask
+        let request = self.request(owner, mode);
+        assert!(matches!(self.run(Command::Acquire(request.clone())), Outcome::Refused(_)));
+        self.publish(&request);
+        request
     }
 
     fn next(&self) -> Option<&str> {

@@ -29,16 +29,16 @@ fn the_outer_lease_may_end_first() {
 fn who_asks_not_to_nest_waits_for_itself() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
-    let ask = Acquire { reentrant: false, ..world.ask("ann", Mode::Exclusive) };
-    assert_eq!(world.run(Command::Acquire(ask)), HELD);
+    let request = Acquire { reentrant: false, ..world.request("ann", Mode::Exclusive) };
+    assert_eq!(world.run(Command::Acquire(request)), HELD);
 }
 
 #[test]
 fn who_names_no_owner_never_nests() {
     let mut world = world();
-    let first = Acquire { owner: None, ..world.ask("nobody", Mode::Exclusive) };
+    let first = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
     world.hold_as(first);
-    let second = Acquire { owner: None, ..world.ask("nobody", Mode::Exclusive) };
+    let second = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
     assert_eq!(world.run(Command::Acquire(second)), HELD);
 }
 
@@ -47,8 +47,8 @@ fn a_holder_stands_behind_nobody() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
     world.wait("ben", Mode::Exclusive);
-    let ask = Acquire { behind: true, ..world.ask("ann", Mode::Exclusive) };
-    world.hold_as(ask);
+    let request = Acquire { behind: true, ..world.request("ann", Mode::Exclusive) };
+    world.hold_as(request);
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn each_nested_lease_runs_out_by_itself() {
 fn a_late_give_back_takes_no_nested_lease_that_was_granted_anew() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
-    let ask = world.ask("ann", Mode::Exclusive);
-    let first = world.hold_as(ask.clone());
+    let request = world.request("ann", Mode::Exclusive);
+    let first = world.hold_as(request.clone());
     world.give_back(&first);
-    let second = world.hold_as(ask);
+    let second = world.hold_as(request);
     assert!(!world.give_back(&first));
     assert!(matches!(world.renew(&second), Outcome::Renewed(_)));
 }
@@ -94,10 +94,10 @@ fn a_key_has_room_for_so_many_leases_and_then_refuses() {
     }
     assert_eq!(world.acquire("ann", Mode::Shared), HELD);
     assert_eq!(world.acquire("ann", Mode::Exclusive), Outcome::UpgradeBlocked);
-    let ask = world.wait("ben", Mode::Shared);
-    assert_eq!(world.next(), None, "there is no room that it could be told of");
+    let request = world.wait("ben", Mode::Shared);
+    assert_eq!(world.next(), None, "there is no room for its lease, so its node is not notified");
     let one = world.state.holders[0].clone();
     world.release(&one);
     assert_eq!(world.next(), Some("ben"));
-    world.hold_as(ask);
+    world.hold_as(request);
 }

@@ -4,17 +4,17 @@ use super::*;
 
 impl World {
     fn of(&mut self, owner: &str, permits: u32, limit: u32) -> Acquire {
-        Acquire { limit: Some(limit), ..self.ask(owner, Mode::Permits(permits)) }
+        Acquire { limit: Some(limit), ..self.request(owner, Mode::Permits(permits)) }
     }
 }
 
 #[test]
 fn permits_are_weighed_and_the_same_owner_takes_more_of_them() {
     let mut world = world();
-    let ask = world.of("ann", 2, 4);
-    let first = world.hold_as(ask);
-    let ask = world.of("ann", 1, 4);
-    let second = world.hold_as(ask);
+    let request = world.of("ann", 2, 4);
+    let first = world.hold_as(request);
+    let request = world.of("ann", 1, 4);
+    let second = world.hold_as(request);
     assert!(second.token > first.token);
     assert_eq!(world.acquire("ben", Mode::Permits(2)), HELD);
     world.hold("cid", Mode::Permits(1));
@@ -24,8 +24,8 @@ fn permits_are_weighed_and_the_same_owner_takes_more_of_them() {
 #[test]
 fn a_small_wish_waits_behind_a_large_one() {
     let mut world = world();
-    let ask = world.of("ann", 3, 4);
-    let held = world.hold_as(ask);
+    let request = world.of("ann", 3, 4);
+    let held = world.hold_as(request);
     world.wait("ben", Mode::Permits(4));
     world.pass(1);
     assert_eq!(world.acquire("cid", Mode::Permits(1)), RESERVED);
@@ -39,10 +39,10 @@ fn the_limit_is_that_of_the_first_as_long_as_anybody_holds_or_waits() {
     let mut world = world();
     let mismatch = |limit| Outcome::LimitMismatch(LimitMismatch { limit });
     assert_eq!(world.acquire("ann", Mode::Permits(1)), mismatch(None));
-    let ask = world.of("ann", 3, 2);
-    assert_eq!(world.run(Command::Acquire(ask)), mismatch(None));
-    let ask = world.of("ann", 2, 2);
-    let held = world.hold_as(ask);
+    let request = world.of("ann", 3, 2);
+    assert_eq!(world.run(Command::Acquire(request)), mismatch(None));
+    let request = world.of("ann", 2, 2);
+    let held = world.hold_as(request);
     let other = world.of("ben", 1, 3);
     assert_eq!(world.run(Command::Acquire(other.clone())), mismatch(Some(2)));
     assert_eq!(world.acquire("ben", Mode::Permits(3)), mismatch(Some(2)));
@@ -58,8 +58,8 @@ fn the_limit_is_that_of_the_first_as_long_as_anybody_holds_or_waits() {
 #[test]
 fn a_limit_that_is_set_stays_and_takes_nothing_from_holders() {
     let mut world = world();
-    let ask = world.of("ann", 4, 4);
-    let held = world.hold_as(ask);
+    let request = world.of("ann", 4, 4);
+    let held = world.hold_as(request);
     assert_eq!(world.run(Command::SetLimit(Some(2))), Outcome::LimitSet { limit: Some(2), held: 4 });
     assert!(matches!(world.renew(&held), Outcome::Renewed(_)));
     assert_eq!(world.acquire("ben", Mode::Permits(1)), HELD);
@@ -73,8 +73,8 @@ fn a_limit_that_is_set_stays_and_takes_nothing_from_holders() {
 #[test]
 fn whoever_waits_for_more_than_a_lowered_limit_is_told() {
     let mut world = world();
-    let ask = world.of("ann", 4, 4);
-    world.hold_as(ask);
+    let request = world.of("ann", 4, 4);
+    world.hold_as(request);
     let waiting = world.wait("ben", Mode::Permits(3));
     assert_eq!(world.next(), None);
     world.run(Command::SetLimit(Some(2)));
@@ -86,8 +86,8 @@ fn whoever_waits_for_more_than_a_lowered_limit_is_told() {
 #[test]
 fn raising_the_limit_lets_the_next_in() {
     let mut world = world();
-    let ask = world.of("ann", 1, 1);
-    world.hold_as(ask);
+    let request = world.of("ann", 1, 1);
+    world.hold_as(request);
     world.wait("ben", Mode::Permits(1));
     world.run(Command::SetLimit(Some(2)));
     assert_eq!(world.next(), Some("ben"));
@@ -96,10 +96,10 @@ fn raising_the_limit_lets_the_next_in() {
 #[test]
 fn a_lock_delay_keeps_nobody_from_being_told_of_a_mismatch() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 100, delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
-    world.hold_as(ask);
-    let ask = world.of("ben", 1, 1);
-    world.stand(&ask);
+    let request = Acquire { ttl_ms: 100, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    world.hold_as(request);
+    let request = world.of("ben", 1, 1);
+    world.publish(&request);
     world.pass(100 + CLOCK_BOUND_MS);
     assert_eq!(world.next(), None);
     world.run(Command::SetLimit(Some(2)));

@@ -21,9 +21,9 @@ fn a_reader_that_came_after_a_waiting_writer_waits() {
     let reader = world.hold("ann", Mode::Shared);
     let writer = world.wait("ben", Mode::Exclusive);
     world.pass(1);
-    let late = world.ask("cid", Mode::Shared);
+    let late = world.request("cid", Mode::Shared);
     assert_eq!(world.run(Command::Acquire(late.clone())), RESERVED);
-    world.stand(&late);
+    world.publish(&late);
     world.release(&reader);
     assert_eq!(world.next(), Some("ben"));
     let alone = world.hold_as(writer);
@@ -84,12 +84,12 @@ fn two_readers_that_both_want_to_write_are_both_told() {
     world.hold("ben", Mode::Exclusive);
 }
 
-/// A reader whose lease ran out may be reading still.
+/// A reader whose lease expired may still be reading.
 #[test]
 fn a_lock_delay_blocks_an_upgrade() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Shared) };
-    world.hold_as(ask);
+    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Shared) };
+    world.hold_as(request);
     world.hold("ben", Mode::Shared);
     world.pass(1_000 + CLOCK_BOUND_MS);
     assert_eq!(world.acquire("ben", Mode::Exclusive), Outcome::UpgradeBlocked);
@@ -101,10 +101,10 @@ fn a_lock_delay_blocks_an_upgrade() {
 fn permits_do_not_go_with_other_modes() {
     let mut world = world();
     let reader = world.hold("ann", Mode::Shared);
-    let ask = Acquire { limit: Some(2), ..world.ask("ben", Mode::Permits(1)) };
-    assert_eq!(world.run(Command::Acquire(ask.clone())), HELD);
+    let request = Acquire { limit: Some(2), ..world.request("ben", Mode::Permits(1)) };
+    assert_eq!(world.run(Command::Acquire(request.clone())), HELD);
     world.release(&reader);
-    world.hold_as(ask);
+    world.hold_as(request);
     assert_eq!(world.acquire("ann", Mode::Shared), HELD);
     assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
 }
@@ -115,14 +115,14 @@ fn who_barges_takes_what_is_free_and_nothing_more() {
     let reader = world.hold("ann", Mode::Shared);
     world.wait("ben", Mode::Exclusive);
     world.pass(1);
-    let barge = |world: &mut World, mode| Acquire { barge: true, behind: true, ..world.ask("cid", mode) };
-    let ask = barge(&mut world, Mode::Shared);
-    let barged = world.hold_as(ask);
+    let barge = |world: &mut World, mode| Acquire { barge: true, behind: true, ..world.request("cid", mode) };
+    let request = barge(&mut world, Mode::Shared);
+    let barged = world.hold_as(request);
     world.release(&barged);
-    let ask = barge(&mut world, Mode::Exclusive);
-    assert_eq!(world.run(Command::Acquire(ask.clone())), HELD);
+    let request = barge(&mut world, Mode::Exclusive);
+    assert_eq!(world.run(Command::Acquire(request.clone())), HELD);
     world.release(&reader);
-    world.hold_as(ask);
+    world.hold_as(request);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn after_an_upgrade_whoever_shares_again_does_so_under_the_later_token() {
 #[test]
 fn a_lease_id_is_not_repeated_in_another_mode() {
     let mut world = world();
-    let ask = world.ask("ann", Mode::Shared);
-    world.hold_as(ask.clone());
-    let other = Acquire { mode: Mode::Exclusive, ..ask };
+    let request = world.request("ann", Mode::Shared);
+    world.hold_as(request.clone());
+    let other = Acquire { mode: Mode::Exclusive, ..request };
     assert_eq!(world.run(Command::Acquire(other)), Outcome::LeaseIdReused);
 }

@@ -5,16 +5,16 @@ use super::*;
 #[test]
 fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 1_000, delay_ms: 500, ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { ttl_ms: 1_000, delay_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     let over = lease.expires_at.plus_ms(500 + CLOCK_BOUND_MS);
     world.pass(1_000 + CLOCK_BOUND_MS);
     let delayed = Outcome::Refused(Refusal::Delayed(over));
-    let barge = Acquire { barge: true, ..world.ask("ben", Mode::Exclusive) };
+    let barge = Acquire { barge: true, ..world.request("ben", Mode::Exclusive) };
     assert_eq!(world.run(Command::Acquire(barge)), delayed);
     let waiting = world.wait("ben", Mode::Exclusive);
     assert_eq!(world.next(), None);
-    assert_eq!(world.state.next_change(&waiting.node, waiting.place, world.now), Some(over));
+    assert_eq!(world.state.next_change(&waiting.node, waiting.position, world.now), Some(over));
     world.pass(499);
     assert_eq!(world.acquire("ann", Mode::Exclusive), delayed);
     world.pass(1);
@@ -25,8 +25,8 @@ fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
 #[test]
 fn a_lease_that_is_released_leaves_no_delay() {
     let mut world = world();
-    let ask = Acquire { delay_ms: 500, ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { delay_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     world.release(&lease);
     world.hold("ben", Mode::Exclusive);
 }
@@ -34,8 +34,8 @@ fn a_lease_that_is_released_leaves_no_delay() {
 #[test]
 fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
-    world.hold_as(ask);
+    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    world.hold_as(request);
     let still = world.hold("ann", Mode::Exclusive);
     world.pass(1_000 + CLOCK_BOUND_MS);
     assert_eq!(world.hold("ann", Mode::Exclusive).token, still.token);
@@ -44,8 +44,8 @@ fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
 #[test]
 fn renewals_count_no_further_than_the_longest_hold() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 600, max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { ttl_ms: 600, max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     let end = lease.granted_at.plus_ms(1_000);
     world.pass(500);
     let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
@@ -60,16 +60,16 @@ fn renewals_count_no_further_than_the_longest_hold() {
 #[test]
 fn a_first_lease_is_no_longer_than_the_longest_hold() {
     let mut world = world();
-    let ask = Acquire { max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     assert_eq!(lease.expires_at, world.now.plus_ms(1_000));
 }
 
 #[test]
 fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
     let mut world = world();
-    let ask = Acquire { max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     let due = lease.granted_at.plus_ms(800);
     assert_eq!(world.state.next_notice(), Some(due));
     world.pass(799);
@@ -81,12 +81,12 @@ fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
     assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
 }
 
-/// Nobody may have looked at the key when the lease ran out.
+/// It may be that no node evaluates the key when the lease expires.
 #[test]
 fn nobody_is_warned_of_a_lease_that_ran_out_before() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 200, max_hold_ms: Some(1_000), ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { ttl_ms: 200, max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
     world.pass(5_000);
     assert!(world.happened(EventKind::HeldTooLong).is_empty());
@@ -97,23 +97,23 @@ fn nobody_is_warned_of_a_lease_that_ran_out_before() {
 #[test]
 fn of_two_delays_the_longer_counts() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Shared) };
-    let first = world.hold_as(ask);
-    let ask = Acquire { ttl_ms: 1_001, delay_ms: 1, ..world.ask("ben", Mode::Shared) };
-    world.hold_as(ask);
+    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Shared) };
+    let first = world.hold_as(request);
+    let request = Acquire { ttl_ms: 1_001, delay_ms: 1, ..world.request("ben", Mode::Shared) };
+    world.hold_as(request);
     world.pass(1_001 + CLOCK_BOUND_MS);
     let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
     assert_eq!(world.acquire("cid", Mode::Shared), Outcome::Refused(Refusal::Delayed(over)));
 }
 
-/// Else whoever comes after the key has been forgotten is granted the lock during the delay.
+/// Otherwise the next request would be granted during the delay, once the row has been collected.
 #[test]
 fn a_key_is_not_idle_before_its_delay_is_over() {
     let mut world = world();
-    let ask = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.ask("ann", Mode::Exclusive) };
-    let lease = world.hold_as(ask);
+    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
     let over = lease.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
-    assert_eq!(world.state.idle_from(), over, "nobody may have looked since the lease ran out");
+    assert_eq!(world.state.idle_from(), over, "no node has evaluated the key since the lease expired");
     world.pass(1_000 + CLOCK_BOUND_MS);
     assert_eq!(world.state.idle_from(), over);
 }

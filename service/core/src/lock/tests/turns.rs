@@ -2,27 +2,27 @@
 
 use super::*;
 
-/// A waiter has come to another node with its ticket, and its old node has not noticed.
+/// A waiter has moved to another node with its ticket, and its old node has not noticed.
 #[test]
-fn two_turns_of_the_same_place_block_each_other_nowhere() {
+fn two_turns_with_the_same_position_do_not_block_each_other() {
     let mut world = world();
     let holder = world.hold("ann", Mode::Exclusive);
     let first = world.wait("ben", Mode::Exclusive);
     let moved = Acquire { node: NodeId::new("other"), ..first.clone() };
-    world.stand(&moved);
+    world.publish(&moved);
     world.pass(1);
     world.wait("cid", Mode::Exclusive);
     world.release(&holder);
     assert_eq!(world.acquire("dot", Mode::Exclusive), RESERVED);
-    for ask in [&first, &moved] {
+    for request in [&first, &moved] {
         let mut copy = world.state.clone();
-        let done = step(&mut copy, &Command::Acquire(ask.clone()), world.now);
+        let done = step(&mut copy, &Command::Acquire(request.clone()), world.now);
         assert!(matches!(done.outcome, Outcome::Granted(_)));
     }
 }
 
 #[test]
-fn a_turn_that_nobody_refreshes_lapses_and_lets_the_next_in() {
+fn a_turn_that_is_not_refreshed_lapses_and_the_next_is_admitted() {
     let mut world = world();
     let holder = world.hold("ann", Mode::Exclusive);
     world.wait("ben", Mode::Exclusive);
@@ -30,7 +30,7 @@ fn a_turn_that_nobody_refreshes_lapses_and_lets_the_next_in() {
     let next = world.wait("cid", Mode::Exclusive);
     world.release(&holder);
     assert_eq!(world.run(Command::Acquire(next.clone())), RESERVED);
-    assert_eq!(world.state.next_change(&next.node, next.place, world.now), Some(world.now.plus_ms(TURN_MS - 1)));
+    assert_eq!(world.state.next_change(&next.node, next.position, world.now), Some(world.now.plus_ms(TURN_MS - 1)));
     world.pass(TURN_MS - 1);
     world.hold_as(next);
 }
@@ -41,9 +41,9 @@ fn a_higher_priority_comes_first_and_then_the_arrival() {
     let holder = world.hold("ann", Mode::Exclusive);
     world.wait("ben", Mode::Exclusive);
     world.pass(1);
-    let urgent = world.ask("cid", Mode::Exclusive);
-    let urgent = Acquire { place: Place { priority: 2, ..urgent.place }, ..urgent };
-    world.stand(&urgent);
+    let urgent = world.request("cid", Mode::Exclusive);
+    let urgent = Acquire { position: Position { priority: 2, ..urgent.position }, ..urgent };
+    world.publish(&urgent);
     world.release(&holder);
     assert_eq!(world.next(), Some("cid"));
     world.hold_as(urgent);

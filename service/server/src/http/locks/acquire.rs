@@ -2,36 +2,37 @@
 
 use axum::response::Response;
 use latchgate_core::Address;
-use latchgate_core::lock::{LeaseId, Mode};
+use latchgate_core::lock::LeaseId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{ended, json, left_ms, permits, refusal, unanswered};
-use super::terms::{ModeName, Wish, check_priority, made_up_lease_id, parse_lease_id, parse_metadata, parse_owner};
-use super::ticket::Resumed;
+use super::answers::{ended, left_ms, permits, refusal, unanswered};
+use super::fields::{ModeFields, ModeName, check_priority, new_lease_id, parse_lease_id, parse_metadata, parse_owner};
+use super::ticket::{Requested, Resumed};
+use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body};
-use crate::runtime::{Acquired, Ask, Granted, Refused, RefusedBecause};
+use crate::locks::{Acquired, Granted, LockRequest, Refused, RefusedBecause};
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireRequest {
-    /// Who asks, at most 256 bytes; shown to whoever is refused. Made up if absent.
+    /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent.
     #[schema(example = "billing-7", max_length = 256)]
     owner: Option<String>,
-    /// A fresh random id, proposed so that the call can be repeated when its answer was lost: the same id gets the same
-    /// grant. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. Made up if absent.
+    /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant.
+    /// 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
     #[schema(max_length = 64)]
     lease_id: Option<String>,
     /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
     mode: Option<ModeName>,
-    /// For `permits`: how many; 1 if absent.
+    /// For mode `permits`: how many; 1 if absent.
     #[schema(minimum = 1)]
     permits: Option<u32>,
-    /// For `permits`: of how many. It must be the key's limit while anybody holds or waits for permits; if absent, it is
-    /// whatever the key's is.
+    /// For mode `permits`: out of how many. While permits are held or waited for, it must equal the key's limit. If absent,
+    /// the key's limit applies.
     #[schema(minimum = 1)]
     limit: Option<u32>,
     /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
@@ -40,22 +41,22 @@ pub struct AcquireRequest {
     /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
     #[schema(example = 0)]
     wait_ms: Option<u64>,
-    /// 1 to 10, higher first; 1 if absent. First come, first served within one.
+    /// 1 to 10, higher first; 1 if absent. Equal priorities are served in the order of arrival.
     #[schema(minimum = 1, maximum = 10)]
     priority: Option<u8>,
-    /// Whether the same `owner` may hold the lock already and then gets one more lease under the same token; true if
-    /// absent. Permits are counted anew in any case.
+    /// Whether an `owner` that holds the lock already gets another lease with the same token; true if absent. Permits are
+    /// always counted again.
     reentrant: Option<bool>,
-    /// Take a lock that is free ahead of the queue.
+    /// Take a free lock ahead of the queue.
     barge: bool,
-    /// Lock-delay: should this lease run out, nobody gets the lock for so many ms; 0 if absent.
+    /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
     delay_ms: Option<u64>,
-    /// Renewals count no further than this, in ms from the grant.
+    /// Renewals extend the lease no further than this, in ms from the grant.
     max_hold_ms: Option<u64>,
-    /// From an earlier wait that ended without the lock, not older than a minute: you stand where you stood. Repeat what
-    /// you asked for with it.
+    /// From a wait that ended without the lock less than a minute ago: the request returns to its position in the queue.
+    /// Repeat the other fields of that request.
     ticket: Option<String>,
-    /// A JSON object of at most 1 KiB, shown to whoever is refused.
+    /// A JSON object of at most 1 KiB; refused clients see it.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
@@ -64,7 +65,7 @@ pub struct AcquireRequest {
 pub struct AcquireAnswer<'a> {
     #[schema(example = "orders/42")]
     key: &'a str,
-    /// Proves that the lease is yours: keep it to yourself.
+    /// Proves that the lease is yours: keep it secret.
     lease_id: &'a str,
     owner: &'a str,
     mode: &'static str,
@@ -72,28 +73,28 @@ pub struct AcquireAnswer<'a> {
     permits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
-    /// Strictly higher than every token granted for this key before, but for one more lease of the same owner: let the
-    /// resource refuse lower ones.
+    /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
+    /// token). Let the protected resource refuse lower tokens.
     #[schema(example = 1_784_000_000_000_000_u64)]
     token: u64,
     /// What is left of the lease, in ms, at the time of this answer.
     ttl_ms: u64,
     /// When the lease ends unless renewed, by the store's clock.
     expires_at: String,
-    /// How long you stood in the queue, in ms, since you first came: with a ticket, earlier waits count.
+    /// How long the request waited, in ms, including earlier waits of its ticket.
     waited_ms: u64,
-    /// `volatile` where the store may forget the lease when it crashes or fails over (Redis); absent otherwise.
+    /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
-    /// An engine was left by force: for so many ms others may hold the lock by leases of it.
+    /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     forced_ms: Option<u64>,
 }
 
 /// Take a lock.
 ///
-/// 200: it is yours until the lease ends. Anything else: it is not. With `wait_ms` the call stands in the key's queue
-/// and answers when its turn has come; a client that goes away leaves the queue.
+/// 200: the lock is yours until the lease ends. Any other status: it is not. With `wait_ms` the request waits in the key's
+/// queue. A client that closes its connection leaves the queue.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/acquire", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
@@ -109,40 +110,40 @@ pub struct AcquireAnswer<'a> {
 )]
 pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
-    let ask = request.into_ask(context, address)?;
-    let (lease_id, wish) = (ask.lease_id.clone(), (ask.mode, ask.limit));
+    let ask = request.parse(context, address)?;
+    let (lease_id, requested) = (ask.lease_id.clone(), (ask.mode, ask.limit));
     match context.locks.acquire(address, ask).await {
-        Ok(Acquired::Granted(granted)) => Ok(json(&answer(context, address, &granted))),
-        Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, wish)], &lease_id, &refused)),
+        Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, address, &granted))),
+        Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, requested)], &lease_id, &refused)),
         Ok(other) => Err(ended(&other)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }
 
-/// A refusal; after a wait with the ticket to go on from there.
+/// A refusal; after a wait, with a ticket to continue it.
 pub fn with_ticket(
     context: &Context,
-    keys: &[(&Address, (Mode, Option<u32>))],
+    keys: &[(&Address, Requested)],
     lease_id: &LeaseId,
     refused: &Refused,
 ) -> Problem {
     let problem = refusal(refused);
     match refused.why {
         RefusedBecause::WaitTimeout => {
-            problem.with("ticket", context.tickets.give(keys, lease_id, refused.place, refused.now))
+            problem.with("ticket", context.tickets.issue(keys, lease_id, refused.position, refused.now))
         }
         _ => problem,
     }
 }
 
 impl AcquireRequest {
-    fn into_ask(self, context: &Context, address: &Address) -> Result<Ask, Problem> {
+    fn parse(self, context: &Context, address: &Address) -> Result<LockRequest, Problem> {
         let resumed = self.resumed(context, address)?;
-        let (mode, limit) = match resumed.as_ref().and_then(|resumed| resumed.wish) {
-            Some(wish) => wish,
-            None => self.wish().check()?,
+        let (mode, limit) = match resumed.as_ref().and_then(|resumed| resumed.requested) {
+            Some(requested) => requested,
+            None => self.mode_fields().parse()?,
         };
-        Ok(Ask {
+        Ok(LockRequest {
             owner: parse_owner(self.owner.as_deref())?,
             mode,
             limit,
@@ -154,47 +155,47 @@ impl AcquireRequest {
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,
-            place: resumed.as_ref().map(|resumed| resumed.place),
+            position: resumed.as_ref().map(|resumed| resumed.position),
             lease_id: lease_id(resumed, self.lease_id.as_deref())?,
         })
     }
 
-    fn wish(&self) -> Wish {
-        Wish { mode: self.mode, permits: self.permits, limit: self.limit }
+    fn mode_fields(&self) -> ModeFields {
+        ModeFields { mode: self.mode, permits: self.permits, limit: self.limit }
     }
 
     fn resumed(&self, context: &Context, address: &Address) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
-        let wish = if is_named { Some(self.wish().check()?) } else { None };
-        let resumed = context.tickets.take(ticket, &[(address, wish)], context.locks.now())?;
+        let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
+        let resumed = context.tickets.redeem(ticket, &[(address, requested)], context.locks.now())?;
         check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
         Ok(Some(resumed))
     }
 }
 
-/// That of the wait that is gone on with, else the one that is proposed, else a fresh one.
-pub fn lease_id(resumed: Option<Resumed>, named: Option<&str>) -> Result<LeaseId, Problem> {
-    match (resumed, named) {
+/// The ticket's lease id, else the client's, else a new one.
+pub fn lease_id(resumed: Option<Resumed>, proposed: Option<&str>) -> Result<LeaseId, Problem> {
+    match (resumed, proposed) {
         (Some(resumed), _) => Ok(resumed.lease_id),
         (None, Some(lease_id)) => parse_lease_id(lease_id),
-        (None, None) => Ok(made_up_lease_id()),
+        (None, None) => Ok(new_lease_id()),
     }
 }
 
-/// A ticket is one wait's place: nobody takes it along into another acquire, or up in the queue.
+/// A ticket continues one wait. It is not valid for another request, nor for a higher priority.
 pub fn check_unchanged(resumed: &Resumed, lease_id: Option<&str>, priority: Option<u8>) -> Result<(), Problem> {
     let invalid = |detail: &str| Err(Problem::new(Code::InvalidTicket, detail).with("field", "ticket"));
     if lease_id.is_some_and(|lease_id| lease_id != resumed.lease_id.as_str()) {
         return invalid("This ticket is for another lease_id.");
     }
-    if priority.is_some_and(|priority| priority != resumed.place.priority) {
+    if priority.is_some_and(|priority| priority != resumed.position.priority) {
         return invalid("This ticket is for another priority.");
     }
     Ok(())
 }
 
-fn answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
+fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
     let lease = &granted.lease;
     AcquireAnswer {
         key: address.key.as_str(),

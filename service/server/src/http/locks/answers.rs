@@ -1,6 +1,5 @@
-//! What clients see of leases, and of refusals.
+//! Leases and refusals, as clients see them.
 
-use axum::response::{IntoResponse, Response};
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Lease, LeaseId, LimitMismatch, Lost};
 use serde::Serialize;
@@ -9,20 +8,20 @@ use utoipa::ToSchema;
 
 use crate::http::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
-use crate::runtime::{Acquired, Failure, Refused, RefusedBecause};
+use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
 
-/// Longest advice to wait: a lock may be released long before its lease ends.
+/// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
-/// Holders that a refusal names; a GET names them all.
+/// Most holders in a refusal. A GET names all.
 const HOLDERS_SHOWN_MAX: usize = 16;
 
-/// A lease as others may see it: without its id.
+/// A lease as other clients see it: without its id.
 #[derive(Serialize, ToSchema)]
 pub struct Holder {
     owner: String,
     mode: &'static str,
-    /// How many permits it has, where the mode is `permits`.
+    /// How many permits the lease has, if its mode is `permits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
     token: u64,
@@ -30,7 +29,7 @@ pub struct Holder {
     expires_at: String,
     /// What is left of the lease, in ms.
     ttl_ms: u64,
-    /// When it ends at the latest, however often it is renewed (`max_hold_ms`).
+    /// When the lease ends at the latest, however often it is renewed (`max_hold_ms`).
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,14 +39,14 @@ pub struct Holder {
     metadata: Option<Box<RawValue>>,
 }
 
-/// Somebody asks for the lock back.
+/// The lock has been revoked.
 #[derive(Serialize, ToSchema)]
 pub struct RevocationAnswer {
     reason: Option<String>,
     by: Option<String>,
-    /// The lease ends then, by the store's clock.
+    /// When the lease ends, by the store's clock.
     deadline: String,
-    /// How long that is from this answer, in ms.
+    /// Time from this answer to the deadline, in ms.
     deadline_ms: u64,
 }
 
@@ -63,12 +62,12 @@ impl RevocationAnswer {
     }
 }
 
-/// What is left of a lease. The estimate of the store's clock may go back by a ms: no lease is longer than asked.
+/// What is left of a lease, never more than its length: the estimate of the store's clock may go back by a ms.
 pub fn left_ms(lease: &Lease, now: Timestamp) -> u64 {
     lease.expires_at.ms_since(now).min(lease.ttl_ms)
 }
 
-/// How many permits a lease has; `None` where its mode knows none.
+/// How many permits a lease has; `None` in other modes.
 pub fn permits(lease: &Lease) -> Option<u32> {
     Some(lease.mode.permits()).filter(|permits| *permits > 0)
 }
@@ -94,23 +93,26 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
 }
 
 pub fn refusal(refused: &Refused) -> Problem {
-    let first = refused.holders.first().map_or("somebody", |lease| lease.owner.as_str());
+    let first = refused.holders.first().map_or("Another client", |lease| lease.owner.as_str());
     let (code, detail) = match refused.why {
-        RefusedBecause::Held => (Code::LockHeld, format!("{first} holds this lock.")),
+        RefusedBecause::Held => (Code::LockHeld, format!("{first} holds the lock.")),
         RefusedBecause::Reserved => {
-            (Code::LockReserved, "You could have the lock, but others are before you.".to_owned())
+            (Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
         }
         RefusedBecause::Delayed(until) => {
             let left_ms = until.ms_since(refused.now);
-            (Code::LockDelayed, format!("The last lease ran out, and nobody gets the lock for {left_ms} ms more."))
+            (
+                Code::LockDelayed,
+                format!("The last lease expired with a lock-delay: the lock is not granted for {left_ms} ms more."),
+            )
         }
         RefusedBecause::HeldOff(until) => {
             let left_ms = until.ms_since(refused.now);
-            let detail = format!("The store may have forgotten leases, and grants nothing new for {left_ms} ms more.");
+            let detail = format!("The store may have lost leases: a hold-off grants nothing for {left_ms} ms more.");
             (Code::LockDelayed, detail)
         }
         RefusedBecause::WaitTimeout => {
-            (Code::WaitTimeout, format!("You waited {} ms without getting the lock.", ms(refused.waited)))
+            (Code::WaitTimeout, format!("The request waited {} ms and did not get the lock.", ms(refused.waited)))
         }
     };
     let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
@@ -118,7 +120,7 @@ pub fn refusal(refused: &Refused) -> Problem {
         .with("holders", holders(&refused.holders[..refused.holders.len().min(HOLDERS_SHOWN_MAX)], refused.now))
         .with("holders_count", refused.holders.len())
         .with("waiters", refused.waiters)
-        .with("position", refused.position);
+        .with("position", refused.queue_number);
     match refused.why {
         RefusedBecause::Delayed(until) | RefusedBecause::HeldOff(until) => {
             let left_ms = until.ms_since(refused.now);
@@ -131,30 +133,30 @@ pub fn refusal(refused: &Refused) -> Problem {
     .retry_after_ms(expiry.unwrap_or(RETRY_AFTER_MAX_MS).clamp(1, RETRY_AFTER_MAX_MS))
 }
 
-/// What an acquire that ended without a lease and not by a refusal is to a client.
+/// The answer to an acquire that was neither granted nor refused.
 pub fn ended(acquired: &Acquired) -> Problem {
     match acquired {
         Acquired::LeaseIdReused => Problem::new(
             Code::LeaseIdReused,
-            "This lease_id is in use under another owner or in another mode: propose a fresh one for every acquire.",
+            "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
         ),
         Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
         Acquired::UpgradeBlocked => Problem::new(
             Code::UpgradeBlocked,
-            "You share this lock with others: release what you share, and ask for the lock alone.",
+            "Other leases share the lock: release yours, then acquire it exclusively.",
         ),
         Acquired::LeaseLost(lost) => lease_lost(lost),
         Acquired::Refused(refused) => refusal(refused),
-        Acquired::Granted(_) | Acquired::Called => Problem::new(Code::InternalError, "This request hit a defect."),
+        Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
     }
 }
 
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let detail = match mismatch.limit {
         Some(limit) => {
-            format!("The limit of this key is {limit}: you asked with another, or for more permits than that.")
+            format!("The limit of this key is {limit}: the request names another limit or more permits.")
         }
-        None => "Nobody has said how many permits this key has: send limit.".to_owned(),
+        None => "This key has no limit of permits yet: send limit.".to_owned(),
     };
     Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)
 }
@@ -163,19 +165,16 @@ pub fn lease_lost(lost: &Lost) -> Problem {
     let why = lost.why.map_or("unknown", |why| why.as_str());
     let detail = match lost.why {
         Some(why) => format!("This lease has ended: {why}."),
-        None => "This key has no such lease, or does not remember it.".to_owned(),
+        None => "This key has no record of the lease.".to_owned(),
     };
     Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339)).with("token", lost.token)
 }
 
+/// The answer to a call that failed.
 pub fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {
     let problem = Problem::of_failure(failure);
     match failure {
         Failure::OutcomeUnknown(_) => problem.with("lease_id", lease_id.as_str()),
         _ => problem,
     }
-}
-
-pub fn json(answer: &impl Serialize) -> Response {
-    axum::Json(answer).into_response()
 }

@@ -1,33 +1,33 @@
-//! `GET /v1/locks/{key}/history`, and the event streams of a key and of all keys with a prefix.
+//! `GET /v1/locks/{key}/history`, and the event streams of one key and of all keys with a prefix.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
-use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::Key;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::json;
+use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
-use crate::runtime::{Watch, Watched};
+use crate::locks::{Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
 const HISTORY_LIMIT_DEFAULT: usize = 100;
 const HISTORY_LIMIT_MAX: usize = 1_000;
-/// How often a stream without news shows that it is alive.
+/// Pause after which a stream without events sends a comment, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Something that happened to a lock.
+/// An event of a lock.
 #[derive(Serialize, ToSchema)]
 pub struct EventAnswer {
-    /// Where to go on from: `Last-Event-ID` of a stream, `before` of a history. Opaque.
+    /// Opaque. `Last-Event-ID` of a stream or `before` of a history continue from it.
     id: String,
     /// `granted`, `renewed` (in streams only), `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
     /// `waited` or `held_too_long`.
@@ -42,7 +42,7 @@ pub struct EventAnswer {
     permits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<u64>,
-    /// How long the holder stood in the queue, in ms.
+    /// How long the request waited in the queue, in ms.
     waited_ms: u64,
     /// How long the lock had been held, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ pub struct HistoryQuery {
 
 #[derive(Serialize, ToSchema)]
 pub struct HistoryAnswer {
-    /// The newest first.
+    /// Newest first.
     events: Vec<EventAnswer>,
     /// Send it as `before` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub struct HistoryAnswer {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
-    /// The `id` of the last event seen, as `Last-Event-ID` would say; from now on if absent.
+    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
     after: Option<String>,
 }
 
@@ -88,19 +88,19 @@ pub struct EventsQuery {
 pub struct AllEventsQuery {
     /// Only keys that begin with this.
     prefix: Option<String>,
-    /// The `id` of the last event seen, as `Last-Event-ID` would say; from now on if absent.
+    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
     after: Option<String>,
 }
 
-/// What has happened to a lock.
+/// Show the history of a lock.
 ///
-/// Who held it, under which token, how long they waited and held it, and how each lease ended; for as long as the service
-/// keeps it (a day unless configured otherwise).
+/// The holders with their tokens, how long they waited and held the lock, and how each lease ended. Events are kept for a day
+/// unless configured otherwise.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/history", tag = "events",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), HistoryQuery),
     responses(
-        (status = 200, description = "One page, the newest first.", body = HistoryAnswer),
+        (status = 200, description = "One page, newest first.", body = HistoryAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
@@ -115,18 +115,18 @@ pub async fn history(context: &Context, key: &str, uri: &Uri) -> Result<Response
     let events = context.locks.history(&address, before, limit).await;
     let events = events.map_err(|failure| Problem::of_failure(&failure))?;
     let next_before = events.last().filter(|_| events.len() == limit).map(|last| last.cursor.to_string());
-    Ok(json(&HistoryAnswer { events: events.iter().map(answer).collect(), next_before }))
+    Ok(answer::ok(&HistoryAnswer { events: events.iter().map(event_answer).collect(), next_before }))
 }
 
 /// Watch a lock.
 ///
-/// A stream of server-sent events, from all nodes, in the order in which they were committed. Each has an `id`: send the
-/// last one as `Last-Event-ID` to go on after a broken connection without missing any.
+/// A stream of server-sent events of all nodes, in the order of their commits. Each event has an `id`: after a broken
+/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/events", tag = "events",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), EventsQuery),
     responses(
-        (status = 200, description = "Events as they happen; `data` of each is as here.", body = EventAnswer, content_type = "text/event-stream"),
+        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
@@ -142,10 +142,10 @@ pub async fn events(context: &Context, key: &str, uri: &Uri, headers: &HeaderMap
 #[utoipa::path(
     get, path = "/v1/events", tag = "events", params(AllEventsQuery),
     responses(
-        (status = 200, description = "Events as they happen; `data` of each is as here.", body = EventAnswer, content_type = "text/event-stream"),
+        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 501, description = "`only-keys-are-watched`: the locks live in a Redis Cluster", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 501, description = "`prefix-watch-unavailable`: the locks live in a Redis Cluster", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -172,47 +172,47 @@ async fn stream_of(
     };
     let watch = context.locks.watch(&context.app, watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
-    let stream = Sse::new(sent(watch)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-    // nginx would hold events back until its buffer is full.
+    let stream = Sse::new(frames(watch)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())
 }
 
-/// Begins with an id alone, and has one wherever only other keys' events have passed by: a client that comes back with it
-/// misses nothing and looks at nothing twice.
-fn sent(watch: Watch) -> impl Stream<Item = Result<Sent, Infallible>> {
-    let begun = stream::once(std::future::ready(Ok(seen(&watch))));
+/// The stream begins with an id alone, and sends one after events of other keys: a client that returns with it misses no event
+/// and gets none twice.
+fn frames(watch: Watch) -> impl Stream<Item = Result<Frame, Infallible>> {
+    let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
     let batches = stream::unfold(watch, |mut watch| async move {
         let events = watch.next().await?;
-        let mut frames: Vec<Sent> = events.iter().map(sent_event).collect();
+        let mut frames: Vec<Frame> = events.iter().map(event_frame).collect();
         if frames.is_empty() {
-            frames.push(seen(&watch));
+            frames.push(id_frame(&watch));
         }
         Some((frames, watch))
     });
     begun.chain(batches.flat_map(|frames| stream::iter(frames.into_iter().map(Ok))))
 }
 
-fn seen(watch: &Watch) -> Sent {
-    Sent::default().id(watch.seen().to_string())
+fn id_frame(watch: &Watch) -> Frame {
+    Frame::default().id(watch.seen().to_string())
 }
 
-fn sent_event(event: &LoggedEvent) -> Sent {
-    let data = serde_json::to_string(&answer(event)).unwrap_or_default();
-    Sent::default().id(event.cursor.to_string()).event(event.event.kind.as_str()).data(data)
+fn event_frame(event: &LoggedEvent) -> Frame {
+    let data = serde_json::to_string(&event_answer(event)).unwrap_or_default();
+    Frame::default().id(event.cursor.to_string()).event(event.event.kind.as_str()).data(data)
 }
 
 fn check_kept(context: &Context) -> Result<(), Problem> {
     if context.locks.keeps_history() {
         return Ok(());
     }
-    Err(Problem::new(Code::HistoryOff, "This node keeps no history and tells no events."))
+    Err(Problem::new(Code::HistoryOff, "This node keeps no history and streams no events."))
 }
 
 fn parse_cursor(field: &str, text: Option<&str>) -> Result<Option<EventCursor>, Problem> {
     text.map(|text| text.parse().map_err(|error| Problem::field(field, error))).transpose()
 }
 
-fn answer(logged: &LoggedEvent) -> EventAnswer {
+fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     let event = &logged.event;
     EventAnswer {
         id: logged.cursor.to_string(),

@@ -1,4 +1,4 @@
-//! What others than the holder do to a lock: `revoke`, `DELETE`, `limit`; and the fence register.
+//! Requests about a lock by clients that do not hold it: `revoke`, `DELETE`, `limit` and `fence`.
 
 use axum::http::Uri;
 use axum::response::Response;
@@ -7,23 +7,23 @@ use latchgate_core::lock::{Command, Force, Outcome, Revoke};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::json;
-use super::terms::{check_limit, parse_note};
+use super::fields::{check_limit, parse_note};
+use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body, path, query};
 
-/// How long a holder has to give the lock back unless the request says so, in ms.
+/// The grace period, in ms, if the request names none.
 const GRACE_MS_DEFAULT: u64 = 10_000;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RevokeRequest {
-    /// Why, at most 512 bytes: the holder reads it in its next renewal.
+    /// Why, at most 512 bytes. The holder reads it in the answer to its next renewal.
     reason: Option<String>,
-    /// Who asks, at most 256 bytes.
+    /// The name of the client or operator that revokes, at most 256 bytes.
     by: Option<String>,
-    /// How long the holder has, in ms: up to the longest lease; 10 000 if absent. After it the lease is ended.
+    /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends.
     grace_ms: Option<u64>,
     /// Only the leases with this token; all if absent.
     token: Option<u64>,
@@ -32,9 +32,9 @@ pub struct RevokeRequest {
 #[derive(Serialize, ToSchema)]
 pub struct RevokeAnswer<'a> {
     key: &'a str,
-    /// How many leases have been asked for.
+    /// How many leases are revoked.
     leases: u32,
-    /// When the last of them ends; null if there was none.
+    /// When the last of them ends; null if the lock was free.
     deadline: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub struct RevokeAnswer<'a> {
 pub struct ForceQuery {
     /// Why, at most 512 bytes.
     reason: Option<String>,
-    /// Who does it, at most 256 bytes.
+    /// The name of the client or operator that ends the leases, at most 256 bytes.
     by: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct ForceAnswer<'a> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitRequest {
-    /// How many permits the key has from now on; null: whoever takes the first says so again.
+    /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
     #[serde(deserialize_with = "Option::deserialize")]
     limit: Option<u32>,
 }
@@ -66,9 +66,9 @@ pub struct LimitRequest {
 #[derive(Serialize, ToSchema)]
 pub struct LimitAnswer<'a> {
     key: &'a str,
-    /// The limit in force; null if there is none until somebody takes permits.
+    /// The limit in force; null if the next acquire of permits sets it.
     limit: Option<u32>,
-    /// Permits that are held; they may be more than the limit, until they are released.
+    /// Permits that are held. They may exceed a lowered limit until they are released.
     permits_held: u32,
 }
 
@@ -85,13 +85,15 @@ pub struct FenceAnswer<'a> {
     token: u64,
 }
 
-/// Ask the holders to give a lock back.
+/// Revoke a lock.
+///
+/// The holders learn it from their next renewal and have the grace period to end their work.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/revoke", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
     request_body(content = Option<RevokeRequest>, example = json!({"reason": "deploy", "grace_ms": 10_000})),
     responses(
-        (status = 200, description = "The holders are asked; after the grace their leases end.", body = RevokeAnswer),
+        (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -99,14 +101,14 @@ pub struct FenceAnswer<'a> {
 pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: RevokeRequest = body::parse(body)?;
     let grace_ms = request.grace_ms.unwrap_or(GRACE_MS_DEFAULT);
-    if grace_ms > context.limits.ttl_ms_max {
-        return Err(Problem::field("grace_ms", format!("must be at most {}", context.limits.ttl_ms_max)));
+    if grace_ms > context.limits.locks.ttl_ms_max {
+        return Err(Problem::field("grace_ms", format!("must be at most {}", context.limits.locks.ttl_ms_max)));
     }
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let outcome = command(context, address, Command::Revoke(Revoke { note, grace_ms, token: request.token })).await?;
     match outcome {
         Outcome::Revoking { leases, deadline } => {
-            Ok(json(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
+            Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
         }
         other => Err(unexpected(&other)),
     }
@@ -114,12 +116,12 @@ pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result
 
 /// End every lease of a lock now.
 ///
-/// Whoever holds it is told at its next renewal or release. Waiters are served next.
+/// The holders learn it from their next renewal or release. The first waiter gets the lock.
 #[utoipa::path(
     delete, path = "/v1/locks/{key}", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), ForceQuery),
     responses(
-        (status = 200, description = "Nobody who held the lock holds it any more.", body = ForceAnswer),
+        (status = 200, description = "All leases have ended.", body = ForceAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -129,14 +131,15 @@ pub async fn force(context: &Context, key: &str, uri: &Uri) -> Result<Response, 
     let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     match command(context, &address, Command::Force(Force { note })).await? {
-        Outcome::Forced { leases } => Ok(json(&ForceAnswer { key: address.key.as_str(), ended: leases })),
+        Outcome::Forced { leases } => Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases })),
         other => Err(unexpected(&other)),
     }
 }
 
 /// Set how many permits a key has.
 ///
-/// Lowering it takes nothing from holders: only new grants wait. A limit that is set stays.
+/// Holders keep their permits when the limit is lowered; new grants wait until enough are released. The limit stays until it
+/// is changed.
 #[utoipa::path(
     put, path = "/v1/locks/{key}/limit", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
@@ -152,22 +155,22 @@ pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Res
     let limit = request.limit.map(check_limit).transpose()?;
     match command(context, address, Command::SetLimit(limit)).await? {
         Outcome::LimitSet { limit, held } => {
-            Ok(json(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
+            Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
         }
         other => Err(unexpected(&other)),
     }
 }
 
-/// Ask whether a token is still good, on behalf of a resource that cannot remember the highest one.
+/// Check a fencing token.
 ///
-/// 200: go on. It passes as long as its lease is live, or nobody has been granted the lock or has presented a higher
-/// token since.
+/// For resources that cannot store the highest token themselves. 200: the token's lease is live, or no higher token has been
+/// granted or presented for this key.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/fence", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
     request_body(content = FenceRequest),
     responses(
-        (status = 200, description = "The token passes.", body = FenceAnswer),
+        (status = 200, description = "The token is up to date.", body = FenceAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "`stale-token`, with the key's `current` token", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
@@ -176,12 +179,12 @@ pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Res
 pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let FenceRequest { token } = body::parse(body)?;
     match command(context, address, Command::Fence(token)).await? {
-        Outcome::Fenced => Ok(json(&FenceAnswer { key: address.key.as_str(), token })),
+        Outcome::Fenced => Ok(answer::ok(&FenceAnswer { key: address.key.as_str(), token })),
         Outcome::StaleToken { current } => {
             let detail = match current {
-                0 => "Nothing is known of this key, so no lease of it is live.".to_owned(),
-                current if token > current => format!("This token was never granted: the highest is {current}."),
-                current => format!("The token {current} has been granted or presented since."),
+                0 => "This key has no record, so no lease of it is live.".to_owned(),
+                current if token > current => format!("This token was never granted: the highest token is {current}."),
+                current => format!("A higher token has been granted or presented: {current}."),
             };
             Err(Problem::new(Code::StaleToken, detail).with("current", current))
         }
@@ -195,6 +198,6 @@ async fn command(context: &Context, address: &Address, command: Command) -> Resu
 }
 
 fn unexpected(outcome: &Outcome) -> Problem {
-    tracing::error!(?outcome, "a command came to an outcome that it cannot come to");
-    Problem::new(Code::InternalError, "This request hit a defect.")
+    tracing::error!(?outcome, "a command has an outcome that it cannot have");
+    Problem::defect()
 }

@@ -2,11 +2,11 @@
 
 pub mod acquire;
 pub mod answers;
+pub mod fields;
 pub mod history;
 pub mod interventions;
 pub mod leases;
 pub mod reading;
-pub mod terms;
 pub mod ticket;
 
 use axum::body::Body;
@@ -24,7 +24,7 @@ use super::{Context, Shared};
 pub async fn post(State(context): State<Shared>, uri: Uri, body: Body) -> Response {
     let (key, verb) = match LockPath::split(rest_of(&uri)) {
         LockPath::Verb(key, verb @ ("acquire" | "renew" | "release" | "revoke" | "fence")) => (key, verb),
-        other => return no_such(&other, "POST").into_response(),
+        other => return wrong_method(&other, "POST").into_response(),
     };
     let answer = match key_and_body(&context, key, body).await {
         Ok((address, body)) => match verb {
@@ -43,7 +43,7 @@ pub async fn post(State(context): State<Shared>, uri: Uri, body: Body) -> Respon
 pub async fn put(State(context): State<Shared>, uri: Uri, body: Body) -> Response {
     let key = match LockPath::split(rest_of(&uri)) {
         LockPath::Verb(key, "limit") => key,
-        other => return no_such(&other, "PUT").into_response(),
+        other => return wrong_method(&other, "PUT").into_response(),
     };
     let answer = match key_and_body(&context, key, body).await {
         Ok((address, body)) => interventions::set_limit(&context, &address, &body).await,
@@ -60,7 +60,7 @@ pub async fn get(State(context): State<Shared>, uri: Uri, headers: HeaderMap) ->
         LockPath::Key(key) => reading::inspect(&context, key).await,
         LockPath::Verb(key, "history") => history::history(&context, key, &uri).await,
         LockPath::Verb(key, "events") => history::events(&context, key, &uri, &headers).await,
-        other => Err(no_such(&other, "GET")),
+        other => Err(wrong_method(&other, "GET")),
     };
     answer.unwrap_or_else(IntoResponse::into_response)
 }
@@ -71,7 +71,7 @@ pub async fn delete(State(context): State<Shared>, uri: Uri) -> Response {
         LockPath::Key(key) => {
             interventions::force(&context, key, &uri).await.unwrap_or_else(IntoResponse::into_response)
         }
-        other => no_such(&other, "DELETE").into_response(),
+        other => wrong_method(&other, "DELETE").into_response(),
     }
 }
 
@@ -84,22 +84,23 @@ fn rest_of(uri: &Uri) -> &str {
     uri.path().strip_prefix("/v1/locks/").unwrap_or_default()
 }
 
-/// What to say of a path that has not this method.
-fn no_such(path: &LockPath<'_>, method: &str) -> Problem {
+/// The answer to a method that the path does not have.
+fn wrong_method(path: &LockPath<'_>, method: &str) -> Problem {
     let allowed = match path {
         LockPath::Verb(_, "limit") => "PUT",
         LockPath::Verb(_, "events" | "history") => "GET",
         LockPath::Verb(..) => "POST",
         LockPath::Key(key) if key.contains('/') && method == "POST" => {
-            let detail = "A key has acquire, renew, release, revoke and fence. Send a slash inside a key as %2F.";
+            let detail =
+                "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
             return Problem::new(Code::NotFound, detail);
         }
         LockPath::Key(_) => "GET, DELETE",
     };
-    Problem::new(Code::MethodNotAllowed, format!("This path has {allowed}.")).allow(allowed)
+    Problem::new(Code::MethodNotAllowed, format!("This path has only {allowed}.")).allow(allowed)
 }
 
-/// Every key belongs to this app until apps are made.
+/// The app of every key, as long as there is only one app.
 pub fn default_app() -> App {
     App::default()
 }

@@ -8,14 +8,15 @@ use latchgate_core::{Key, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{Holder, holders, json};
+use super::answers::{Holder, holders};
+use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
 
 const LIST_LIMIT_DEFAULT: usize = 100;
 const LIST_LIMIT_MAX: usize = 1_000;
-/// Most states that one listing reads to find those that match.
+/// Most states that one listing reads to find matching ones.
 const LIST_SCAN_MAX: usize = 10_000;
 
 #[derive(Serialize, ToSchema)]
@@ -23,22 +24,22 @@ pub struct LockAnswer {
     #[schema(example = "orders/42")]
     key: String,
     held: bool,
-    /// The highest token granted so far; 0 if none is known.
+    /// The highest token granted so far; 0 if there is no record.
     token: u64,
     holders: Vec<Holder>,
-    /// How many permits there are, where that is agreed upon.
+    /// How many permits the key has, if a limit is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
     /// How many permits are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     permits_held: Option<u32>,
-    /// Nobody gets the lock before this: a lease with a lock-delay has run out.
+    /// The lock is not granted before this: a lease with a lock-delay has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     delayed_until: Option<String>,
-    /// The highest token presented to the fence register.
+    /// The highest token presented to `fence`.
     #[serde(skip_serializing_if = "Option::is_none")]
     fence: Option<u64>,
-    /// How many wait for it.
+    /// How many requests wait for the lock.
     waiters: u64,
 }
 
@@ -61,17 +62,17 @@ pub struct ListQuery {
 #[derive(Serialize, ToSchema)]
 pub struct ListAnswer {
     locks: Vec<LockAnswer>,
-    /// Send it as `cursor` for the next page; absent on the last. A page may be short, or empty, before the last.
+    /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Look at a lock.
+/// Show a lock.
 #[utoipa::path(
     get, path = "/v1/locks/{key}", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
     responses(
-        (status = 200, description = "The lock as it is now; one that was never taken is free.", body = LockAnswer),
+        (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
         (status = 400, description = "`invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -79,10 +80,10 @@ pub struct ListAnswer {
 pub async fn inspect(context: &Context, key: &str) -> Result<Response, Problem> {
     let address = path::address(&context.app, key)?;
     let inspected = context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?;
-    Ok(json(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now)))
+    Ok(answer::ok(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now)))
 }
 
-/// List locks in key order.
+/// List locks, in the order of their keys.
 #[utoipa::path(
     get, path = "/v1/locks", tag = "locks", params(ListQuery),
     responses(
@@ -100,7 +101,7 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     if !prefix.is_empty() {
         Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
     }
-    // One more than asked for tells whether there is another page; a filter may leave few of many.
+    // One row more than requested shows whether there is another page. A filter may drop most rows.
     let is_filtered = query.owner.is_some() || query.held.is_some();
     let rows_max = if is_filtered { LIST_LIMIT_MAX } else { limit + 1 };
     let mut locks = Vec::new();
@@ -112,14 +113,14 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
         scanned += page.len();
         for (key, state) in page {
             if locks.len() == limit {
-                return Ok(json(&ListAnswer { locks, next_cursor: after.map(|key| key.as_str().to_owned()) }));
+                return Ok(answer::ok(&ListAnswer { locks, next_cursor: after.map(|key| key.as_str().to_owned()) }));
             }
             after = Some(key.clone());
             locks.extend(listed(&key, state, now, &query));
         }
         if is_last || scanned >= LIST_SCAN_MAX {
             let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
-            return Ok(json(&ListAnswer { locks, next_cursor }));
+            return Ok(answer::ok(&ListAnswer { locks, next_cursor }));
         }
     }
 }

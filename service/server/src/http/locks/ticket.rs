@@ -1,28 +1,30 @@
-//! Tickets: a place in a queue, for its waiter to come back to at any node.
+//! Tickets: a position in a queue, to which its waiter can return at any node.
 
-use latchgate_core::lock::{LeaseId, Mode, Place};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use latchgate_core::lock::{LeaseId, Mode, Position};
 use latchgate_core::{Address, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::http::problem::{Code, Problem};
-use crate::runtime::seal::Sealer;
+use crate::seal::Sealer;
 
 const PURPOSE: &str = "latchgate ticket";
 /// Longest ticket, in bytes.
 const TICKET_MAX_BYTES: usize = 1_024;
 
-/// Gives tickets and takes them back. All nodes of a cluster do so with the same secret.
+/// Issues and redeems tickets. All nodes of a cluster sign them with the same secret.
 pub struct Tickets {
     sealer: Sealer,
-    /// How long a ticket is good for, in ms.
-    good_ms: u64,
+    /// How long a ticket is valid, in ms.
+    valid_ms: u64,
 }
 
-/// What one key of a wait wished for.
-pub type Wished = (Mode, Option<u32>);
+/// How a wait requests one key: mode and limit.
+pub type Requested = (Mode, Option<u32>);
 
-/// What a ticket says. Whom it is for shows by `about`.
+/// The content of a ticket. `about` ties it to its app and keys.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ticket {
     /// A digest of the app and the keys.
@@ -31,73 +33,85 @@ struct Ticket {
     #[serde(rename = "l")]
     lease_id: LeaseId,
     #[serde(rename = "w")]
-    wishes: Wishes,
+    requests: Requests,
     #[serde(rename = "p")]
-    place: Place,
+    position: Position,
     #[serde(rename = "t")]
     at: Timestamp,
 }
 
-/// Of one key, as they are; of many, a digest.
+/// The request for one key itself; a digest of the requests for several.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Wishes {
+enum Requests {
     One(Mode, Option<u32>),
     Many(String),
 }
 
-/// What a wait goes on with.
+/// A wait that continues.
 #[derive(Clone, Debug)]
 pub struct Resumed {
     pub lease_id: LeaseId,
-    /// `None` for many keys.
-    pub wish: Option<Wished>,
-    pub place: Place,
+    /// `None` for several keys.
+    pub requested: Option<Requested>,
+    pub position: Position,
 }
 
 impl Tickets {
-    pub fn new(secret: &[u8], good_ms: u64) -> Self {
-        Self { sealer: Sealer::new(secret), good_ms }
+    pub fn new(secret: &[u8], valid_ms: u64) -> Self {
+        Self { sealer: Sealer::new(secret), valid_ms }
     }
 
-    /// For a wait for these keys, each with its wish, that has ended at `now`.
-    pub fn give(&self, keys: &[(&Address, Wished)], lease_id: &LeaseId, place: Place, now: Timestamp) -> String {
-        let ticket = Ticket { about: about(keys), lease_id: lease_id.clone(), wishes: wishes(keys), place, at: now };
+    /// For a wait for these keys that has ended at `now`.
+    pub fn issue(
+        &self,
+        keys: &[(&Address, Requested)],
+        lease_id: &LeaseId,
+        position: Position,
+        now: Timestamp,
+    ) -> String {
+        let ticket =
+            Ticket { about: about(keys), lease_id: lease_id.clone(), requests: requests(keys), position, at: now };
         self.sealer.seal(PURPOSE, &serde_json::to_vec(&ticket).unwrap_or_default())
     }
 
     /// # Errors
-    /// `invalid-ticket`: it is none of ours, for something else, or too old.
-    pub fn take(&self, text: &str, keys: &[(&Address, Option<Wished>)], now: Timestamp) -> Result<Resumed, Problem> {
+    /// `invalid-ticket`: the ticket was not issued by this cluster, or for another request, or is too old.
+    pub fn redeem(
+        &self,
+        text: &str,
+        keys: &[(&Address, Option<Requested>)],
+        now: Timestamp,
+    ) -> Result<Resumed, Problem> {
         let invalid = |detail: &str| Problem::new(Code::InvalidTicket, detail).with("field", "ticket");
         let opened = if text.len() > TICKET_MAX_BYTES { None } else { self.sealer.open(PURPOSE, text) };
         let ticket: Option<Ticket> = opened.and_then(|opened| serde_json::from_slice(&opened).ok());
-        let ticket = ticket.ok_or_else(|| invalid("This is no ticket of this cluster."))?;
-        let asked: Vec<(&Address, Wished)> =
-            keys.iter().map(|(address, wish)| (*address, wish.unwrap_or_default())).collect();
-        if ticket.about != about(&asked) {
+        let ticket = ticket.ok_or_else(|| invalid("This is not a ticket of this cluster."))?;
+        let keys_now: Vec<(&Address, Requested)> =
+            keys.iter().map(|(address, requested)| (*address, requested.unwrap_or_default())).collect();
+        if ticket.about != about(&keys_now) {
             return Err(invalid("This ticket is for another key."));
         }
-        if now > ticket.at.plus_ms(self.good_ms) {
-            return Err(invalid("This ticket is too old: its place has lapsed. Ask again without it."));
+        if now > ticket.at.plus_ms(self.valid_ms) {
+            return Err(invalid("This ticket has expired: repeat the request without it."));
         }
-        let is_other = match (&ticket.wishes, keys) {
-            (Wishes::One(mode, limit), [(_, Some(wish))]) => *wish != (*mode, *limit),
-            (Wishes::One(..), _) => false,
-            (many @ Wishes::Many(_), _) => *many != wishes(&asked),
+        let is_other = match (&ticket.requests, keys) {
+            (Requests::One(mode, limit), [(_, Some(requested))]) => *requested != (*mode, *limit),
+            (Requests::One(..), _) => false,
+            (many @ Requests::Many(_), _) => *many != requests(&keys_now),
         };
         if is_other {
-            return Err(invalid("This ticket is for another mode, or for other permits."));
+            return Err(invalid("This ticket is for another mode or other permits."));
         }
-        let wish = match ticket.wishes {
-            Wishes::One(mode, limit) => Some((mode, limit)),
-            Wishes::Many(_) => None,
+        let requested = match ticket.requests {
+            Requests::One(mode, limit) => Some((mode, limit)),
+            Requests::Many(_) => None,
         };
-        Ok(Resumed { lease_id: ticket.lease_id, wish, place: ticket.place })
+        Ok(Resumed { lease_id: ticket.lease_id, requested, position: ticket.position })
     }
 }
 
-fn about(keys: &[(&Address, Wished)]) -> String {
+fn about(keys: &[(&Address, Requested)]) -> String {
     let mut digest = Sha256::new();
     digest.update((keys.len() as u64).to_be_bytes());
     for (address, _) in keys {
@@ -109,19 +123,19 @@ fn about(keys: &[(&Address, Wished)]) -> String {
     short(digest)
 }
 
-fn wishes(keys: &[(&Address, Wished)]) -> Wishes {
+fn requests(keys: &[(&Address, Requested)]) -> Requests {
     if let [(_, (mode, limit))] = keys {
-        return Wishes::One(*mode, *limit);
+        return Requests::One(*mode, *limit);
     }
     let mut digest = Sha256::new();
-    for (_, wish) in keys {
-        digest.update(serde_json::to_vec(wish).unwrap_or_default());
+    for (_, requested) in keys {
+        digest.update(serde_json::to_vec(requested).unwrap_or_default());
     }
-    Wishes::Many(short(digest))
+    Requests::Many(short(digest))
 }
 
 fn short(digest: Sha256) -> String {
-    digest.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    URL_SAFE_NO_PAD.encode(&digest.finalize()[..16])
 }
 
 #[cfg(test)]
@@ -137,22 +151,22 @@ mod tests {
     }
 
     fn ticket(tickets: &Tickets, address: &Address) -> String {
-        let place = Place { priority: 3, arrival: NOW, serial: 7 };
+        let position = Position { priority: 3, arrival: NOW, serial: 7 };
         let lease_id = LeaseId::parse(&"l".repeat(64)).unwrap();
-        tickets.give(&[(address, (Mode::Permits(2), Some(5)))], &lease_id, place, NOW)
+        tickets.issue(&[(address, (Mode::Permits(2), Some(5)))], &lease_id, position, NOW)
     }
 
     #[test]
-    fn a_ticket_leads_back_to_its_place_and_wish() {
+    fn a_ticket_returns_to_its_position_with_its_request() {
         let tickets = Tickets::new(b"a secret of all nodes", 60_000);
         let address = address("app", "key");
         let text = ticket(&tickets, &address);
         assert!(text.len() <= TICKET_MAX_BYTES);
-        let resumed = tickets.take(&text, &[(&address, None)], NOW.plus_ms(60_000)).unwrap();
-        assert_eq!(resumed.place, Place { priority: 3, arrival: NOW, serial: 7 });
-        assert_eq!(resumed.wish, Some((Mode::Permits(2), Some(5))));
+        let resumed = tickets.redeem(&text, &[(&address, None)], NOW.plus_ms(60_000)).unwrap();
+        assert_eq!(resumed.position, Position { priority: 3, arrival: NOW, serial: 7 });
+        assert_eq!(resumed.requested, Some((Mode::Permits(2), Some(5))));
         assert_eq!(resumed.lease_id.as_str(), "l".repeat(64));
-        assert!(tickets.take(&text, &[(&address, Some((Mode::Permits(2), Some(5))))], NOW).is_ok());
+        assert!(tickets.redeem(&text, &[(&address, Some((Mode::Permits(2), Some(5))))], NOW).is_ok());
     }
 
     #[test]
@@ -160,8 +174,8 @@ mod tests {
         let tickets = Tickets::new(b"a secret of all nodes", 60_000);
         let mine = address("app", "key");
         let text = ticket(&tickets, &mine);
-        let refused = |text: &str, address: &Address, wish, at| {
-            let problem = tickets.take(text, &[(address, wish)], at).expect_err("taken");
+        let refused = |text: &str, address: &Address, requested, at| {
+            let problem = tickets.redeem(text, &[(address, requested)], at).expect_err("redeemed");
             serde_json::to_value(&problem).unwrap()["code"] == "invalid-ticket"
         };
         assert!(refused(&text, &address("other", "key"), None, NOW), "foreign app");

@@ -1,27 +1,24 @@
-//! Answers about operations: what each outcome is to a client.
+//! Answers of the gate that let the client proceed.
 
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{
-    Canonical, Durability, Fingerprint, OnExpiry, OperationId, OperationRecord, Outcome, Phase, Posted, Report, Shelf,
-    Succeeded,
-};
+use latchgate_core::gate::{Canonical, Fingerprint, OperationId, Outcome, Posted, Report};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::refusals::refusal;
+use super::records::{Kept, kept};
+use super::refusals::{refusal, report_name};
+use crate::gate::PreReply;
 use crate::http::format::rfc3339;
 use crate::http::problem::Problem;
-use crate::runtime::operations::{PreTold, Shown};
 
-/// You may do it.
+/// The client may do the operation.
 #[derive(Serialize, ToSchema)]
 pub struct PreAnswer {
     /// The same for the same operation and contents.
     #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
     id: String,
-    /// Proves that the attempt is yours: post the outcome with it, and keep it to yourself.
+    /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
     stamp: String,
     /// Which attempt this is, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,14 +29,21 @@ pub struct PreAnswer {
     /// When the lease ends unless renewed, by the store's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<String>,
-    /// False: the store does not answer, you asked for `open`, and nobody keeps others from doing it too.
+    /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
+    /// too.
     guarded: bool,
-    /// Claimed in one of the gate's two stores without a look into the other, because that does not answer.
+    /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
-    /// The lease of an earlier attempt passed: it may have done part of the work.
+    /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reentry: bool,
+    /// The store may have lost the record of an earlier attempt: the operation may have been done already.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    possibly_repeated: bool,
+    /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
 }
 
 impl PreAnswer {
@@ -48,14 +52,14 @@ impl PreAnswer {
     }
 }
 
-/// A go, and whether it is new.
+/// The client may proceed.
 pub struct Granted {
     pub status: StatusCode,
     pub answer: PreAnswer,
 }
 
 impl Granted {
-    /// The same attempt asked before, and has it already.
+    /// An earlier request of the same attempt has claimed the operation.
     pub fn is_repeated(&self) -> bool {
         self.status == StatusCode::OK && self.answer.guarded
     }
@@ -80,10 +84,10 @@ pub struct PostAnswer {
     /// `success`, `failure` or `unknown`, as reported.
     outcome: &'static str,
     attempt: u32,
-    /// This attempt had reported the same before: this is a repetition.
+    /// This attempt had posted the same outcome before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     replayed: bool,
-    /// The lease had passed, but nobody had re-entered.
+    /// The lease had passed, but no other attempt had begun.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     late: bool,
     /// The result was longer than 64 KiB and was dropped.
@@ -91,23 +95,9 @@ pub struct PostAnswer {
     result_omitted: bool,
     #[serde(flatten)]
     kept: Kept,
-    /// How many attempts that had been superseded reported a success too.
+    /// How many superseded attempts have posted a success, too.
     #[serde(skip_serializing_if = "is_zero")]
     suspected_double_runs: u32,
-}
-
-/// How long a success is kept.
-#[derive(Default, Serialize, ToSchema)]
-pub struct Kept {
-    /// Until when the success is remembered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
-    /// What is left of that, in ms, at the time of this answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retention_ms: Option<u64>,
-    /// The success is remembered for ever.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    permanent: bool,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -117,7 +107,7 @@ pub struct HeartbeatAnswer {
     /// What is left of the lease, in ms, at the time of this answer.
     lease_ms: u64,
     lease_until: String,
-    /// The lease had passed, but nobody had re-entered: it is yours again.
+    /// The lease had passed, but no other attempt had begun: the operation is yours again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     late: bool,
 }
@@ -126,70 +116,25 @@ pub struct HeartbeatAnswer {
 pub struct ForgetAnswer {
     id: String,
     forgotten: bool,
-    /// The state it was in.
+    /// Its state before.
     was: &'static str,
 }
 
-/// An operation as others may see it: without its stamp and attempt id.
-#[derive(Serialize, ToSchema)]
-pub struct OperationAnswer {
-    #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-    id: String,
-    #[schema(example = "charge")]
-    operation: String,
-    /// `started`, `succeeded`, `unknown`, or `vacant`: forgotten, and shown only because a double run is suspected.
-    #[schema(example = "started")]
-    state: &'static str,
-    attempt: u32,
-    /// When the first attempt began.
-    created_at: String,
-    /// Of one that is started: when this attempt began.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    started_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<String>,
-    /// What is left of the lease, in ms; 0 once it has passed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_ms: Option<u64>,
-    /// When its end, or that it is not known, was reported.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_at: Option<String>,
-    /// As posted. Not in a listing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Value>)]
-    result: Option<Box<RawValue>>,
-    /// The result was longer than 64 KiB and was dropped.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    result_omitted: bool,
-    #[serde(flatten)]
-    kept: Kept,
-    /// `retry` or `block`: what becomes of it when the lease passes.
-    on_expiry: &'static str,
-    /// `fast` or `durable`.
-    durability: &'static str,
-    /// `fallback`: it was claimed in the second store because the first did not answer. Else `primary`.
-    claimed_in: &'static str,
-    /// `claimed_in` is `fallback`: what the first store knows of it is not in here yet.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    degraded: bool,
-    /// How many attempts that had been superseded reported a success all the same: so often the work may have been done
-    /// twice.
-    suspected_double_runs: u32,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct OperationsAnswer {
-    pub operations: Vec<OperationAnswer>,
-    /// Send it as `cursor` for the next page; absent on the last. A page may be short, or empty, before the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
-}
-
 /// # Errors
-/// When it is not a go.
-pub fn pre(id: OperationId, told: PreTold) -> Result<Granted, Problem> {
-    match told {
-        PreTold::Go { stamp, attempt, lease_ms, lease_until, reentry, repeated, degraded } => {
+/// When the client may not proceed.
+pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
+    match outcome {
+        PreReply::Go {
+            stamp,
+            attempt,
+            lease_ms,
+            lease_until,
+            reentry,
+            repeated,
+            degraded,
+            possibly_repeated,
+            forced_ms,
+        } => {
             let answer = PreAnswer {
                 id: id.to_string(),
                 stamp: stamp.to_string(),
@@ -199,10 +144,12 @@ pub fn pre(id: OperationId, told: PreTold) -> Result<Granted, Problem> {
                 guarded: true,
                 degraded,
                 reentry,
+                possibly_repeated,
+                forced_ms,
             };
             Ok(Granted { status: if repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
         }
-        PreTold::Unguarded { stamp } => {
+        PreReply::Unguarded { stamp } => {
             let answer = PreAnswer {
                 id: id.to_string(),
                 stamp: stamp.to_string(),
@@ -212,10 +159,12 @@ pub fn pre(id: OperationId, told: PreTold) -> Result<Granted, Problem> {
                 guarded: false,
                 degraded: false,
                 reentry: false,
+                possibly_repeated: false,
+                forced_ms: None,
             };
             Ok(Granted { status: StatusCode::OK, answer })
         }
-        PreTold::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
+        PreReply::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
     }
 }
 
@@ -228,7 +177,7 @@ pub fn preview(fingerprint: Fingerprint, canonical: &Canonical) -> PreviewAnswer
 }
 
 /// # Errors
-/// When the outcome is not recorded.
+/// When the outcome was not recorded.
 pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
     match outcome {
         Outcome::Posted(posted) => Ok(PostAnswer {
@@ -253,7 +202,7 @@ fn kept_of(posted: &Posted, now: Timestamp) -> Kept {
 }
 
 /// # Errors
-/// When the lease is not renewed.
+/// When the lease was not renewed.
 pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<HeartbeatAnswer, Problem> {
     match outcome {
         Outcome::Beating { attempt, lease_until, remaining_ms, late } => Ok(HeartbeatAnswer {
@@ -268,94 +217,11 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
 }
 
 /// # Errors
-/// When it is not forgotten.
+/// When the record was not deleted.
 pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<ForgetAnswer, Problem> {
     match outcome {
         Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), forgotten: true, was: was.as_str() }),
         refused => Err(refusal(id, refused, None, now)),
-    }
-}
-
-/// A record whole.
-pub fn operation(shown: &Shown) -> OperationAnswer {
-    let answer = listed(shown);
-    match &shown.record.phase {
-        Phase::Succeeded(Succeeded { result, .. }) => OperationAnswer { result: raw(result.as_deref()), ..answer },
-        _ => answer,
-    }
-}
-
-/// A record without its result: a page of those would be large.
-pub fn listed(shown: &Shown) -> OperationAnswer {
-    let Shown { id, record, now } = shown;
-    let mut answer = unended(*id, record);
-    match &record.phase {
-        Phase::Started(started) => {
-            answer.started_at = Some(rfc3339(started.at));
-            answer.lease_until = Some(rfc3339(started.lease_until));
-            answer.lease_ms = Some(started.lease_until.ms_since(*now));
-        }
-        Phase::Succeeded(succeeded) => {
-            answer.ended_at = Some(rfc3339(succeeded.at));
-            answer.result_omitted = succeeded.result_omitted;
-            answer.kept = kept(succeeded.keep_until, *now);
-        }
-        Phase::Unknown { at, .. } => answer.ended_at = Some(rfc3339(*at)),
-        Phase::Vacant { .. } => {}
-    }
-    answer
-}
-
-/// What is the same in every phase.
-fn unended(id: OperationId, record: &OperationRecord) -> OperationAnswer {
-    OperationAnswer {
-        id: id.to_string(),
-        operation: record.operation.as_str().to_owned(),
-        state: record.state().as_str(),
-        attempt: record.attempt,
-        created_at: rfc3339(record.created_at),
-        started_at: None,
-        lease_until: None,
-        lease_ms: None,
-        ended_at: None,
-        result: None,
-        result_omitted: false,
-        kept: Kept::default(),
-        on_expiry: match record.on_expiry {
-            OnExpiry::Retry => "retry",
-            OnExpiry::Block => "block",
-        },
-        durability: match record.durability {
-            Durability::Fast => "fast",
-            Durability::Durable => "durable",
-        },
-        claimed_in: match record.claimed_in {
-            Shelf::Primary => "primary",
-            Shelf::Fallback => "fallback",
-        },
-        degraded: record.claimed_in == Shelf::Fallback,
-        suspected_double_runs: record.double_runs,
-    }
-}
-
-fn kept(keep_until: Option<Timestamp>, now: Timestamp) -> Kept {
-    Kept {
-        expires_at: keep_until.map(rfc3339),
-        retention_ms: keep_until.map(|until| until.ms_since(now)),
-        permanent: keep_until.is_none(),
-    }
-}
-
-/// A result is shown as the JSON that was posted.
-pub fn raw(json: Option<&str>) -> Option<Box<RawValue>> {
-    json.and_then(|json| RawValue::from_string(json.to_owned()).ok())
-}
-
-pub const fn report_name(report: Report) -> &'static str {
-    match report {
-        Report::Success => "success",
-        Report::Failure => "failure",
-        Report::Unknown => "unknown",
     }
 }
 

@@ -1,4 +1,4 @@
-//! Answers to batches of pres.
+//! Answers to a batch of pres.
 
 use axum::http::StatusCode;
 use latchgate_core::gate::{AttemptId, OperationId};
@@ -7,27 +7,26 @@ use utoipa::ToSchema;
 
 use super::answers::{Granted, PreAnswer, pre};
 use super::refusals::unanswered;
+use crate::gate::BatchReply;
 use crate::http::problem::{Code, Problem};
-use crate::runtime::Failure;
-use crate::runtime::operations::BatchTold;
+use crate::locks::Failure;
 
 #[derive(Serialize, ToSchema)]
 pub struct BatchAnswer {
-    /// In the order asked.
+    /// In the order of the request.
     pub items: Vec<BatchItem>,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct BatchItem {
-    /// What a pre of this operation alone would have been answered with: 201, or 200 if it was repeated or is not
-    /// guarded.
+    /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
     #[schema(example = 201)]
     status: u16,
     #[serde(flatten)]
     answer: PreAnswer,
 }
 
-/// One answer of a batch that was refused.
+/// One item of a refused batch.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum RefusedItem {
@@ -35,23 +34,23 @@ enum RefusedItem {
     Refused(Problem),
 }
 
-/// A batch of which all may go: 201 if one of them is new.
+/// A batch whose operations may all proceed: 201 if a claim is new.
 ///
 /// # Errors
-/// When one of them may not.
+/// When one of them may not proceed.
 pub fn batch(
-    asked: &[(OperationId, Option<AttemptId>)],
-    told: BatchTold,
+    requested: &[(OperationId, Option<AttemptId>)],
+    outcomes: BatchReply,
     all_or_nothing: bool,
 ) -> Result<(StatusCode, BatchAnswer), Problem> {
     let worst =
-        told.items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|failure| severity(failure)).cloned();
-    let items = asked.iter().zip(told.items).map(|((id, attempt_id), item)| match item {
-        Ok(told) => pre(*id, told),
+        outcomes.items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|failure| severity(failure)).cloned();
+    let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {
+        Ok(outcome) => pre(*id, outcome),
         Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
     });
     let items: Vec<_> = items.collect();
-    if told.all_may_go && items.iter().all(Result::is_ok) {
+    if outcomes.all_may_go && items.iter().all(Result::is_ok) {
         let granted: Vec<_> = items.into_iter().flatten().collect();
         let is_new = granted.iter().any(|granted| granted.status == StatusCode::CREATED);
         let answer = BatchAnswer { items: granted.into_iter().map(BatchItem::from).collect() };
@@ -60,7 +59,7 @@ pub fn batch(
     let is_refused = items.iter().any(|item| item.as_ref().is_err_and(|problem| !problem.is_transient()));
     let items: Vec<_> = items.into_iter().map(|item| refused_item(item, all_or_nothing)).collect();
     let problem = match worst {
-        // Nothing speaks against the operations themselves: the same batch may pass later.
+        // Only the node or its store is the reason: the same batch may pass later.
         Some(failure) if !is_refused => unanswered(&failure, None),
         _ => {
             let refused = items.iter().filter(|item| matches!(item, RefusedItem::Refused(_))).count();
@@ -72,12 +71,13 @@ pub fn batch(
     Err(problem.with("items", items))
 }
 
-/// Of a batch that was refused, with `all_or_nothing` no item is claimed.
+/// With `all_or_nothing`, a refused batch claims no item.
 fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> RefusedItem {
     match item {
-        // A repeated one is an earlier call's, and stays.
+        // A claim of an earlier request remains.
         Ok(granted) if all_or_nothing && !granted.is_repeated() => {
-            let detail = "It may have gone, but another of the batch may not: nothing is claimed.";
+            let detail =
+                "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
             RefusedItem::Refused(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id()))
         }
         Ok(granted) => RefusedItem::Granted(granted.into()),
@@ -88,7 +88,7 @@ fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> Refused
 fn severity(failure: &Failure) -> u8 {
     match failure {
         Failure::Overloaded(_) | Failure::ShuttingDown => 0,
-        // No failures of the moment: they count as refusals.
+        // Refusals of the request itself.
         Failure::NoDurableStore | Failure::KeysApart { .. } | Failure::OnlyKeysAreWatched => 0,
         Failure::StoreUnavailable(_) => 1,
         Failure::OutcomeUnknown(_) => 2,
@@ -110,17 +110,17 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::runtime::operations::{PreTold, StampText};
+    use crate::gate::{PreReply, StampText};
 
-    fn refused(items: Vec<Result<PreTold, Failure>>) -> Value {
-        let asked: Vec<_> =
+    fn refused(items: Vec<Result<PreReply, Failure>>) -> Value {
+        let requested: Vec<_> =
             items.iter().map(|_| (OperationId::from_bytes([7; 16]), AttemptId::parse("a").ok())).collect();
-        let told = BatchTold { items, all_may_go: false };
-        serde_json::to_value(batch(&asked, told, true).err().expect("a refusal")).unwrap()
+        let outcomes = BatchReply { items, all_may_go: false };
+        serde_json::to_value(batch(&requested, outcomes, true).err().expect("a refusal")).unwrap()
     }
 
-    fn unguarded() -> PreTold {
-        PreTold::Unguarded { stamp: StampText::from_text("o").unwrap() }
+    fn unguarded() -> PreReply {
+        PreReply::Unguarded { stamp: StampText::from_text("o").unwrap() }
     }
 
     fn down() -> Failure {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_only_the_store_stopped_may_be_sent_again() {
+    fn a_batch_that_only_the_store_refused_may_be_repeated() {
         let problem = refused(vec![Ok(unguarded()), Err(down()), Err(Failure::ShuttingDown)]);
         assert_eq!((&problem["status"], &problem["code"]), (&json!(503), &json!("store-unavailable")));
         let codes = [0, 1, 2].map(|index| problem["items"][index]["code"].as_str());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_a_batch_that_may_have_been_made_is_said_to_be() {
+    fn an_unknown_outcome_in_a_batch_is_reported() {
         let problem = refused(vec![Err(Failure::OutcomeUnknown(String::new())), Err(down())]);
         assert_eq!(problem["code"], "outcome-unknown");
         assert_eq!(problem["items"][0]["attempt_id"], "a");
@@ -152,14 +152,14 @@ mod tests {
             result_omitted: false,
             keep_until: None,
         };
-        let told = PreTold::Refused {
+        let outcomes = PreReply::Refused {
             outcome: Outcome::Duplicate(duplicate),
             waited: Duration::ZERO,
             now: Timestamp::default(),
         };
-        let asked = [(OperationId::from_bytes([7; 16]), None), (OperationId::from_bytes([8; 16]), None)];
-        let told = BatchTold { items: vec![Ok(told), Err(down())], all_may_go: false };
-        let problem = serde_json::to_string(&batch(&asked, told, true).err().expect("a refusal")).unwrap();
+        let requested = [(OperationId::from_bytes([7; 16]), None), (OperationId::from_bytes([8; 16]), None)];
+        let outcomes = BatchReply { items: vec![Ok(outcomes), Err(down())], all_may_go: false };
+        let problem = serde_json::to_string(&batch(&requested, outcomes, true).err().expect("a refusal")).unwrap();
         assert!(problem.contains("\"code\":\"batch-refused\"") && problem.contains("\"result\":1e400"), "{problem}");
     }
 }

@@ -1,4 +1,4 @@
-//! The IETF `Idempotency-Key` header, as a stand-in for contents.
+//! The header `Idempotency-Key` (IETF draft), used if a pre has no contents.
 
 use axum::http::HeaderMap;
 
@@ -9,20 +9,18 @@ const NAME: &str = "Idempotency-Key";
 /// The key's text, if the header is there.
 ///
 /// # Errors
-/// `invalid-request` when it is neither a string in quotes (RFC 9651) nor a bare text, or is there twice.
+/// `invalid-request` when it is neither a string in quotes (RFC 9651) nor a text without quotes, or is sent twice.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(NAME).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Problem::field(NAME, "must be there once"));
+        return Err(Problem::field(NAME, "must be sent once"));
     }
     let text =
         value.to_str().ok().map(str::trim).and_then(|text| text.strip_prefix('"').map_or_else(|| bare(text), quoted));
     match text {
         Some(text) if !text.is_empty() => Ok(Some(text)),
-        _ => {
-            Err(Problem::field(NAME, "must be a string in quotes, or a bare text without them, in ASCII and not empty"))
-        }
+        _ => Err(Problem::field(NAME, "must be ASCII, in quotes or without any quotes, and not empty")),
     }
 }
 
@@ -64,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn other_values_are_refused() {
         for value in ["", "\"\"", "\"open", "\"a\"b", "\"a\";p=1", r#""\n""#, "a\"b"] {
             assert_eq!(key(value), None, "{value}");
         }

@@ -3,6 +3,7 @@
 mod answers;
 mod batch;
 mod idempotency_key;
+mod records;
 mod refusals;
 mod requests;
 
@@ -10,22 +11,21 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationId};
-use serde::Serialize;
 
-use self::answers::{
-    ForgetAnswer, HeartbeatAnswer, OperationAnswer, OperationsAnswer, PostAnswer, PreAnswer, PreviewAnswer,
-};
+use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
+use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
+use super::answer::{json, ok};
 use super::problem::{Problem, ProblemBody};
 use super::{Shared, body, query};
-use crate::runtime::operations::{ListFailure, Told};
+use crate::gate::{ListFailure, Reply};
 
 /// The id in a path.
 pub struct Id(OperationId);
@@ -33,24 +33,24 @@ pub struct Id(OperationId);
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = Problem;
 
-    /// What cannot be an id is the id of nothing.
+    /// A text that cannot be an id gets the same answer as an unknown id.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
         id.ok().and_then(|Path(id)| id.parse().ok()).map(Self).ok_or_else(refusals::not_found)
     }
 }
 
-/// May I do it?
+/// Claim an operation before doing it.
 ///
-/// 2xx: do it, then post the outcome with the `stamp`. Anything else: do not. With `wait_ms` the call waits while another
-/// attempt runs: if that fails, one of those who wait may go; if it succeeds, all are told its result.
+/// 2xx: do the operation, then post the outcome with the `stamp`. Any other status: do not do it. With `wait_ms` the request
+/// waits while another attempt runs: if that attempt fails, one waiting request may proceed; if it succeeds, all get its result.
 #[utoipa::path(
     post, path = "/v1/operations/pre", tag = "operations",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Stands in for absent `contents`; quoted or bare")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Used as `contents` if those are absent; with or without quotes")),
     request_body(content = PreRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
-        (status = 201, description = "Go: it is yours until the lease ends.", body = PreAnswer),
-        (status = 200, description = "Go: this `attempt_id` had asked before and has this stamp already; or, with `guarded` false, nobody keeps others from doing it too", body = PreAnswer),
+        (status = 201, description = "Proceed: the operation is yours until the lease ends.", body = PreAnswer),
+        (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
         (status = 400, description = "`invalid-request`; `field` may be a path into the contents", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`operation-in-progress`, `operation-duplicate` with `result`, `operation-unknown`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
@@ -62,18 +62,18 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
     let body = context.operation_body(body).await?;
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let ask = request.into_ask(&context, stand_in.as_deref())?;
+    let ask = request.parse(&context, stand_in.as_deref())?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
-    let told = context.operations.pre(&context.app, ask).await;
-    let told = told.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
-    let granted = answers::pre(id, told)?;
+    let answer = context.operations.pre(&context.app, ask).await;
+    let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
+    let granted = answers::pre(id, answer)?;
     Ok(json(granted.status, &granted.answer))
 }
 
-/// May I do all of these?
+/// Claim several operations.
 ///
-/// 2xx: all of them. Anything else: not all; `items` has the answer to each. With `all_or_nothing`, the default, nothing
-/// is claimed then; without it, the items with status 200 or 201 are yours all the same.
+/// 2xx: all operations are yours. Any other status: not all are; `items` has the answer to each. With `all_or_nothing`, the
+/// default, nothing is claimed then. Without it, the items with status 200 or 201 are yours.
 #[utoipa::path(
     post, path = "/v1/operations/pre/batch", tag = "operations",
     request_body(content = BatchRequest, example = json!({"operations": [
@@ -81,32 +81,32 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
         {"operation": "send-mail", "contents": "order-43-confirmation"},
     ]})),
     responses(
-        (status = 201, description = "Go, all of them.", body = BatchAnswer),
-        (status = 200, description = "Go, all of them; none is new.", body = BatchAnswer),
+        (status = 201, description = "Proceed with all operations.", body = BatchAnswer),
+        (status = 200, description = "Proceed with all operations; earlier requests had claimed them.", body = BatchAnswer),
         (status = 400, description = "`invalid-request`; `field` names the item: `operations[3].contents.a`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`batch-refused` with `items`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: nothing speaks against the operations themselves", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: only the node or its store is the reason", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: BatchRequest<'_> = body::parse(&body)?;
-    let (asks, all_or_nothing) = request.into_asks(&context)?;
+    let (asks, all_or_nothing) = request.parse(&context)?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
-    let told = context.operations.pre_all(&context.app, asks, all_or_nothing).await;
-    let (status, answer) = batch::batch(&ids, told, all_or_nothing)?;
+    let answer = context.operations.pre_all(&context.app, asks, all_or_nothing).await;
+    let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
 
-/// What would the id be?
+/// Show the id that an operation would have.
 ///
-/// Stores nothing and asks no store.
+/// Stores nothing.
 #[utoipa::path(
     post, path = "/v1/operations/preview", tag = "operations",
     request_body(content = PreviewRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
-        (status = 200, description = "The id, and the contents in the form that it is made of.", body = PreviewAnswer),
+        (status = 200, description = "The id, and the canonical contents that it is computed from.", body = PreviewAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -116,13 +116,13 @@ pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Respon
     let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
     let fingerprint = Fingerprint::of(&context.app, &operation, &contents);
-    Ok(json(StatusCode::OK, &answers::preview(fingerprint, &contents)))
+    Ok(ok(&answers::preview(fingerprint, &contents)))
 }
 
-/// This is how it ended.
+/// Post the outcome of an attempt.
 ///
-/// A success is remembered, and its result shown to whoever asks for the operation again. A failure is forgotten: the
-/// next pre may go at once. Repeating the call with the same outcome is safe.
+/// A success is kept, and later requests for the operation get its result. After a failure the next pre may proceed at once. It
+/// is safe to repeat the request with the same outcome.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/post", tag = "operations",
     params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
@@ -132,31 +132,31 @@ pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 403, description = "`stamp-mismatch`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-superseded`: the work may have been done twice; `outcome-conflict`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`operation-superseded`: the operation may have been done twice; `outcome-conflict`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`: repeat it", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PostRequest<'_> = body::parse(&body)?;
-    let (stamp, ask) = request.into_ask(&context)?;
-    let told = context.operations.post(&context.app, id, &stamp, ask).await;
-    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::post(id, &outcome, now)?)),
-        Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
+    let (stamp, ask) = request.parse(&context)?;
+    let answer = context.operations.post(&context.app, id, &stamp, ask).await;
+    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
+        Reply::Outcome { outcome, now } => Ok(ok(&answers::post(id, &outcome, now)?)),
+        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }
 
-/// I am still at it.
+/// Renew the lease of an attempt.
 ///
-/// Counts the lease anew from now. 409 `operation-superseded`: another attempt has taken over, so stop.
+/// 409 `operation-superseded`: another attempt has taken over, so stop.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/heartbeat", tag = "operations",
     params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
     responses(
-        (status = 200, description = "The lease is counted anew from now.", body = HeartbeatAnswer),
+        (status = 200, description = "The lease now ends `lease_ms` from now.", body = HeartbeatAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 403, description = "`stamp-mismatch`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
@@ -168,14 +168,14 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
     let body = context.operation_body(body).await?;
     let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
-    let told = context.operations.heartbeat(&context.app, id, &stamp, lease_ms).await;
-    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::heartbeat(id, &outcome, now)?)),
-        Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
+    let answer = context.operations.heartbeat(&context.app, id, &stamp, lease_ms).await;
+    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
+        Reply::Outcome { outcome, now } => Ok(ok(&answers::heartbeat(id, &outcome, now)?)),
+        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }
 
-/// Look at an operation.
+/// Show an operation.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "inspect_operation",
     params(("id" = String, Path, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
@@ -188,15 +188,15 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
 pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Response, Problem> {
     let shown = context.operations.get(&context.app, id).await;
     match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Some(shown) => Ok(json(StatusCode::OK, &answers::operation(&shown))),
+        Some(shown) => Ok(ok(&records::operation(&shown))),
         None => Err(refusals::not_found()),
     }
 }
 
-/// Forget an operation.
+/// Delete the record of an operation.
 ///
-/// The next pre may go. One that is started, whether or not its lease has passed, or whose end is unknown, is forgotten
-/// only with `force=true`.
+/// The next pre may proceed then. While an attempt is started, even if its lease has passed, or while the outcome is unknown, this
+/// needs `force=true`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forget_operation",
     params(
@@ -204,7 +204,7 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
         ForgetQuery,
     ),
     responses(
-        (status = 200, description = "Forgotten.", body = ForgetAnswer),
+        (status = 200, description = "The record is deleted.", body = ForgetAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`operation-in-progress`, `operation-unknown`", body = ProblemBody, content_type = "application/problem+json"),
@@ -213,16 +213,16 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
 )]
 pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
-    let told = context.operations.forget(&context.app, id, force).await;
-    match told.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Told::Outcome { outcome, now } => Ok(json(StatusCode::OK, &answers::forget(id, &outcome, now)?)),
-        Told::PermanentNeedsDurable => Err(permanent_needs_durable()),
+    let answer = context.operations.forget(&context.app, id, force).await;
+    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
+        Reply::Outcome { outcome, now } => Ok(ok(&answers::forget(id, &outcome, now)?)),
+        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }
 
 /// List operations.
 ///
-/// In an order of the store's own, without results.
+/// In the store's own order, without results.
 #[utoipa::path(
     get, path = "/v1/operations", tag = "operations", operation_id = "list_operations", params(OperationsQuery),
     responses(
@@ -239,14 +239,10 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => refusals::unanswered(&failure, None),
     })?;
-    let operations = page.records.iter().map(answers::listed).collect();
-    Ok(json(StatusCode::OK, &OperationsAnswer { operations, next_cursor: page.next }))
+    let operations = page.records.iter().map(records::listed).collect();
+    Ok(ok(&OperationsAnswer { operations, next_cursor: page.next }))
 }
 
 fn permanent_needs_durable() -> Problem {
-    Problem::field("permanent", "needs an operation that was claimed with durability durable")
-}
-
-fn json(status: StatusCode, answer: &impl Serialize) -> Response {
-    (status, axum::Json(answer)).into_response()
+    Problem::field("permanent", "is possible only for operations that were claimed with durability durable")
 }

@@ -1,42 +1,42 @@
-//! What an outcome other than "you may proceed" is to a client.
+//! Answers of the gate that do not let the client proceed.
 
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, UnknownCause};
+use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, Report, UnknownCause};
 
-use super::answers::{raw, report_name};
+use super::records::raw;
 use crate::http::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
-use crate::runtime::Failure;
+use crate::locks::Failure;
 
-/// Longest advice to wait: an attempt may end long before its lease.
+/// Longest `retry_after_ms` for a running attempt: it may end long before its lease.
 const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
-/// What there is to say to an id that names nothing.
+/// The answer to an id without a record.
 pub fn not_found() -> Problem {
-    Problem::new(Code::OperationNotFound, "No operation has this id, or its time is over.")
+    Problem::new(Code::OperationNotFound, "No operation has this id, or its retention has passed.")
 }
 
-/// What a failure of the runtime is to a client. A claim can be asked for again by its attempt id.
+/// The answer to a call that failed. A pre can be repeated with the same attempt id.
 pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem {
     let Failure::OutcomeUnknown(_) = failure else { return Problem::of_failure(failure) };
     let problem = |detail| Problem::new(Code::OutcomeUnknown, detail).retry_after_ms(RETRY_AFTER_MAX_MS);
     match attempt_id {
         Some(attempt_id) => {
-            problem("The store did not say whether it committed: repeat the request with this attempt_id.")
+            problem("The node does not know whether the store committed: repeat the request with this attempt_id.")
                 .with("attempt_id", attempt_id.as_str())
         }
-        None => problem("The store did not say whether it committed: repeat the request."),
+        None => problem("The node does not know whether the store committed: repeat the request."),
     }
 }
 
-/// What an outcome is to a client that may not go on.
+/// The answer for an outcome that does not let the client proceed.
 pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now: Timestamp) -> Problem {
     let problem = |code, detail: String| Problem::new(code, detail).with("id", id.to_string());
     match outcome {
         Outcome::InProgress { attempt, started_at, lease_until, remaining_ms } => {
-            let detail = format!("Attempt {attempt} is doing it, until {} at the latest.", rfc3339(*lease_until));
+            let detail = format!("Attempt {attempt} runs; its lease ends at {}.", rfc3339(*lease_until));
             let problem = problem(Code::OperationInProgress, detail)
                 .with("attempt", attempt)
                 .with("started_at", rfc3339(*started_at))
@@ -49,36 +49,46 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             }
         }
         Outcome::Duplicate(duplicate) => {
-            let detail = format!("It succeeded at {}, in attempt {}.", rfc3339(duplicate.at), duplicate.attempt);
+            let detail =
+                format!("The operation succeeded at {}, in attempt {}.", rfc3339(duplicate.at), duplicate.attempt);
             with_result(problem(Code::OperationDuplicate, detail), duplicate, now)
         }
         Outcome::Unknown { attempt, cause } => {
-            let (why, at, detail) = match cause {
-                UnknownCause::LeasePassed { at } => ("lease_passed", at, "let its lease pass without a post"),
-                UnknownCause::Reported { at } => ("reported", at, "reported that it does not know how it ended"),
+            let of_attempt = |why, at, detail| {
+                problem(Code::OperationUnknown, format!("Attempt {attempt} {detail}."))
+                    .with("attempt", attempt)
+                    .with("why", why)
+                    .with("at", rfc3339(at))
             };
-            problem(Code::OperationUnknown, format!("Attempt {attempt} {detail}."))
-                .with("attempt", attempt)
-                .with("why", why)
-                .with("at", rfc3339(*at))
+            match *cause {
+                UnknownCause::LeasePassed { at } => of_attempt("lease_passed", at, "let its lease pass without a post"),
+                UnknownCause::Reported { at } => of_attempt("reported", at, "posted the outcome unknown"),
+                UnknownCause::MayBeLost { until } => {
+                    let detail =
+                        "The store may have lost the record of this operation: it is unknown whether it was done.";
+                    problem(Code::OperationUnknown, detail.to_owned())
+                        .with("why", "record_may_be_lost")
+                        .with("hold_off_ms", until.ms_since(now))
+                }
+            }
         }
         Outcome::IdCollision => {
-            problem(Code::IdCollision, "The operation of this id has other contents: their SHA-256 differ.".to_owned())
+            problem(Code::IdCollision, "The record with this id has other contents: their SHA-256 differ.".to_owned())
         }
         Outcome::ContentsMismatch => {
-            let detail = "The operation is known with another checked, or with none.";
+            let detail = "The operation is known with another value of checked, or without one.";
             problem(Code::ContentsMismatch, detail.to_owned()).with("field", "checked")
         }
         Outcome::OutcomeConflict { recorded } => {
             let recorded = report_name(*recorded);
-            problem(Code::OutcomeConflict, format!("This attempt has reported {recorded} before; that stands."))
+            problem(Code::OutcomeConflict, format!("This attempt has already posted {recorded}, which remains."))
                 .with("recorded", recorded)
         }
         Outcome::Superseded { attempt, double_runs, counted } => {
             let detail = if *counted {
-                "Another attempt has taken over: the work may have been done twice."
+                "Another attempt has taken over: the operation may have been done twice."
             } else {
-                "Another attempt has taken over, or the operation was forgotten."
+                "Another attempt has taken over, or the record was deleted."
             };
             problem(Code::OperationSuperseded, detail.to_owned())
                 .with("attempt", attempt)
@@ -90,10 +100,10 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         Outcome::NotFound => not_found().with("id", id.to_string()),
         Outcome::Ended { recorded } => {
             let recorded = report_name(*recorded);
-            problem(Code::OperationEnded, format!("This attempt has reported {recorded}.")).with("recorded", recorded)
+            problem(Code::OperationEnded, format!("This attempt has posted {recorded}.")).with("recorded", recorded)
         }
         Outcome::StillStarted { attempt, lease_until, remaining_ms } => {
-            let detail = format!("Attempt {attempt} may still be at it: only force=true forgets it.");
+            let detail = format!("Attempt {attempt} may still run: only force=true deletes the record.");
             problem(Code::OperationInProgress, detail)
                 .with("attempt", attempt)
                 .with("lease_until", rfc3339(*lease_until))
@@ -105,8 +115,8 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         | Outcome::Beating { .. }
         | Outcome::Forgotten { .. }
         | Outcome::Carried { .. } => {
-            tracing::error!(operation.id = %id, ?outcome, "an outcome came as the answer to another question");
-            Problem::new(Code::InternalError, "The gate answered another question than was asked.")
+            tracing::error!(operation.id = %id, ?outcome, "a command has an outcome that it cannot have");
+            Problem::defect()
         }
     }
 }
@@ -125,4 +135,12 @@ fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Probl
 
 fn retry_after_ms(remaining_ms: u64) -> u64 {
     remaining_ms.clamp(1, RETRY_AFTER_MAX_MS)
+}
+
+pub const fn report_name(report: Report) -> &'static str {
+    match report {
+        Report::Success => "success",
+        Report::Failure => "failure",
+        Report::Unknown => "unknown",
+    }
 }

@@ -1,4 +1,4 @@
-//! Bodies and queries about operations, and what they ask.
+//! Bodies and queries of requests about operations, and their rules.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::gate::{OnOutage, PostCall, PreCall, StampText};
+use crate::http::body::without_position;
 use crate::http::problem::{Code, Problem};
 use crate::http::{Context, query};
-use crate::runtime::operations::{OnOutage, PostAsk, PreAsk, StampText};
 use crate::store::gate::Filter;
 
 /// Most operations in one batch.
@@ -22,34 +23,34 @@ const LIST_LIMIT_MAX: usize = 1_000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreRequest<'a> {
-    /// What kind of work it is; at most 256 bytes. Part of the id.
+    /// The kind of work, at most 256 bytes. Part of the id.
     #[schema(example = "charge", max_length = 256)]
     operation: String,
-    /// What it is about: a string or any JSON but null. Same contents, same id, whatever the order of keys. If absent, the
-    /// header `Idempotency-Key` stands in.
+    /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
+    /// absent, the header `Idempotency-Key` is used.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Value>)]
     pub contents: Option<&'a RawValue>,
-    /// What must be equal in every call about this operation but is not part of its id, an amount say: any JSON.
+    /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Value>)]
     checked: Option<&'a RawValue>,
-    /// Your own fresh name for this attempt: if its answer was lost, the same call with the same name gets the same
-    /// stamp. It is as good as the stamp: keep it to yourself. At most 256 bytes. Made up if absent.
+    /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
+    /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
     #[schema(max_length = 256)]
     attempt_id: Option<String>,
-    /// How long the operation is yours before others may act on your silence, in ms: 1 000 to 86 400 000 unless
+    /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
     /// configured otherwise; 60 000 if absent.
     #[schema(example = 60_000, minimum = 1)]
     lease_ms: Option<u64>,
-    /// How long to wait for the end of another's attempt, in ms: up to 50 000 unless configured otherwise; 0, the
-    /// default, does not wait. Not in a batch.
+    /// How long to wait for the end of another attempt, in ms: up to 50 000 unless configured otherwise. 0, the default, does
+    /// not wait. Not allowed in a batch.
     #[schema(example = 0)]
     wait_ms: Option<u64>,
-    /// What becomes of the operation when your lease passes without a post.
+    /// What happens when the lease passes without a post.
     #[serde(default)]
     on_expiry: OnExpiryName,
-    /// What the claim survives.
+    /// How durable the claim is.
     #[serde(default)]
     durability: DurabilityName,
     /// What to do when the gate's store does not answer.
@@ -60,32 +61,32 @@ pub struct PreRequest<'a> {
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiryName {
-    /// The next pre may go.
+    /// The next pre may proceed.
     #[default]
     Retry,
-    /// Nobody may go until the outcome is known.
+    /// No pre may proceed until the outcome is known.
     Block,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DurabilityName {
-    /// What the gate's first store survives.
+    /// As durable as the gate's first store.
     #[default]
     Fast,
-    /// Claimed in a store that commits to disk.
+    /// The claim is committed to disk.
     Durable,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOutageName {
-    /// Nobody may go.
+    /// The request is refused.
     #[default]
     Closed,
-    /// Claim in the second store, and say so.
+    /// Claim in the second store; the answer says `degraded`.
     Fallback,
-    /// Go without a guard.
+    /// Proceed without a claim; the answer says `guarded: false`.
     Open,
 }
 
@@ -96,7 +97,7 @@ pub struct BatchRequest<'a> {
     #[serde(borrow)]
     #[schema(min_items = 1, max_items = 100)]
     operations: Vec<PreRequest<'a>>,
-    /// Claim none unless all may go; true if absent.
+    /// Claim all operations or none; true if absent.
     all_or_nothing: Option<bool>,
 }
 
@@ -117,15 +118,15 @@ pub struct PostRequest<'a> {
     /// From the answer to pre.
     stamp: String,
     outcome: OutcomeName,
-    /// Any JSON, shown to whoever asks for this operation again. Kept for a success only; longer than 64 KiB it is
-    /// dropped, and `result_omitted` says so.
+    /// Any JSON; later requests for this operation get it. Kept for a success only. A result longer than 64 KiB is dropped, and
+    /// `result_omitted` is true.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Value>)]
     result: Option<&'a RawValue>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
     #[schema(example = 86_400_000, minimum = 1)]
     retention_ms: Option<u64>,
-    /// Keep a success for ever.
+    /// Keep a success forever.
     #[serde(default)]
     permanent: bool,
 }
@@ -133,11 +134,11 @@ pub struct PostRequest<'a> {
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeName {
-    /// It is done, and will not be done again.
+    /// The operation is done and must not be done again.
     Success,
-    /// It did not happen: the next pre may go at once.
+    /// The operation was not done: the next pre may proceed at once.
     Failure,
-    /// It may have happened: nobody may go until that is known.
+    /// The operation may have been done: no pre may proceed until the outcome is known.
     Unknown,
 }
 
@@ -146,7 +147,7 @@ pub enum OutcomeName {
 pub struct HeartbeatRequest {
     /// From the answer to pre.
     stamp: String,
-    /// The lease's length in ms, from now; as before if absent. A lease is never shortened.
+    /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
     lease_ms: Option<u64>,
 }
 
@@ -154,7 +155,7 @@ pub struct HeartbeatRequest {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ForgetQuery {
-    /// Forget it even while an attempt runs, or when its lease has passed and nobody knows how it ended.
+    /// Delete the record even if an attempt is started or the outcome is unknown.
     pub force: bool,
 }
 
@@ -167,7 +168,7 @@ pub struct OperationsQuery {
     /// Only operations in this state.
     #[param(inline)]
     state: Option<StateName>,
-    /// Only operations of which a double run is suspected.
+    /// Only operations with a suspected double run.
     suspect: bool,
     /// Most operations in the answer: 1 to 1 000; 100 if absent.
     limit: Option<usize>,
@@ -181,11 +182,11 @@ pub enum StateName {
     Started,
     Succeeded,
     Unknown,
-    /// Forgotten, and shown only because a double run is suspected.
+    /// Deleted, and shown only because a double run is suspected.
     Vacant,
 }
 
-/// How a request's fields are called in problems: those of a batch's item by its place.
+/// Names of fields in problems. Those of a batch's item begin with its index.
 #[derive(Clone, Copy)]
 struct Fields {
     item: Option<usize>,
@@ -205,12 +206,12 @@ impl Fields {
 }
 
 impl PreRequest<'_> {
-    /// `stand_in` is taken for the contents when there are none.
-    pub fn into_ask(self, context: &Context, stand_in: Option<&str>) -> Result<PreAsk, Problem> {
-        self.ask(context, stand_in, Fields { item: None })
+    /// `stand_in` is used if there are no contents.
+    pub fn parse(self, context: &Context, stand_in: Option<&str>) -> Result<PreCall, Problem> {
+        self.parse_item(context, stand_in, Fields { item: None })
     }
 
-    fn ask(self, context: &Context, stand_in: Option<&str>, fields: Fields) -> Result<PreAsk, Problem> {
+    fn parse_item(self, context: &Context, stand_in: Option<&str>, fields: Fields) -> Result<PreCall, Problem> {
         let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
@@ -219,13 +220,13 @@ impl PreRequest<'_> {
         let checked = self.checked.map(|checked| parse_canonical(&fields.name("checked"), checked)).transpose()?;
         let attempt_id = match self.attempt_id {
             Some(text) => AttemptId::parse(&text).map_err(|error| fields.problem("attempt_id", error))?,
-            None => made_up_attempt_id(),
+            None => new_attempt_id(),
         };
         let wait_ms = self.wait_ms.unwrap_or(0);
-        if wait_ms > context.limits.wait_ms_max {
-            return Err(fields.problem("wait_ms", format!("must be at most {}", context.limits.wait_ms_max)));
+        if wait_ms > context.limits.locks.wait_ms_max {
+            return Err(fields.problem("wait_ms", format!("must be at most {}", context.limits.locks.wait_ms_max)));
         }
-        Ok(PreAsk {
+        Ok(PreCall {
             fingerprint: Fingerprint::of(&context.app, &operation, &contents),
             operation,
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
@@ -243,26 +244,28 @@ impl PreRequest<'_> {
 }
 
 impl BatchRequest<'_> {
-    /// The pres, and whether none is to be claimed unless all may go.
-    pub fn into_asks(self, context: &Context) -> Result<(Vec<PreAsk>, bool), Problem> {
+    /// The pres, and whether to claim all or none.
+    pub fn parse(self, context: &Context) -> Result<(Vec<PreCall>, bool), Problem> {
         if self.operations.is_empty() || self.operations.len() > BATCH_MAX {
             return Err(Problem::field(
                 "operations",
-                format!("must be 1 to {BATCH_MAX}, not {}", self.operations.len()),
+                format!("must be from 1 to {BATCH_MAX}, not {}", self.operations.len()),
             ));
         }
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
-        let mut asks: Vec<PreAsk> = Vec::with_capacity(self.operations.len());
+        let mut asks: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
             let fields = Fields { item: Some(index) };
             if request.wait_ms.is_some() {
-                return Err(fields.problem("wait_ms", "must not be there: a batch does not wait"));
+                return Err(fields.problem("wait_ms", "is not allowed in a batch, which does not wait"));
             }
-            let ask = request.ask(context, None, fields)?;
+            let ask = request.parse_item(context, None, fields)?;
             let twin = asks.iter().position(|other| other.fingerprint == ask.fingerprint);
-            // Of two claims of one operation one is refused, and with it always the whole batch.
+            // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {
-                return Err(fields.problem("contents", format!("are those of operations[{twin}]: name it once")));
+                return Err(
+                    fields.problem("contents", format!("are those of operations[{twin}]: name each operation once"))
+                );
             }
             asks.push(ask);
         }
@@ -279,19 +282,19 @@ impl PreviewRequest<'_> {
 }
 
 impl PostRequest<'_> {
-    pub fn into_ask(self, context: &Context) -> Result<(StampText, PostAsk), Problem> {
+    pub fn parse(self, context: &Context) -> Result<(StampText, PostCall), Problem> {
         let stamp = parse_stamp(&self.stamp)?;
         let limits = &context.limits.operations;
         if self.permanent && self.retention_ms.is_some() {
-            return Err(Problem::field("retention_ms", "must not be there when the success is permanent"));
+            return Err(Problem::field("retention_ms", "is not allowed with permanent"));
         }
         let retention_ms = self.retention_ms.unwrap_or(limits.retention_ms_default);
         let (min, max) = (limits.retention_ms_min, limits.retention_ms_max);
         if !(min..=max).contains(&retention_ms) {
-            return Err(Problem::field("retention_ms", format!("must be {min} to {max}")));
+            return Err(Problem::field("retention_ms", format!("must be from {min} to {max}")));
         }
         let result = self.result.map(|result| result.get().into());
-        Ok((stamp, PostAsk { report: self.outcome.into(), result, retention_ms, permanent: self.permanent }))
+        Ok((stamp, PostCall { report: self.outcome.into(), result, retention_ms, permanent: self.permanent }))
     }
 }
 
@@ -303,7 +306,7 @@ impl HeartbeatRequest {
 }
 
 impl OperationsQuery {
-    /// What to show, and how many.
+    /// The filter, and the most operations of the page.
     pub fn parse(&self) -> Result<(Filter, usize), Problem> {
         let limit = query::page_limit(self.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
@@ -312,17 +315,18 @@ impl OperationsQuery {
     }
 }
 
-/// A null is a value that was forgotten more often than one that was meant, and would make strangers share one id.
+/// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
 fn parse_contents(contents: Option<&RawValue>, fields: Fields) -> Result<Canonical, Problem> {
     match contents {
         Some(contents) => parse_canonical(&fields.name("contents"), contents),
-        None => Err(fields.problem("contents", "must be there: a string or any JSON but null")),
+        None => Err(fields.problem("contents", "must be a string or any JSON but null")),
     }
 }
 
 fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
     Canonical::parse(field, json.get().as_bytes()).map_err(|error| {
-        let problem = Problem::new(Code::InvalidRequest, error.to_string());
+        let detail = error.to_string();
+        let problem = Problem::new(Code::InvalidRequest, without_position(&detail));
         match error {
             ContentsError::NotJson { path, .. }
             | ContentsError::DuplicateKey { path }
@@ -334,7 +338,7 @@ fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
 }
 
 fn parse_stamp(text: &str) -> Result<StampText, Problem> {
-    StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp that a pre gave"))
+    StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
 fn check_lease(context: &Context, lease_ms: u64, fields: Fields) -> Result<u64, Problem> {
@@ -342,12 +346,12 @@ fn check_lease(context: &Context, lease_ms: u64, fields: Fields) -> Result<u64, 
     if (min..=max).contains(&lease_ms) {
         Ok(lease_ms)
     } else {
-        Err(fields.problem("lease_ms", format!("must be {min} to {max}")))
+        Err(fields.problem("lease_ms", format!("must be from {min} to {max}")))
     }
 }
 
-/// Without one, a claim whose answer is lost could not be asked for again.
-fn made_up_attempt_id() -> AttemptId {
+/// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
+fn new_attempt_id() -> AttemptId {
     let mut buffer = uuid::Uuid::encode_buffer();
     let text = uuid::Uuid::new_v4().simple().encode_lower(&mut buffer);
     AttemptId::parse(text).expect("a UUID is an attempt id")

@@ -1,18 +1,20 @@
-//! What a server must be before a node trusts it with locks.
+//! Checks of a server before a node uses it for locks.
 
 use anyhow::{anyhow, bail, ensure};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
+use crate::store::database_error::message;
+
 pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
-    anyhow!("cannot connect to Postgres: {error}")
+    anyhow!("cannot connect to Postgres: {}", message(error))
 }
 
-/// Connects to a server that must be fit to be written to.
+/// Connects, and checks that this server can be used for writing.
 ///
 /// # Errors
-/// Says what is wrong with the server or the schema.
+/// The error names the fault of the server or the schema.
 pub(in crate::store) async fn connect(
     options: &PgConnectOptions,
     allow_volatile: bool,
@@ -33,7 +35,25 @@ pub(in crate::store) async fn refuse_standby(connection: &mut PgConnection) -> a
     Ok(())
 }
 
-/// An acknowledged grant must survive a crash.
+/// Nodes that start together may all try to create the schema.
+pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
+    let find = "select exists (select from pg_namespace where nspname = 'latchgate')";
+    if sqlx::query_scalar(find).fetch_one(&mut *connection).await? {
+        return Ok(());
+    }
+    match sqlx::query("create schema if not exists latchgate").execute(connection).await {
+        Ok(_) => Ok(()),
+        // Another node has just created it.
+        Err(sqlx::Error::Database(error))
+            if error.is_unique_violation() || error.code().is_some_and(|code| code == "42P06") =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(anyhow!("cannot make the schema latchgate: {error}")),
+    }
+}
+
+/// Refuses a server that may lose acknowledged grants in a crash.
 async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
     for setting in ["fsync", "synchronous_commit"] {
         let value: String =
@@ -62,7 +82,7 @@ pub(in crate::store) async fn refuse_old_schema(
     Ok(())
 }
 
-/// Connections that this role may have in this database at once, and how many clients there are of anybody.
+/// The limit of connections for this role and database, and how many clients are connected now.
 const CONNECTIONS: &str = "
 select least(
         current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
@@ -71,7 +91,7 @@ select least(
         (select nullif(datconnlimit, -1) from pg_database where datname = current_database())),
     (select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid())";
 
-/// A node that finds the server full cannot renew leases either.
+/// Warns if the server may run out of connections: a node without a connection cannot renew leases.
 pub(in crate::store) async fn warn_of_few_connections(
     connection: &mut PgConnection,
     connections_max: usize,

@@ -1,42 +1,53 @@
-//! Which server, how it is reached, and what is accepted of it.
+//! Settings of a Postgres store.
 
 use std::time::Duration;
 
 use super::sessions::Route;
 use super::{LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
 
-/// What a Postgres store needs to know.
+/// Longest time for a statement that locks a whole table.
+const PATIENT: Duration = Duration::from_secs(8);
+
+/// Settings of a Postgres store.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     pub url: String,
-    /// For LISTEN and migrations, which a transaction-pooling proxy would break. If `None`, there is no proxy, and it is the
-    /// same as `url`.
+    /// The server's own URL if `url` is that of a transaction-pooling proxy, which supports neither LISTEN nor migrations.
+    /// `None` if there is no proxy.
     pub direct_url: Option<String>,
     pub shards: usize,
-    /// Longest time that a statement may run, in ms.
+    /// Longest time that a statement may run.
     pub statement_timeout: Duration,
-    /// Start on a server whose acknowledged commits can be lost in a crash.
+    /// Accept a server that can lose acknowledged commits in a crash.
     pub allow_volatile: bool,
-    /// A standby that is promoted is a synchronous one: it has everything that was acknowledged.
+    /// The operator guarantees that a promoted standby has every acknowledged commit.
     pub trust_promotion: bool,
 }
 
 impl PostgresConfig {
-    /// The way of all statements.
+    /// The route for all statements.
     pub(in crate::store) fn route(&self) -> anyhow::Result<Route> {
+        self.route_with(self.statement_timeout)
+    }
+
+    /// The same for statements that lock a whole table: autovacuum gives way only after a second.
+    pub(super) fn patient_route(&self) -> anyhow::Result<Route> {
+        self.route_with(PATIENT)
+    }
+
+    fn route_with(&self, timeout: Duration) -> anyhow::Result<Route> {
         match self.direct_url {
-            None => Route::direct(&self.url, self.statement_timeout),
-            Some(_) => Route::through_proxy(&self.url, self.statement_timeout),
+            None => Route::direct(&self.url, timeout),
+            Some(_) => Route::through_proxy(&self.url, timeout),
         }
     }
 
-    /// The way of what a transaction-pooling proxy would break.
+    /// The route for LISTEN and migrations, which does not go through a proxy.
     pub(in crate::store) fn direct_route(&self) -> anyhow::Result<Route> {
         Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), self.statement_timeout)
     }
 
-    /// Connections that the locks of one node open at most: for the shards, what clients read, upkeep, locked states, and
-    /// one to listen on.
+    /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, and LISTEN.
     pub(super) const fn connections_max(&self) -> usize {
         let shards = 2 * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
         shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1

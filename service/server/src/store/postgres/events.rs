@@ -1,12 +1,12 @@
-//! Events: how they are ordered, read and deleted.
+//! The order, reading and deletion of events.
 //!
-//! Their order is `(xid, id)`. A reader sees only events below the oldest transaction that is still open, so none appears
-//! later behind a place that was read. The price: a transaction that has written something and stays open, in whatever
-//! database of the server, holds up everybody who watches (not the locks, nor the history) until it ends.
+//! Events are ordered by `(xid, id)`. A reader sees only events below the oldest open transaction, so that none appears later
+//! before a position that was read. The price: a transaction in any database of the server that has written and stays open
+//! delays all watchers until it ends. It does not delay locks or the history.
 //!
-//! `xid` is the writer's own transaction, except where that had to wait for row locks: then others have committed since it
-//! got its number, perhaps to the same key, and its events come after theirs. So `xid` is no lower than that of the last
-//! transaction that had ended when the statement began, see [`position`].
+//! `xid` is the writer's own transaction, unless that had to wait for row locks. Then other transactions have committed since
+//! it got its number, perhaps to the same key, and its events must come after theirs. So `xid` is at least that of the last
+//! transaction that had ended when the statement began: see [`position`].
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ use super::sessions::Session;
 use crate::store::events::{body_of, end_of_older, event_from};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-/// Evaluated once, and not at all if no event is written.
+/// The `xid` of new events. As a scalar subquery it is evaluated once, and only if an event is written.
 macro_rules! position {
     () => {
         "(select greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1))"
@@ -29,7 +29,7 @@ macro_rules! position {
 }
 pub(super) use position;
 
-/// Below it, everything is decided.
+/// The condition that no transaction up to this `xid` is still open.
 macro_rules! settled {
     () => {
         "xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -43,7 +43,7 @@ const LOG: &str = concat!(
     from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) as e (app, key, kind, at, body)"
 );
 
-/// The last event looked at, with each that is wanted.
+/// Each event in the scope, together with the position of the last event that was looked at.
 const EVENTS: &str = concat!(
     "with page as materialized (
         select xid, id, at, app, key, kind, body from lock_events where (xid, id) > ($1, $2) and ",
@@ -82,7 +82,7 @@ const DELETE: &str = "delete from lock_events where (xid, id) > ($1, $2) and (xi
 const DELETE_RENEWED: &str =
     "delete from lock_events where kind = 'renewed' and (xid, id) > ($1, $2) and (xid, id) <= ($3, $4)";
 
-/// Adds the events as the five arrays that the statements take.
+/// Binds the events as the five arrays that the statements take.
 pub(super) fn bind<'q>(
     query: Query<'q, sqlx::Postgres, PgArguments>,
     events: &[(&'q Address, &'q Event)],
@@ -127,7 +127,7 @@ pub(super) async fn page(
     Ok((rows.iter().map(read_logged).collect::<Result<_, _>>()?, last))
 }
 
-/// Before everything that is not decided yet.
+/// The position before the oldest open transaction.
 pub(super) async fn last(connection: &mut Session) -> Result<EventCursor, sqlx::Error> {
     let next: i64 = connection.query(NEXT).fetch_one(&mut **connection).await?.try_get(0)?;
     Ok(EventCursor::new(next.cast_unsigned(), 0))
@@ -152,8 +152,8 @@ pub(super) async fn history(
     rows.iter().map(read_logged).collect()
 }
 
-/// How far this node knows everything to be deleted: what is deleted stays in the index until it is vacuumed, and would be
-/// walked over each time. Nothing appears behind it, for it is among what is decided.
+/// The position up to which this node has deleted all events. Deleted rows stay in the index until a vacuum; starting here
+/// avoids scanning them again. No event can appear before it, because all transactions up to it have ended.
 #[derive(Default)]
 pub(super) struct Trimmed {
     all: Mutex<EventCursor>,

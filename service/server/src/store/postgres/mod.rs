@@ -1,145 +1,134 @@
-//! States in Postgres: one row per key, optimistic commits of whole batches in one statement, row locks for keys
-//! that lose twice, LISTEN/NOTIFY between nodes.
+//! States in Postgres: one row per key. A batch is one statement, which checks versions; row locks serve keys that have lost
+//! the race twice. Nodes notify each other with LISTEN and NOTIFY.
 
-pub(super) mod board;
 pub(super) mod checks;
-mod cluster;
 mod commit;
 mod config;
 mod events;
+pub mod gate;
+pub(super) mod record;
 mod rows;
 pub(super) mod sessions;
 mod statements;
 pub(super) mod wake_ups;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
+use anyhow::ensure;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
-use sqlx::postgres::PgRow;
-use sqlx::{ConnectOptions, Connection, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, Connection, Postgres, Row};
 use tokio::sync::mpsc;
 
-use self::cluster::Cluster;
 use self::commit::{Locked, is_known_not_committed};
 pub use self::config::PostgresConfig;
 use self::events::Trimmed;
+use self::gate::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
-use self::sessions::{Route, Session, Sessions, parse_url};
-use super::board::LOCKS;
-use super::dump::{page_of, read_place};
-use super::gate::postgres::CONNECTIONS_MAX as GATE_CONNECTIONS;
+use self::sessions::{Route, SCHEMA, Session, Sessions, parse_url};
+use super::database_error::{cannot_migrate, message};
+use super::dump::{page_of, read_position};
+use super::engine_record::{EngineRecord, Purpose, Reading};
 use super::{
-    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, Scope, StoreError, Stored, Term, Version, WakeUp,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// Connections besides one for each shard: for probes, wake-ups, and events that go with no change.
+/// Connections in addition to those of the shards: for probes, wake-ups, and events without a change.
 const SPARE_CONNECTIONS: usize = 3;
-/// Connections for what clients read. They take none of the shards' away, whose renewals must not wait for them.
+/// Connections for reads of clients. They are separate so that renewals never wait for a read.
 const READ_CONNECTIONS: usize = 4;
-/// For the collection, which must go on however much is read.
+/// A connection for the collection, which must continue however much clients read.
 const UPKEEP_CONNECTIONS: usize = 1;
 
-/// Connections for multilocks, besides one for each shard: for keys that have lost twice.
+/// Connections for multilocks. Each shard has one more, for keys that have lost the race twice.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
-/// The server answers; it is others that keep the rows.
+/// Other transactions held the rows for longer than the lock time-out.
 const CONTENDED: StoreError = StoreError::Contended("the database would not wait for a lock any longer");
 
 pub struct PostgresStore {
     connections: Sessions,
     reads: Sessions,
     upkeep: Sessions,
+    /// For the emptying of a table.
+    patient: Sessions,
     locking: Sessions,
     /// For LISTEN.
     direct: Route,
-    cluster: Arc<Cluster>,
+    knows_timeline: bool,
     shards: usize,
     trimmed: Trimmed,
 }
 
 impl PostgresStore {
-    /// Connects and checks that the server keeps what it acknowledges and that the schema is up to date.
+    /// Connects, and checks that the server keeps acknowledged commits and that the schema is up to date.
     ///
     /// # Errors
-    /// Says what is wrong with the URL, the server or the schema.
+    /// The error names the fault of the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
         let mut connection = checks::connect(direct.options(), config.allow_volatile, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
-        // In a session of its own: if the server does not know what it is asked, the transaction is over.
-        let mut session = Sessions::new(&direct, 1).lend().await?;
-        let cluster = Arc::new(Cluster::open(&mut session, config.trust_promotion).await?);
+        // It has a session of its own, because the transaction fails on a server that does not support the functions.
+        let mut session = Sessions::new(&direct, 1).check_out().await?;
+        let knows_timeline = record::knows_timeline(&mut session).await?;
+        ensure!(
+            knows_timeline || config.trust_promotion,
+            "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
+             as with storage that all servers share, pass --trust-promotion"
+        );
         let store = Self {
             connections: Sessions::new(&route, config.shards + SPARE_CONNECTIONS),
             reads: Sessions::new(&route, READ_CONNECTIONS),
             upkeep: Sessions::new(&route, UPKEEP_CONNECTIONS),
+            patient: Sessions::new(&config.patient_route()?, 1),
             locking: Sessions::new(&route, config.shards + LOCKING_CONNECTIONS),
             direct,
-            cluster,
+            knows_timeline,
             shards: config.shards,
             trimmed: Trimmed::default(),
         };
-        let mut session = store.connections.lend().await.map_err(|error| checks::cannot_connect(&error))?;
-        store.cluster.confirm(&mut session).await?;
-        session.done().await?;
+        store.connections.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
         Ok(store)
     }
 
-    /// Brings the schema up to date. Nodes that start together wait for one another.
+    /// Brings the schema up to date. Nodes that start together do so one after the other.
     ///
     /// # Errors
     /// When the server cannot be reached or refuses a migration.
     pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
-        // No statement time-out: a later migration may take its time.
+        // No statement time-out, because a migration may take long.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let mut connection = parse_url(url)?.connect().await.map_err(|error| checks::cannot_connect(&error))?;
-        MIGRATIONS.run(&mut connection).await?;
+        let options = parse_url(url)?.options([("search_path", SCHEMA)]);
+        let mut connection = options.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        checks::make_schema(&mut connection).await?;
+        MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error))?;
         connection.close().await?;
         Ok(())
     }
 
-    /// Begins a hold-off of `for_ms`, by default as long as the longest lease of any node, or ends one with 0. Nodes take it
-    /// into account with their next commit. Returns how long it lasts, in ms.
-    ///
-    /// # Errors
-    /// When the server cannot be reached, is a standby or has no schema.
-    pub async fn hold_off(config: &PostgresConfig, for_ms: Option<u64>) -> anyhow::Result<u64> {
-        let sessions = Sessions::new(&config.direct_route()?, 1);
-        let mut connection = sessions.lend().await.map_err(|error| checks::cannot_connect(&error))?;
-        checks::refuse_standby(&mut connection).await?;
-        checks::refuse_old_schema(&mut connection, &MIGRATIONS).await?;
-        let lasts_ms = cluster::hold_off(&mut connection, for_ms).await?;
-        connection.done().await?;
-        Ok(lasts_ms)
+    /// Returns a connection on which the caller has written nothing that must be durable.
+    async fn put_back(&self, session: Session) -> Result<(), StoreError> {
+        session.put_back().await.map_err(|error| self.unavailable(&error))
     }
 
-    /// Ends a use by which nothing was written that the caller relies on.
-    async fn done(&self, session: Session) -> Result<(), StoreError> {
-        session.done().await.map_err(|error| self.unavailable(&error))
+    async fn check_out(&self) -> Result<Session, StoreError> {
+        self.check_out_of(&self.connections).await
     }
 
-    async fn lend(&self) -> Result<Session, StoreError> {
-        self.lend_of(&self.connections).await
+    async fn check_out_read(&self) -> Result<Session, StoreError> {
+        self.check_out_of(&self.reads).await
     }
 
-    async fn lend_read(&self) -> Result<Session, StoreError> {
-        self.lend_of(&self.reads).await
-    }
-
-    /// A new connection may lead to another server than those before it, or to a standby, which fails here.
-    async fn lend_of(&self, sessions: &Sessions) -> Result<Session, StoreError> {
-        let mut connection = sessions.lend().await.map_err(|error| self.unavailable(&error))?;
-        if connection.is_new() {
-            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        }
-        Ok(connection)
+    async fn check_out_of(&self, sessions: &Sessions) -> Result<Session, StoreError> {
+        sessions.check_out().await.map_err(|error| self.unavailable(&error))
     }
 
     fn unavailable(&self, error: &sqlx::Error) -> StoreError {
@@ -149,7 +138,7 @@ impl PostgresStore {
             self.upkeep.forget_idle();
             self.locking.forget_idle();
         }
-        StoreError::Unavailable(error.to_string())
+        StoreError::Unavailable(message(error))
     }
 
     fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
@@ -164,16 +153,39 @@ impl PostgresStore {
 
     fn outcome_unknown(&self, error: &sqlx::Error) -> StoreError {
         self.connections.forget_idle();
-        StoreError::OutcomeUnknown(error.to_string())
+        StoreError::OutcomeUnknown(message(error))
+    }
+}
+
+#[async_trait]
+impl RecordStore for PostgresStore {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        let mut connection = self.check_out().await?;
+        let reading = record::read(&mut connection, Purpose::Locks, self.knows_timeline).await;
+        let reading = reading.map_err(|error| self.unavailable(&error))?;
+        self.put_back(connection).await?;
+        Ok(reading)
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        let mut connection = self.check_out().await?;
+        let written = record::write(&mut connection, Purpose::Locks, self.knows_timeline, read, next).await;
+        let written = written.map_err(|error| self.commit_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
+        Ok(written)
     }
 }
 
 #[async_trait]
 impl LockStore for PostgresStore {
-    fn name(&self) -> &'static str {
-        "postgres"
-    }
-
     fn shards(&self) -> usize {
         self.shards
     }
@@ -182,31 +194,32 @@ impl LockStore for PostgresStore {
         super::fresh_node_id()
     }
 
-    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        let mut connection = self.lend().await?;
-        let rows = fetch(&mut connection, statements::LOAD, addresses).await;
-        let loaded = rows.and_then(|rows| read_loaded(&rows)).map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
-        Ok(loaded)
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let mut connection = self.check_out().await?;
+        let loaded = fetch_loaded(&mut connection, epoch, self.knows_timeline, addresses).await;
+        let loaded = loaded.map_err(|error| self.unavailable(&error))?;
+        self.put_back(connection).await?;
+        loaded.ok_or(StoreError::EpochOver)
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let mut connection = self.lend().await?;
-        let committed = commit::write(&mut connection, now, &self.cluster, changes)
+        let mut connection = self.check_out().await?;
+        let committed = commit::write(&mut connection, now, self.knows_timeline, changes)
             .await
             .map_err(|error| self.commit_failed(&error))?;
-        if committed.result == CommitResult::TermOver {
-            self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        }
-        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(committed)
+        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
+        committed.ok_or(StoreError::EpochOver)
     }
 
-    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| self.unavailable(&error);
-        let mut connection = self.lend_of(&self.locking).await?;
-        match lock_and_load(&mut connection, addresses).await {
-            Ok(loaded) => Ok((loaded, Box::new(Locked { connection, cluster: Arc::clone(&self.cluster) }))),
+        let mut connection = self.check_out_of(&self.locking).await?;
+        match lock_and_load(&mut connection, epoch, self.knows_timeline, addresses).await {
+            Ok(Some(loaded)) => Ok((loaded, Box::new(Locked { connection, knows_timeline: self.knows_timeline }))),
+            Ok(None) => {
+                connection.roll_back().await.map_err(unavailable)?;
+                Err(StoreError::EpochOver)
+            }
             Err(error) if is_known_not_committed(&error) => {
                 connection.roll_back().await.map_err(unavailable)?;
                 Err(CONTENDED)
@@ -216,7 +229,7 @@ impl LockStore for PostgresStore {
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.check_out_read().await?;
         let rows = connection
             .query(statements::LIST)
             .bind(app.as_str())
@@ -229,12 +242,12 @@ impl LockStore for PostgresStore {
             .map_err(|error| self.unavailable(&error))?;
         let page = rows.iter().map(read_listed).collect::<Result<Page, _>>();
         let page = page.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(page)
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.lend_of(&self.upkeep).await?;
+        let mut connection = self.check_out_of(&self.upkeep).await?;
         let row = connection
             .query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
@@ -244,14 +257,14 @@ impl LockStore for PostgresStore {
             .await
             .map_err(|error| self.unavailable(&error))?;
         let collected = read_collected(&row, limit).map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(collected)
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let mut connection = self.lend().await?;
+        let mut connection = self.check_out().await?;
         events::log(&mut connection, events).await.map_err(|error| self.commit_failed(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(())
     }
 
@@ -262,17 +275,17 @@ impl LockStore for PostgresStore {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.check_out_read().await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
         let page = page.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(page)
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.check_out_read().await?;
         let last = events::last(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(last)
     }
 
@@ -283,65 +296,55 @@ impl LockStore for PostgresStore {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let mut connection = self.lend_read().await?;
+        let mut connection = self.check_out_read().await?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
         let history = history.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(history)
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.lend_of(&self.upkeep).await?;
+        let mut connection = self.check_out_of(&self.upkeep).await?;
         let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
         let trimmed = trimmed.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(trimmed)
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
-        let mut connection = self.lend().await?;
+        let mut connection = self.check_out().await?;
         wake_ups::notify(&mut connection, wake_ups).await.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(())
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (options, channel) = (self.direct.options().clone(), wake_ups::channel_of(node));
-        let heard = wake_ups::listen(options, channel, wake_ups::unpack, || WakeUp::All).await;
-        heard.map_err(|error| self.unavailable(&error))
+        let wake_ups = wake_ups::listen(options, channel, wake_ups::unpack, || WakeUp::All).await;
+        wake_ups.map_err(|error| self.unavailable(&error))
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let mut connection = self.lend().await?;
+        let mut connection = self.check_out().await?;
         let kept = connection.query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
         kept.map_err(|error| self.unavailable(&error))?;
         let secret = connection.query(statements::SECRET).fetch_one(&mut *connection).await;
         let secret = secret.and_then(|row| row.try_get(0)).map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(secret)
     }
 
-    async fn board(&self) -> Result<Board, StoreError> {
-        let mut connection = self.lend().await?;
-        let board = board::read(&mut connection, LOCKS).await.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
-        Ok(board)
-    }
-
-    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
-        let mut connection = self.lend().await?;
-        let written = board::write(&mut connection, LOCKS, expected, text).await;
-        let written = written.map_err(|error| self.commit_failed(&error))?;
-        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(written)
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        let mut connection = self.check_out().await?;
+        let set = connection.query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
+        set.map_err(|error| self.unavailable(&error))?;
+        self.put_back(connection).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
-        let after = read_place(from)?;
-        let mut connection = self.lend_read().await?;
-        // What is missing here is missing for good: a proxy may have a standby behind it by now.
-        self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
+        let after = read_position(from)?;
+        let mut connection = self.check_out_read().await?;
         let rows = connection
             .query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
@@ -351,67 +354,84 @@ impl LockStore for PostgresStore {
             .await;
         let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
         let states = states.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
+        self.put_back(connection).await?;
         Ok(page_of(states, limit))
     }
 
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        let mut connection = self.check_out_of(&self.patient).await?;
+        let query = connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(self.knows_timeline);
+        let cleared = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
+        let cleared = cleared.map_err(|error| self.commit_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
+        Ok(cleared)
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        let mut connection = self.check_out().await?;
+        let filled = commit::fill(&mut connection, epoch, self.knows_timeline, states, copied).await;
+        let filled = filled.map_err(|error| self.commit_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
+        Ok(filled)
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let mut connection = self.lend().await?;
-        let now = self.cluster.confirm(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
-        Ok(now)
-    }
-
-    fn term(&self) -> Term {
-        self.cluster.term()
-    }
-
-    async fn begin_term(&self) -> Result<(), StoreError> {
-        let mut connection = self.lend().await?;
-        self.cluster.renumber(&mut connection).await.map_err(|error| self.commit_failed(&error))?;
-        connection.done().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(())
-    }
-
-    async fn expect_leases_of(&self, ttl_ms_max: u64) -> Result<(), StoreError> {
-        let mut connection = self.lend().await?;
-        let noted = cluster::expect_leases_of(&mut connection, ttl_ms_max).await;
-        noted.map_err(|error| self.unavailable(&error))?;
-        self.done(connection).await?;
-        Ok(())
+        self.read_record().await.map(|reading| reading.now)
     }
 }
 
-/// A standby reads only, and has no timeline of its own.
+/// Whether the error is that of a standby, which refuses writes and the functions for the timeline.
 fn is_of_standby(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| code == "25006" || code == "55000")
 }
 
-/// Begins a transaction that has locked every row it has read.
-async fn lock_and_load(connection: &mut Session, addresses: &[Address]) -> Result<Loaded, sqlx::Error> {
+/// Begins a transaction, locks the rows and loads them. Until the transaction ends, the engine record cannot change. Returns
+/// `None` if the store is not in the epoch.
+async fn lock_and_load(
+    connection: &mut Session,
+    epoch: Epoch,
+    knows_timeline: bool,
+    addresses: &[Address],
+) -> Result<Option<Loaded>, sqlx::Error> {
     loop {
         connection.begin().await?;
-        let locked = fetch(connection, statements::LOCK, addresses).await?;
-        // Read in a statement of its own: one that waits for a row lock answers with what it saw before.
-        let loaded = read_loaded(&fetch(connection, statements::LOAD, addresses).await?)?;
+        // The fence comes before the row locks: a commit that has the fence may be waiting for one of the rows.
+        let (_, is_in_force) = record::fence(connection, epoch, knows_timeline).await?;
+        if !is_in_force {
+            return Ok(None);
+        }
+        let query = addresses_of(connection.query(statements::LOCK), addresses);
+        let locked = query.fetch_all(&mut **connection).await?;
+        // The rows are read in a separate statement, because one that waits for a row lock answers from an older snapshot.
+        let Some(loaded) = fetch_loaded(connection, epoch, knows_timeline, addresses).await? else { return Ok(None) };
         let is_there = |(_, stored): &(&Address, &Stored)| stored.version != Version::ABSENT;
         let there = addresses.iter().zip(&loaded.states).filter(is_there).map(|(address, _)| address);
         if there.collect::<HashSet<_>>().len() == locked.len() {
-            return Ok(loaded);
+            return Ok(Some(loaded));
         }
-        // Somebody has made a row in between. To lock it now would be out of the order of the keys: two could wait for
-        // each other.
+        // Another node has inserted one of the rows in between. To lock it now would break the order of the keys, and two
+        // transactions could deadlock. So the transaction begins again.
         connection.begin_again().await?;
     }
 }
 
-async fn fetch(
+/// Loads the states; `None` if the store is not in the epoch.
+async fn fetch_loaded(
     connection: &mut Session,
-    statement: &'static str,
+    epoch: Epoch,
+    knows_timeline: bool,
     addresses: &[Address],
-) -> Result<Vec<PgRow>, sqlx::Error> {
-    let apps: Vec<&str> = addresses.iter().map(|address| address.app.as_str()).collect();
-    let keys: Vec<&str> = addresses.iter().map(|address| address.key.as_str()).collect();
-    connection.query(statement).bind(apps).bind(keys).fetch_all(&mut **connection).await
+) -> Result<Option<Loaded>, sqlx::Error> {
+    let query = addresses_of(connection.query(statements::LOAD), addresses);
+    let query = query.bind(epoch.number().cast_signed()).bind(knows_timeline);
+    read_loaded(&query.fetch_all(&mut **connection).await?)
 }
+
+fn addresses_of<'q>(query: PgQuery<'q>, addresses: &[Address]) -> PgQuery<'q> {
+    let apps: Vec<String> = addresses.iter().map(|address| address.app.as_str().to_owned()).collect();
+    let keys: Vec<String> = addresses.iter().map(|address| address.key.as_str().to_owned()).collect();
+    query.bind(apps).bind(keys)
+}
+
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;

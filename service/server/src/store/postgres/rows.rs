@@ -1,42 +1,50 @@
-//! What the statements answer with.
+//! Reads the rows that the statements return.
 
 use latchgate_core::lock::LockState;
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::store::{Collected, Loaded, Stored, Version};
+use crate::store::{Collected, CopiedState, Loaded, Stored, Version};
 
-pub(super) fn read_loaded(rows: &[PgRow]) -> Result<Loaded, sqlx::Error> {
+/// `None` if the store is not in the epoch.
+pub(super) fn read_loaded(rows: &[PgRow]) -> Result<Option<Loaded>, sqlx::Error> {
     let mut states = Vec::with_capacity(rows.len());
     let mut now = Timestamp::default();
     for row in rows {
         now = read_timestamp(row, 0)?;
-        states.push(match row.try_get::<Option<i64>, _>(1)? {
+        if !row.try_get::<bool, _>(1)? {
+            return Ok(None);
+        }
+        states.push(match row.try_get::<Option<i64>, _>(2)? {
             None => Stored::default(),
             Some(version) => {
-                let state = read_state(row, 2)?;
+                let state = read_state(row, 3)?;
                 Stored { version: Version::from_number(version.cast_unsigned()), state }
             }
         });
     }
-    Ok(Loaded { states, now })
+    Ok(Some(Loaded { states, now }))
 }
 
 pub(super) fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
     Ok((read_key(row, 0)?, read_state(row, 1)?))
 }
 
-pub(super) fn read_dumped(row: &PgRow) -> Result<(Address, Stored), sqlx::Error> {
-    let version = Version::from_number(row.try_get::<i64, _>(2)?.cast_unsigned());
-    let state = read_state(row, 3)?;
-    Ok((Address { app: read_app(row, 0)?, key: read_key(row, 1)? }, Stored { version, state }))
+pub(super) fn read_dumped(row: &PgRow) -> Result<CopiedState, sqlx::Error> {
+    let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
+    Ok(CopiedState {
+        address: Address { app: read_app(row, 0)?, key: read_key(row, 1)? },
+        state: read_state(row, 4)?,
+        notice_at: row.try_get::<Option<i64>, _>(2)?.map(timestamp),
+        keep_until: timestamp(row.try_get(3)?),
+    })
 }
 
 pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
-    let seen: i64 = row.try_get(0)?;
+    let examined: i64 = row.try_get(0)?;
     let removed: i64 = row.try_get(1)?;
-    let is_end = usize::try_from(seen).is_ok_and(|seen| seen < limit);
+    let is_end = usize::try_from(examined).is_ok_and(|examined| examined < limit);
     let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
     let apps: Vec<String> = row.try_get::<Option<_>, _>(4)?.unwrap_or_default();
     let keys: Vec<String> = row.try_get::<Option<_>, _>(5)?.unwrap_or_default();

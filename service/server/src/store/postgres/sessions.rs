@@ -1,8 +1,8 @@
-//! Connections that statements run on: to the server itself, or through a proxy that gives every transaction whatever
-//! connection is free (PgBouncer in transaction mode).
+//! Connections to the server itself, or through a proxy that may run each transaction on another connection (PgBouncer in
+//! transaction mode).
 //!
-//! Through such a proxy nothing outlasts a transaction: neither settings nor named statements. So there every loan is one
-//! transaction that makes its own settings first, and statements are unnamed. That is three round trips more.
+//! Through such a proxy, settings and named statements do not outlive a transaction. So each use of a connection is one
+//! transaction that begins with its settings, and statements are unnamed. That costs three more round trips.
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
@@ -14,30 +14,30 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
 use sqlx::query::Query;
 use sqlx::{ConnectOptions, Postgres};
 
-use crate::store::connections::{Connections, Loan};
+use crate::store::connections::{Connections, PooledConnection};
 
 /// How a server is reached.
 #[derive(Clone)]
 pub(in crate::store) struct Route {
     options: PgConnectOptions,
-    /// What every transaction begins with, where a proxy is in between.
+    /// Through a proxy: the statements with which every transaction begins.
     begin: Option<Arc<str>>,
 }
 
 impl Route {
-    /// To the server itself.
+    /// The route to the server itself.
     ///
     /// # Errors
-    /// When it is no URL of Postgres.
+    /// When the URL is not one of Postgres.
     pub(in crate::store) fn direct(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
         let settings = settings(statement_timeout);
         Ok(Self { options: parse_url(url)?.options(settings), begin: None })
     }
 
-    /// Through a proxy, which refuses start-up parameters that it does not know.
+    /// The route through a proxy. A proxy refuses start-up parameters that it does not know, so there are none.
     ///
     /// # Errors
-    /// When it is no URL of Postgres.
+    /// When the URL is not one of Postgres.
     pub(in crate::store) fn through_proxy(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
         let mut begin = "begin".to_owned();
         for (name, value) in settings(statement_timeout) {
@@ -51,30 +51,34 @@ impl Route {
     }
 }
 
+/// The schema of all tables and functions of Latchgate.
+pub(in crate::store) const SCHEMA: &str = "latchgate";
+
 pub(super) fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
     let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
     Ok(options.application_name("latchgate").disable_statement_logging())
 }
 
-fn settings(statement_timeout: Duration) -> [(&'static str, String); 10] {
+fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
     let limit = format!("{}ms", statement_timeout.as_millis());
     [
         ("statement_timeout", limit.clone()),
         ("lock_timeout", limit),
         ("idle_in_transaction_session_timeout", "2s".to_owned()),
         ("default_transaction_isolation", "read committed".to_owned()),
-        // A statement is planned once and for all, as probes of the primary key. What the planner guesses of the table's
-        // size, which changes by the second, must not turn a commit into a scan.
+        // Each statement is planned once, as probes of the primary key. The planner's estimate of the table's size, which
+        // changes by the second, must not turn a commit into a scan.
         ("plan_cache_mode", "force_generic_plan".to_owned()),
         ("enable_seqscan", "off".to_owned()),
         ("enable_bitmapscan", "off".to_owned()),
         ("enable_hashjoin", "off".to_owned()),
         ("enable_mergejoin", "off".to_owned()),
         ("jit", "off".to_owned()),
+        ("search_path", SCHEMA.to_owned()),
     ]
 }
 
-/// A stack of connections over one route.
+/// A pool of connections over one route.
 pub(in crate::store) struct Sessions {
     connections: Connections<PgConnection>,
     begin: Option<Arc<str>>,
@@ -85,39 +89,35 @@ impl Sessions {
         Self { connections: Connections::new(route.options.clone(), max), begin: route.begin.clone() }
     }
 
-    /// Lends a connection, through a proxy with a transaction begun; waits while all are lent.
+    /// Checks out a connection; waits while all are checked out. Through a proxy, a transaction has begun on it.
     ///
     /// # Errors
     /// When a connection cannot be opened, or has died.
-    pub(in crate::store) async fn lend(&self) -> Result<Session, sqlx::Error> {
-        let mut connection = self.connections.lend().await?;
+    pub(in crate::store) async fn check_out(&self) -> Result<Session, sqlx::Error> {
+        let mut connection = self.connections.check_out().await?;
         if let Some(begin) = &self.begin {
-            // Made of the constants above and of a number.
+            // Its text consists of the constants above and a number.
             let begin = sqlx::AssertSqlSafe(begin.to_string());
             sqlx::raw_sql(begin).execute(&mut *connection).await?;
         }
         Ok(Session { connection, begin: self.begin.clone() })
     }
 
-    /// Closes the idle connections: when one of them turns out to be dead, all may be.
+    /// Closes the idle connections, because if one of them is dead, all may be.
     pub(in crate::store) fn forget_idle(&self) {
         self.connections.forget_idle();
     }
 }
 
-/// A connection for one use. Dropped without [`Session::done`], it is closed, and a transaction with it.
+/// A connection for one use. If it is dropped without [`Session::put_back`], it is closed, which ends its transaction.
 pub(in crate::store) struct Session {
-    connection: Loan<PgConnection>,
+    connection: PooledConnection<PgConnection>,
     /// As in [`Route`].
     begin: Option<Arc<str>>,
 }
 
 impl Session {
-    pub(in crate::store) fn is_new(&self) -> bool {
-        self.connection.is_new()
-    }
-
-    /// A statement in the form in which this connection can take it.
+    /// A query for this connection: a named statement, unless it goes through a proxy.
     pub(in crate::store) fn query<'q>(&self, statement: &'static str) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(statement).persistent(!self.is_proxied())
     }
@@ -133,7 +133,7 @@ impl Session {
         Ok(())
     }
 
-    /// Undoes the transaction. The use goes on as it began.
+    /// Rolls the transaction back and begins another.
     ///
     /// # Errors
     /// When the connection has died. Nothing was written.
@@ -143,15 +143,15 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the transaction and the use.
+    /// Commits the transaction and returns the connection.
     ///
     /// # Errors
-    /// When it is not known whether it was written.
+    /// The outcome is unknown.
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         self.end("commit").await
     }
 
-    /// Undoes the transaction and ends the use.
+    /// Rolls the transaction back and returns the connection.
     ///
     /// # Errors
     /// When the connection has died. Nothing was written.
@@ -159,15 +159,15 @@ impl Session {
         self.end("rollback").await
     }
 
-    /// Ends a use without a transaction of its own. Through a proxy nothing is written before.
+    /// Returns a connection on which the caller has begun no transaction. Through a proxy, this commits the statements.
     ///
     /// # Errors
-    /// When it is not known whether it was written.
-    pub(in crate::store) async fn done(self) -> Result<(), sqlx::Error> {
+    /// The outcome is unknown.
+    pub(in crate::store) async fn put_back(self) -> Result<(), sqlx::Error> {
         if self.is_proxied() {
             return self.commit().await;
         }
-        self.connection.done();
+        self.connection.put_back();
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Session {
 
     async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(how).execute(&mut *self.connection).await?;
-        self.connection.done();
+        self.connection.put_back();
         Ok(())
     }
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn through_a_proxy_each_transaction_makes_the_settings_that_a_connection_has_otherwise() {
+    fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
         let route = Route::through_proxy("postgres://u@h/d", Duration::from_millis(800)).unwrap();
         let begin = route.begin.unwrap();
         assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; "), "{begin}");

@@ -1,53 +1,48 @@
-//! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
-//! waits for locks included.
+//! The SQL. The clock is always `clock_timestamp()`, because `now()` stands still during a transaction, also while it waits
+//! for locks.
 
-use super::cluster::timeline;
 use super::events::position;
 
-/// One row for each address, in the order asked. The lateral subquery with its limit keeps the planner to one probe of
-/// the primary key for each, whatever it believes of the table's size.
+/// One row for each address, in the order of the request. The lateral subquery with its limit makes the planner use one probe
+/// of the primary key for each address. Record and states are from one snapshot, so the record applies to the states.
 pub(super) const LOAD: &str = r#"
-select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint, l.version, l.state
-from unnest($1::text[], $2::text[]) with ordinality as asked (app, key, position)
+select now_ms(), here.is_in_force, l.version, l.state
+from (
+    select exists (
+        select from engine_records
+        where purpose = 'locks' and state = 'active' and epoch = $3 and split_part(server, '/', 2) = timeline_here($4)
+    ) as is_in_force
+) here,
+unnest($1::text[], $2::text[]) with ordinality as requested (app, key, position)
 left join lateral (
     select version, state from locks
-    where locks.app = asked.app collate "C" and locks.key = asked.key collate "C"
+    where locks.app = requested.app collate "C" and locks.key = requested.key collate "C"
     limit 1
 ) l on true
-order by asked.position"#;
+order by requested.position"#;
 
-/// Takes the row locks, in key order: two that lock several keys must not wait for each other.
+/// Takes the row locks in key order, so that two transactions cannot deadlock.
 pub(super) const LOCK: &str = r#"
 select 1 from locks
-where (app, key) in (select app collate "C", key collate "C" from unnest($1::text[], $2::text[]) as asked (app, key))
+where (app, key) in (select app collate "C", key collate "C" from unnest($1::text[], $2::text[]) as requested (app, key))
 order by app, key
 for update"#;
 
-/// The conditions on which anything is written at all: the caller's clock is right, and the term in which it has judged is
-/// that of this server.
+/// The conditions of every write: the store is active in the epoch of the changes, and the caller's clock is right.
 macro_rules! clock {
     () => {
-        concat!(
-            r#"
+        r#"
 with clock as materialized (
-    select now, is_term, is_term and abs(now - $8) <= $9 as is_right
-    from (
-        select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now,
-            exists (select from cluster where one and term = $10 and timeline = "#,
-            timeline!("$11"),
-            r#") as is_term
-    ) here
+    select now, is_in_force, is_in_force and abs(now - $8) <= $9 as is_right from fence('locks', 'active', $10, $11)
 )"#
-        )
     };
 }
 
-/// The whole batch in one statement: changes the rows whose version is still the expected one, provided that
-/// [`clock!`] is right. Answers with the clock, how many rows were written, and which if that is not all.
+/// Updates the rows whose version is the expected one, if the conditions of [`clock!`] are met. The whole batch is one
+/// statement. It returns the clock, the number of rows written, and, if some were not, the keys of those that were.
 ///
-/// A plain update takes half the log records of `on conflict do update`, which locks each row in a step of its own. It
-/// needs the nested loop that `sessions::settings` leaves the planner no choice but to take. Rows are taken in the order of
-/// the arrays, so that no two batches wait for each other.
+/// A plain update needs half the log records of `on conflict do update`, which locks each row in a separate step. The settings
+/// in `sessions.rs` force a nested loop, which takes the rows in the order of the arrays, so that two batches cannot deadlock.
 macro_rules! changed {
     () => {
         concat!(
@@ -66,9 +61,9 @@ macro_rules! changed {
     };
 }
 
-/// The same for a batch with new rows in it: first all inserts, then all updates. An insert may have to wait for whoever is
-/// making or changing the same row; if it held rows that it has changed meanwhile, two could wait for each other. As it is,
-/// who changes rows waits only for others that change rows, in the order of the keys.
+/// The same for a batch with new rows: first all inserts, then all updates. An insert may have to wait for a transaction that
+/// inserts or updates the same row. If the batch already held rows that it had updated, two batches could deadlock. In this
+/// order, a batch that holds updated rows waits only for updates, which follow the order of the keys.
 macro_rules! changed_with_new {
     () => {
         concat!(
@@ -98,8 +93,8 @@ macro_rules! changed_with_new {
     };
 }
 
-/// The events of the changes that were made, in the order of the arrays. Mostly all were: then there is nothing to look up.
-/// The `case` keeps the lookup a hash of what was written; as a join it would be a loop in a loop.
+/// Writes the events of the changes that were made, in the order of the arrays. If all changes were made, which is usual,
+/// nothing is looked up. The `case` makes the lookup a hash of the written rows; a join would be a nested loop.
 macro_rules! logged {
     () => {
         concat!(
@@ -121,7 +116,7 @@ macro_rules! logged {
 macro_rules! answered {
     () => {
         r#"
-select (select now from clock), (select is_term from clock), count(*),
+select (select now from clock), (select is_in_force from clock), count(*),
     case when count(*) < cardinality($1) then array_agg(app) end,
     case when count(*) < cardinality($1) then array_agg(key) end
 from written"#
@@ -133,7 +128,8 @@ pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), logged!(), a
 pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
 pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), logged!(), answered!());
 
-/// For who holds row locks and makes new rows: whoever is making the same ones may be waiting for those locks.
+/// A transaction that holds row locks waits only this long to insert a new row: another one that is inserting the same row may
+/// be waiting for those locks.
 pub(super) const DO_NOT_WAIT_LONG: &str = "set local lock_timeout = '100ms'";
 
 pub(super) const LIST: &str = r#"
@@ -142,14 +138,34 @@ where app = $1 and key >= $2 and key > $3 and key < $5
 order by key
 limit $4"#;
 
-/// A page of the primary key.
+/// A page of all rows, in the order of the primary key.
 pub(super) const DUMP: &str = r#"
-select app, key, version, state from locks
+select app, key, notice_at, keep_until, state from locks
 where (app, key) > ($1 collate "C", $2 collate "C")
 order by app, key
 limit $3"#;
 
-/// Walks the primary key a page at a time; the last address seen is where the next page begins.
+pub(super) const CLEAR: &str = "select clear_locks($1, $2)";
+
+/// Writes copied states, replacing existing ones.
+pub(super) const FILL: &str = r#"
+with clock as materialized (
+    select is_in_force from fence('locks', 'filling', $7, $8)
+), filled as (
+    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
+    select c.app, c.key, c.version, 0, c.keep_until, c.notice_at, c.state
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+        as c (app, key, version, keep_until, notice_at, state)
+    where clock.is_in_force
+    on conflict (app, key) do update
+        set version = excluded.version, replaces = 0, keep_until = excluded.keep_until,
+            notice_at = excluded.notice_at, state = excluded.state
+), counted as (
+    update engine_records set copied = greatest(copied, $9) from clock where purpose = 'locks' and clock.is_in_force
+)
+select is_in_force from clock"#;
+
+/// Looks at one page of the primary key. The next page begins after the last address of this one.
 pub(super) const COLLECT: &str = r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
@@ -171,8 +187,11 @@ with clock as materialized (
 select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last),
     (select apps from due), (select keys from due)"#;
 
-/// The first node's secret is everybody's.
+/// Stores a node's secret, unless another node has stored one before.
 pub(super) const KEEP_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do nothing";
 
 pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";
+
+pub(super) const SET_SECRET: &str =
+    "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do update set value = excluded.value";

@@ -1,4 +1,4 @@
-//! LISTEN and NOTIFY: one channel per node, and one for the ends of operations.
+//! LISTEN and NOTIFY: one channel for each node, and one for operations that have ended.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::sync::mpsc;
 use super::sessions::Session;
 use crate::store::{WAKE_UPS_MAX, WakeUp};
 
-/// A payload must be shorter than 8 000 bytes.
+/// Postgres requires a payload to be shorter than 8 000 bytes.
 const PAYLOAD_MAX_BYTES: usize = 7_900;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
-/// After this much silence the connection is asked whether it lives.
+/// After this much silence, the node checks that the connection is still alive.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Sends in one statement of its own, after the commit it tells of: a notification holds a database-wide lock until its
-/// transaction's end, and this one has nothing to flush.
+/// Sends notifications in a statement of their own, after the commit. A notification takes a database-wide lock until its
+/// transaction ends; this transaction has nothing to flush, so it is short.
 pub(super) async fn notify(connection: &mut Session, wake_ups: &[(NodeId, Address)]) -> Result<(), sqlx::Error> {
     let (channels, payloads) = pack(wake_ups);
     connection
@@ -30,11 +30,11 @@ pub(super) async fn notify(connection: &mut Session, wake_ups: &[(NodeId, Addres
     Ok(())
 }
 
-/// Listens on a connection of its own, for as long as the receiver lives. `again` is sent after every gap, in which
-/// notifications may have been lost.
+/// Listens on a separate connection until the receiver is dropped. After every interruption, in which notifications may have
+/// been lost, it sends `again`.
 ///
 /// # Errors
-/// When the first connection fails; later ones are tried again and again.
+/// When the first connection fails. Later ones are opened again until one succeeds.
 pub(in crate::store) async fn listen<T: Send + 'static>(
     options: PgConnectOptions,
     channel: String,
@@ -82,17 +82,17 @@ async fn forward<T>(mut listener: PgListener, channel: &str, sender: &mpsc::Send
     loop {
         tokio::select! {
             () = sender.closed() => return,
-            // Nothing comes from a connection that has died without a word, either.
+            // A connection that died silently looks like one without notifications, so it is checked.
             () = tokio::time::sleep(QUIET_MAX) => {
-                let asked = tokio::time::timeout(ANSWER_MAX, listener.listen(channel)).await;
-                if !matches!(asked, Ok(Ok(()))) {
+                let answer = tokio::time::timeout(ANSWER_MAX, listener.listen(channel)).await;
+                if !matches!(answer, Ok(Ok(()))) {
                     return;
                 }
             }
             notification = listener.try_recv() => {
                 let Ok(Some(notification)) = notification else { return };
                 for wake_up in read(notification.payload()) {
-                    // A full channel misses it; whoever waits looks again after a while all the same.
+                    // If the channel is full, the wake-up is lost. Waiters also look again after a while without one.
                     let _ = sender.try_send(wake_up);
                 }
             }
@@ -131,7 +131,7 @@ fn pack(wake_ups: &[(NodeId, Address)]) -> (Vec<String>, Vec<String>) {
 
 pub(super) fn unpack(payload: &str) -> Vec<WakeUp> {
     let Ok(entries) = serde_json::from_str::<Vec<(String, String)>>(payload) else {
-        // Not one of ours to read: look at everything rather than at nothing.
+        // Another version may have sent it. To look at every key is safe.
         return vec![WakeUp::All];
     };
     let address = |(app, key): (String, String)| {

@@ -1,10 +1,10 @@
-//! What a server must be before a node trusts it.
+//! Checks of a server before a node uses it.
 
 use anyhow::{Context, bail, ensure};
 
 use super::link::Link;
 
-/// What a server says of itself.
+/// The answer of a server to `INFO`.
 pub(in crate::store) struct Info(String);
 
 impl Info {
@@ -20,7 +20,7 @@ impl Info {
         fields.next().map(str::trim).unwrap_or_default()
     }
 
-    /// Whether it is as recent as both stores need.
+    /// Whether its version is recent enough for the stores of locks and of the gate.
     pub(in crate::store) fn is_recent(&self) -> bool {
         let major = self.field("redis_version").split('.').next().and_then(|major| major.parse::<u32>().ok());
         major.is_some_and(|major| major >= 7)
@@ -28,7 +28,7 @@ impl Info {
 }
 
 /// # Errors
-/// When the server is older than 7.0, a replica, part of a cluster that the URL does not speak of, or evicts keys.
+/// When the server is older than 7.0, is a replica, evicts keys, or is part of a cluster although the URL is not that of one.
 pub(super) async fn check(link: &Link, is_cluster: bool, allow_eviction: bool) -> anyhow::Result<()> {
     let info = Info::of(link).await?;
     ensure!(info.is_recent(), "this Redis is {}: locks need 7.0 or later", info.field("redis_version"));
@@ -45,7 +45,7 @@ pub(super) async fn check(link: &Link, is_cluster: bool, allow_eviction: bool) -
             "this Redis has maxmemory-policy {policy}: with its memory full it would forget locks that are held. Set it to \
              noeviction, or start with --allow-eviction"
         );
-        tracing::warn!(policy, "Redis may evict locks that are held: others may then take them");
+        tracing::warn!(policy, "Redis may evict locks that are held: other clients may then be granted them");
     }
     if info.field("aof_enabled") == "0" {
         tracing::warn!("Redis has no append-only file: a restart forgets every lock since its last snapshot");

@@ -1,4 +1,4 @@
-//! A Redis Cluster: which master has which slot, as far as this node knows. Masters tell where a slot has gone.
+//! A Redis Cluster: a map from slots to masters. If a slot has moved, the answer of its old master says where.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,19 @@ use super::link::{Failed, Link, Target, server_of};
 use super::slot::{SLOTS, slot_of};
 use super::url::Login;
 
-/// How often a command follows its slot.
+/// How many times a command is redirected.
 const REDIRECTS_MAX: usize = 5;
-/// How long a slot that is being moved is given until it is asked again.
+/// Pause before a command is repeated while its slot is being moved.
 const MOVING_PAUSE: Duration = Duration::from_millis(10);
-/// Masters are asked for the slots no more often than this.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Shortest time between two requests for the map of slots.
+const REFRESH_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct Cluster {
     seeds: Vec<String>,
     login: Login,
     timeout: Duration,
     map: Mutex<Map>,
-    looking: tokio::sync::Mutex<Option<Instant>>,
+    refreshed_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -31,21 +31,21 @@ struct Map {
     /// `HOST:PORT` of the master of each slot.
     slots: Vec<Option<Arc<str>>>,
     links: HashMap<Arc<str>, Link>,
-    /// Something has shown that it is out of date.
+    /// A failure has shown that the map may be out of date.
     is_stale: bool,
 }
 
 impl Cluster {
     pub(super) async fn open(seeds: Vec<String>, login: Login, timeout: Duration) -> anyhow::Result<Self> {
         let map = Mutex::new(Map { is_stale: true, ..Map::default() });
-        let cluster = Self { seeds, login, timeout, map, looking: tokio::sync::Mutex::default() };
-        let looked = cluster.look().await;
-        looked.map_err(|failed| anyhow::anyhow!("cannot ask the Redis Cluster for its slots: {}", failed.error))?;
+        let cluster = Self { seeds, login, timeout, map, refreshed_at: tokio::sync::Mutex::default() };
+        let refreshed = cluster.refresh().await;
+        refreshed.map_err(|failed| anyhow::anyhow!("cannot read the slots of the Redis Cluster: {}", failed.error))?;
         Ok(cluster)
     }
 
-    /// Sends to the master of the key's slot. What was carried out, or may have been, is never
-    /// sent again: only what a master says it has not even looked at.
+    /// Sends a command to the master of the key's slot. It is sent again only if the answer of a master shows that the command
+    /// was not executed.
     pub(super) async fn send(&self, key: &str, command: &Cmd) -> Result<Value, Failed> {
         if key.is_empty() {
             return self.send_to_any(command).await;
@@ -56,7 +56,7 @@ impl Cluster {
         for _ in 0..REDIRECTS_MAX {
             let answer = if is_asking { asking(&link, command).await } else { link.send(command).await };
             is_asking = false;
-            let failed = match self.heed(answer) {
+            let failed = match self.note_failure(answer) {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => failed,
             };
@@ -75,19 +75,19 @@ impl Cluster {
             }
             last = Some(failed);
         }
-        Err(last.unwrap_or_else(nobody))
+        Err(last.unwrap_or_else(no_master))
     }
 
-    /// For commands that every master answers alike, and that may be sent twice.
+    /// Sends a command that every master answers alike and that may be sent twice.
     async fn send_to_any(&self, command: &Cmd) -> Result<Value, Failed> {
         let mut last = None;
         for master in self.masters().await? {
-            match self.heed(master.send(command).await) {
+            match self.note_failure(master.send(command).await) {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => last = Some(failed),
             }
         }
-        Err(last.unwrap_or_else(nobody))
+        Err(last.unwrap_or_else(no_master))
     }
 
     /// A master that answers.
@@ -95,21 +95,21 @@ impl Cluster {
         let ping = redis::cmd("PING");
         let mut last = None;
         for master in self.masters().await? {
-            match self.heed(master.send(&ping).await) {
+            match self.note_failure(master.send(&ping).await) {
                 Ok(_) => return Ok(master),
                 Err(failed) => last = Some(failed),
             }
         }
-        Err(last.unwrap_or_else(nobody))
+        Err(last.unwrap_or_else(no_master))
     }
 
-    /// Every master that has slots, always in the same order.
+    /// All masters that have slots, always in the same order.
     pub(super) async fn masters(&self) -> Result<Vec<Link>, Failed> {
-        self.look_if_stale().await?;
+        self.refresh_if_stale().await?;
         let servers: Vec<Arc<str>> = {
             let map = self.map();
             let mut servers: Vec<Arc<str>> = map.slots.iter().flatten().cloned().collect();
-            // Slots come in ranges.
+            // Slots are in ranges, so most repetitions are neighbours.
             servers.dedup();
             servers.sort_unstable();
             servers.dedup();
@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     async fn link_of(&self, slot: u16) -> Result<Link, Failed> {
-        self.look_if_stale().await?;
+        self.refresh_if_stale().await?;
         let server = self.map().slots.get(usize::from(slot)).cloned().flatten();
         match server {
             Some(server) => self.link(&server),
@@ -141,8 +141,8 @@ impl Cluster {
         Ok(link)
     }
 
-    /// After a failure that a fail-over may have caused, the slots are asked for again.
-    pub(super) fn heed<T>(&self, answer: Result<T, Failed>) -> Result<T, Failed> {
+    /// Marks the map as stale after a failure that a fail-over may have caused.
+    pub(super) fn note_failure<T>(&self, answer: Result<T, Failed>) -> Result<T, Failed> {
         if let Err(failed) = &answer
             && (failed.error.is_io_error() || matches!(failed.error.code(), Some("READONLY" | "CLUSTERDOWN" | "MOVED")))
         {
@@ -151,19 +151,14 @@ impl Cluster {
         answer
     }
 
-    /// The slots are asked for again before they are used.
-    pub(super) fn distrust(&self) {
-        self.map().is_stale = true;
+    async fn refresh_if_stale(&self) -> Result<(), Failed> {
+        if self.map().is_stale { self.refresh().await } else { Ok(()) }
     }
 
-    async fn look_if_stale(&self) -> Result<(), Failed> {
-        if self.map().is_stale { self.look().await } else { Ok(()) }
-    }
-
-    /// Asks for the slots: any master that is known, then the nodes of the URL. While none answers, what is known is used.
-    async fn look(&self) -> Result<(), Failed> {
-        let mut looked = self.looking.lock().await;
-        if looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+    /// Reads the map of slots from any known master, or else from the nodes of the URL. If none answers, the old map stays.
+    async fn refresh(&self) -> Result<(), Failed> {
+        let mut refreshed_at = self.refreshed_at.lock().await;
+        if refreshed_at.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
             return Ok(());
         }
         let known: Vec<Arc<str>> = self.map().links.keys().cloned().collect();
@@ -177,26 +172,26 @@ impl Cluster {
                     map.links.retain(|server, _| slots.iter().flatten().any(|master| master == server));
                     map.slots = slots;
                     map.is_stale = false;
-                    *looked = Some(Instant::now());
+                    *refreshed_at = Some(Instant::now());
                     return Ok(());
                 }
                 Err(failed) => last = Some(failed),
             }
         }
-        *looked = Some(Instant::now());
+        *refreshed_at = Some(Instant::now());
         if !self.map().slots.is_empty() {
             return Ok(());
         }
         Err(last.unwrap_or_else(|| Failed::unsent(RedisError::from(std::io::Error::other("no node is named")))))
     }
 
-    /// A server as a redirection names it: without a host, it is that of the one that said so.
-    fn named(&self, server: &str, teller: &Link) -> Arc<str> {
+    /// The server of a redirection. If it has no host, it has that of the server that sent the redirection.
+    fn named(&self, server: &str, sender: &Link) -> Arc<str> {
         match server.strip_prefix(':') {
             Some(port) => {
                 let map = self.map();
-                let told = map.links.iter().find(|(_, link)| link.is(teller)).map(|(server, _)| server.clone());
-                let host = told.as_deref().and_then(|told| told.rsplit_once(':')).map_or("", |(host, _)| host);
+                let sender = map.links.iter().find(|(_, link)| link.is(sender)).map(|(server, _)| server.clone());
+                let host = sender.as_deref().and_then(|server| server.rsplit_once(':')).map_or("", |(host, _)| host);
                 format!("{host}:{port}").into()
             }
             None => match server.rsplit_once(':') {
@@ -219,11 +214,11 @@ impl Map {
     }
 }
 
-fn nobody() -> Failed {
+fn no_master() -> Failed {
     Failed::unsent(RedisError::from(std::io::Error::other("no master of the cluster is known")))
 }
 
-/// A slot on its way is served by where it goes only to who says so.
+/// Sends a command with `ASKING`, without which a server does not answer for a slot that is being moved to it.
 async fn asking(link: &Link, command: &Cmd) -> Result<Value, Failed> {
     let mut both = redis::pipe();
     both.cmd("ASKING").ignore().add_command(command.clone());
@@ -232,11 +227,12 @@ async fn asking(link: &Link, command: &Cmd) -> Result<Value, Failed> {
 }
 
 /// The master of each slot, by `CLUSTER SLOTS`.
-async fn slots_at(link: &Link, asked: &str) -> Result<Vec<Option<Arc<str>>>, Failed> {
-    let mut ask = redis::cmd("CLUSTER");
-    ask.arg("SLOTS");
+async fn slots_at(link: &Link, server: &str) -> Result<Vec<Option<Arc<str>>>, Failed> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
     let ranges: Vec<Vec<Value>> =
-        redis::from_redis_value(link.send(&ask).await?).map_err(|error| Failed::sent(error.into()))?;
+        redis::from_redis_value(link.send(&command).await?).map_err(|error| Failed::sent(error.into()))?;
+    let own_host = server.rsplit_once(':').map_or(server, |(host, _)| host);
     let mut slots = vec![None; usize::from(SLOTS)];
     for range in ranges {
         let mut range = range.into_iter();
@@ -247,15 +243,14 @@ async fn slots_at(link: &Link, asked: &str) -> Result<Vec<Option<Arc<str>>>, Fai
         let mut master = master.into_iter();
         let host: Option<String> = master.next().and_then(|host| redis::from_redis_value(host).ok()).flatten();
         let Some(port) = master.next().and_then(|port| redis::from_redis_value::<u16>(port).ok()) else { continue };
-        // Without an address of its own it is where it was asked.
-        let asked_host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+        // An answer without a host means the server that has sent it.
         let host = host.filter(|host| !host.is_empty());
-        let server: Arc<str> = match host {
+        let master: Arc<str> = match host {
             Some(host) => server_of(&host, port).into(),
-            None => format!("{asked_host}:{port}").into(),
+            None => format!("{own_host}:{port}").into(),
         };
         for slot in slots.iter_mut().take(last + 1).skip(first) {
-            *slot = Some(Arc::clone(&server));
+            *slot = Some(Arc::clone(&master));
         }
     }
     Ok(slots)

@@ -1,5 +1,5 @@
--- Removes states that nobody needs any more, and entries of the index whose states have gone by themselves. Answers how many
--- that was and which states are due, by their position.
+-- Removes states that need not be kept any longer, and index entries of states that have expired. Returns how many entries it
+-- has removed, and the positions of the states that are due.
 -- KEYS: the index; the states. ARGV: the address of each state.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

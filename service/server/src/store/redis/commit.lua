@@ -1,28 +1,28 @@
--- Writes the changes whose version holds, or all or none; tells their events; unlocks.
+-- Writes the changes whose expected version is the current one (or all, or none), logs their events, and unlocks states.
 --
--- KEYS, where one server has everything: the index, the tail of events, that of renewals, the number of the last event; then
--- for each change its state and its history. In a cluster, where the keys of a call are of one slot, for each change its
--- state, its history, its renewals, and the number of its last event. Behind them, states to be unlocked.
--- ARGV: 1 the caller's clock, ms, or '' for no matter; 2 how far it may be off; 3 how many changes; 4 whether one server has
--- everything; 5 whether all or none; 6 whose locks do not count; 7, 8 events that a history keeps, and for how long, ms;
--- 9, 10 the same of renewals; 11 how long any state is kept at least, ms. For each change: its address; the expected
--- version, or '' to only tell events; the new value; until when it is kept; when it is due, or '-'; how many events;
--- each of them.
+-- KEYS without a cluster: the index, the stream of events, the stream of renewals, the number of the last event, the engine
+-- record; then for each change its state and its history. In a cluster, where all keys of a call are in one slot: for each
+-- change its state, its history, its renewals, and the number of its last event. In both cases, then the states to unlock.
+-- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether there is
+-- no cluster; 5 whether to write all or none; 6 the locker whose own locks do not count; 7, 8 the length of a history, and how
+-- long it is kept, in ms; 9, 10 the same for renewals; 11 how long any state is kept at least, in ms; 12 how the engine record
+-- must begin, or ''. Then for each change: its address; the expected version, or '' to log events only; the new value; until
+-- when it is kept; when it is due, or '-'; the number of events; the events.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, shared, own = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[6]
-local first, width = shared and 4 or 0, shared and 2 or 4
+local first, width = shared and 5 or 0, shared and 2 or 4
 
-local changes, at = {}, 12
+local changes, at = {}, 13
 for i = 1, count do
     local keys = first + (i - 1) * width
     changes[i] = {
         state = KEYS[keys + 1], history = KEYS[keys + 2],
         renewed = shared and KEYS[3] or KEYS[keys + 3], counter = shared and KEYS[4] or KEYS[keys + 4],
         address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], keep = ARGV[at + 3], notice = ARGV[at + 4],
-        told = tonumber(ARGV[at + 5]), events = at + 6,
+        event_count = tonumber(ARGV[at + 5]), events = at + 6,
     }
-    at = at + 6 + changes[i].told
+    at = at + 6 + changes[i].event_count
 end
 
 local function unlock()
@@ -55,11 +55,11 @@ local function write(change)
 end
 
 local numbers = {}
-local function tell(change)
-    if change.told == 0 then return end
+local function log(change)
+    if change.event_count == 0 then return end
     local number = numbers[change.counter] or tonumber(redis.call('GET', change.counter) or 0)
     number = math.max(number, now * 1024)
-    for i = change.events, change.events + change.told - 1 do
+    for i = change.events, change.events + change.event_count - 1 do
         number = number + 1
         local id, event = string.format('%.0f-0', number), ARGV[i]
         local renewed = string.sub(event, 1, 8) == 'renewed '
@@ -77,6 +77,13 @@ local function tell(change)
     numbers[change.counter] = number
 end
 
+if ARGV[12] ~= '' then
+    local record = redis.call('GET', KEYS[5])
+    if not record or string.sub(record, 1, #ARGV[12]) ~= ARGV[12] then
+        unlock()
+        return redis.error_reply('EPOCHOVER this epoch is over')
+    end
+end
 if ARGV[1] ~= '' and math.abs(now - ARGV[1]) > tonumber(ARGV[2]) then
     unlock()
     return {now, 0}
@@ -91,7 +98,7 @@ if complete or ARGV[5] ~= '1' then
     for i, change in ipairs(changes) do
         if answer[i + 2] == 1 then
             write(change)
-            tell(change)
+            log(change)
         end
     end
 else

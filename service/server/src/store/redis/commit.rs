@@ -1,4 +1,4 @@
-//! Batches of changes, each written by one script; and states that are locked for one.
+//! Batches of changes, each written by one call of a script, and locked states.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use redis::Value;
 use tokio::runtime::Handle;
 
 use super::Shared;
-use super::layout::decode;
+use super::layout::{beginning, decode};
 use super::scripts::{COMMIT, Call, Entry, LOCK, Made, read, read_made, unexpected};
 use super::slot::slot_of;
+use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError, Stored};
 
-/// After this a lock of states lapses, in ms: nobody holds one for longer than two round trips.
+/// After this time a lock of states expires, in ms. A node holds one only for two round trips.
 const LOCK_MS: u64 = 2_000;
-/// How long to wait for a lock that somebody else has, until it is tried again.
+/// How long a node waits before it tries again to lock states that another node has locked.
 const LOCK_PAUSE_MS: std::ops::Range<u64> = 1..8;
 
-/// Who has locked what.
+/// A call of [`lock`], by its random name, and the states that it has locked.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Locker<'a> {
     name: &'a str,
@@ -37,7 +38,8 @@ pub(super) async fn write(
     locker: Locker<'_>,
 ) -> Result<Committed, StoreError> {
     let entries = changes.iter().map(|change| Entry::of_change(change, now)).collect::<Result<Vec<_>, _>>()?;
-    let (now, made) = put(shared, Some(now), &entries, rule, locker).await?;
+    let epoch = changes.first().map(|change| change.epoch);
+    let (now, made) = put(shared, Some(now), epoch, &entries, rule, locker).await?;
     let version = |(entry, made): (&Entry<'_>, bool)| entry.write.filter(|_| made).map(|(_, version)| version);
     let result = match made {
         None => CommitResult::ClockOff,
@@ -46,10 +48,11 @@ pub(super) async fn write(
     Ok(Committed { now, result })
 }
 
-/// Puts entries to the script: in one call, or in a cluster in one for each slot.
+/// Passes entries to the script: in one call, or in a cluster in one call for each slot.
 pub(super) async fn put(
     shared: &Shared,
     now: Option<Timestamp>,
+    epoch: Option<Epoch>,
     entries: &[Entry<'_>],
     rule: Rule,
     locker: Locker<'_>,
@@ -64,10 +67,10 @@ pub(super) async fn put(
     if groups.len() > 1 && rule == Rule::AllOrNone {
         return Err(StoreError::Unavailable("these keys are in different slots of the cluster".to_owned()));
     }
-    let calls = groups.values().map(|group| group.put(shared, now, entries, rule, locker.name));
+    let calls = groups.values().map(|group| group.put(shared, (now, epoch), entries, rule, locker.name));
     let answers: Vec<Result<Made, StoreError>> = join_all(calls).await;
     if answers.len() > 1 && answers.iter().any(Result::is_err) {
-        return Err(of_part(answers));
+        return Err(error_of_all(answers));
     }
     let mut clock = Timestamp::default();
     let mut all = vec![false; entries.len()];
@@ -81,22 +84,22 @@ pub(super) async fn put(
                 group.entries.iter().zip(made).for_each(|(index, made)| all[*index] = made);
                 clock = if is_first { shown } else { clock };
             }
-            // What it did not write counts as lost: it is tried again, by this clock.
+            // This call has written nothing. Its changes count as lost races, and the caller repeats them with this clock.
             None => clock = shown,
         }
     }
     Ok((clock, (!is_off || entries.is_empty()).then_some(all)))
 }
 
-/// What a batch that failed in one part of a cluster is told.
-fn of_part(answers: Vec<Result<Made, StoreError>>) -> StoreError {
+/// The error of a batch of which at least one call has failed.
+fn error_of_all(answers: Vec<Result<Made, StoreError>>) -> StoreError {
     let nothing_was_done =
         answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_) | StoreError::Contended(_))));
     let error = answers.into_iter().find_map(Result::err).unwrap_or_else(unexpected);
     if nothing_was_done { error } else { StoreError::OutcomeUnknown(error.to_string()) }
 }
 
-/// Entries and locked states of one call, the entries by their index.
+/// The entries (by their index) and the locked states of one call.
 #[derive(Default)]
 struct Group<'a> {
     entries: Vec<usize>,
@@ -107,12 +110,12 @@ impl Group<'_> {
     async fn put(
         &self,
         shared: &Shared,
-        now: Option<Timestamp>,
+        (now, epoch): (Option<Timestamp>, Option<Epoch>),
         entries: &[Entry<'_>],
         rule: Rule,
         locker: &str,
     ) -> Result<Made, StoreError> {
-        let call = Call { now, rule, locker, locked: &self.locked, history_ms: shared.history_ms };
+        let call = Call { now, epoch, rule, locker, locked: &self.locked, history_ms: shared.history_ms };
         let entries: Vec<&Entry<'_>> = self.entries.iter().map(|index| &entries[*index]).collect();
         let is_cluster = shared.servers.is_cluster();
         let keys = call.keys(&shared.layout, is_cluster, &entries);
@@ -122,8 +125,12 @@ impl Group<'_> {
     }
 }
 
-/// Locks what is there of the states; waits while somebody else has locked one of them.
-pub(super) async fn lock(shared: &Arc<Shared>, addresses: &[Address]) -> Result<(Loaded, Locked), StoreError> {
+/// Locks those of the states that exist. Waits while another call has locked one of them.
+pub(super) async fn lock(
+    shared: &Arc<Shared>,
+    epoch: Epoch,
+    addresses: &[Address],
+) -> Result<(Loaded, Locked), StoreError> {
     let name = format!("{:016x}", rand::random::<u64>());
     let mut locked = Locked { shared: Arc::clone(shared), name, addresses: Vec::new() };
     let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
@@ -132,12 +139,15 @@ pub(super) async fn lock(shared: &Arc<Shared>, addresses: &[Address]) -> Result<
     }
     let mut states = vec![Stored::default(); addresses.len()];
     let mut now = Timestamp::default();
-    // One slot after the other, always in their order, so that no two wait for each other.
+    // The slots are locked in their order, so that two calls cannot deadlock.
     for indexes in groups.values() {
-        let keys: Vec<String> = indexes.iter().map(|index| shared.layout.state(&addresses[*index])).collect();
+        let state_keys = indexes.iter().map(|index| shared.layout.state(&addresses[*index]));
+        let is_fenced = !shared.servers.is_cluster();
+        let keys: Vec<String> = is_fenced.then(|| shared.layout.engine()).into_iter().chain(state_keys).collect();
+        let record = if is_fenced { beginning(EngineState::Active, epoch) } else { String::new() };
         locked.addresses.extend(indexes.iter().map(|index| addresses[*index].clone()));
         let values = loop {
-            let arguments = [locked.name.clone(), LOCK_MS.to_string()];
+            let arguments = [locked.name.clone(), LOCK_MS.to_string(), record.clone()];
             let answer = shared.servers.run(&LOCK, &keys, &arguments).await.map_err(|failed| failed.of_read())?;
             let (shown, values): (u64, Option<Value>) = read(answer).map_err(StoreError::of_reading)?;
             now = Timestamp::from_ms(shown);
@@ -154,15 +164,15 @@ pub(super) async fn lock(shared: &Arc<Shared>, addresses: &[Address]) -> Result<
 }
 
 async fn unlock(shared: &Shared, locker: Locker<'_>) -> Result<(), StoreError> {
-    put(shared, None, &[], Rule::Each, locker).await?;
+    put(shared, None, None, &[], Rule::Each, locker).await?;
     Ok(())
 }
 
-/// States that are locked, or about to be. Dropped, it unlocks them.
+/// States that are locked, or are being locked. Dropping this unlocks them.
 pub(super) struct Locked {
     shared: Arc<Shared>,
     name: String,
-    /// Nothing is locked any more when it is empty.
+    /// Empty if no state is locked any more.
     addresses: Vec<Address>,
 }
 
@@ -202,10 +212,10 @@ impl Drop for Locked {
         let (shared, name) = (Arc::clone(&self.shared), std::mem::take(&mut self.name));
         let addresses = std::mem::take(&mut self.addresses);
         let mut unlocking = Box::pin(async move {
-            // If it fails, the lock lapses.
+            // If this fails, the lock expires.
             let _ = unlock(&shared, Locker { name: &name, addresses: &addresses }).await;
         });
-        // Begun here, so that it is on its way before whatever the caller sends next.
+        // It is polled once here, so that it is sent before the next command of the caller.
         if unlocking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             runtime.spawn(unlocking);
         }
@@ -213,7 +223,7 @@ impl Drop for Locked {
 }
 
 impl Shared {
-    /// The slot of a lock's keys; where there is no cluster, all are together.
+    /// The slot of a lock's keys; 0 without a cluster.
     pub(super) fn slot(&self, address: &Address) -> u16 {
         if self.servers.is_cluster() { slot_of(&self.layout.state(address)) } else { 0 }
     }

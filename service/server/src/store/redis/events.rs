@@ -1,5 +1,5 @@
-//! Events. Where one server has everything: two streams, of renewals and of everything else, with numbers from one sequence
-//! that is never behind the clock. In a cluster each key has two of its own, and there is no order over keys.
+//! Events. Without a cluster there are two streams, one of renewals and one of all other events. Both take their numbers from
+//! one sequence, which is never behind the clock. In a cluster each key has two streams, and there is no order over keys.
 
 use futures::future::try_join;
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -12,15 +12,15 @@ use super::servers::Servers;
 use crate::store::events::end_of_older;
 use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
 
-/// Numbers that go by in a ms.
+/// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
-/// How much earlier than now a reader begins in a cluster, whose servers' clocks may differ, in ms.
+/// In a cluster a reader begins this many ms before now, because the clocks of its servers may differ.
 const CLOCKS_APART_MS: u64 = 1_000;
 
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<String>);
 
-struct Told {
+struct StreamEvent {
     cursor: EventCursor,
     address: Option<String>,
     text: String,
@@ -43,10 +43,10 @@ pub(super) async fn page(
             return Err(StoreError::Unavailable("a cluster has no order of events over keys".to_owned()));
         }
     };
-    let told = oldest(shared, &streams, after, limit).await?;
-    let last = told.last().map_or(after, |told| told.cursor);
+    let found = oldest(shared, &streams, after, limit).await?;
+    let last = found.last().map_or(after, |event| event.cursor);
     let mut events = Vec::new();
-    for Told { cursor, address: indexed, text } in told {
+    for StreamEvent { cursor, address: indexed, text } in found {
         let address = address.clone().or_else(|| read_indexed(indexed.as_deref()?));
         let address = address.filter(|address| address.app == *app && scope.includes(&address.key));
         if let Some(address) = address {
@@ -56,24 +56,24 @@ pub(super) async fn page(
     Ok((events, last))
 }
 
-/// The next entries of streams whose numbers are from one sequence, in their order. All are read at one time, or one could
-/// come before one that was read.
+/// The next entries of streams that share one sequence of numbers, in order. One script reads all streams at once: otherwise an
+/// event could be added before one that was already read.
 async fn oldest(
     shared: &Shared,
     streams: &[String],
     after: EventCursor,
     limit: usize,
-) -> Result<Vec<Told>, StoreError> {
+) -> Result<Vec<StreamEvent>, StoreError> {
     let arguments = [format!("{}-0", after.number), limit.to_string()];
     let pages = shared.servers.run(&READ, streams, &arguments).await.map_err(|failed| failed.of_read())?;
     let pages: Vec<Vec<Entry>> = read(pages).map_err(StoreError::of_reading)?;
-    let mut all = pages.into_iter().flatten().map(told).collect::<Result<Vec<_>, _>>()?;
-    all.sort_unstable_by_key(|told| told.cursor);
+    let mut all = pages.into_iter().flatten().map(read_entry).collect::<Result<Vec<_>, _>>()?;
+    all.sort_unstable_by_key(|event| event.cursor);
     all.truncate(limit);
     Ok(all)
 }
 
-fn told((id, fields): Entry) -> Result<Told, StoreError> {
+fn read_entry((id, fields): Entry) -> Result<StreamEvent, StoreError> {
     let number = id.split_once('-').and_then(|(number, _)| number.parse().ok());
     let (mut address, mut text) = (None, None);
     let mut fields = fields.into_iter();
@@ -87,7 +87,7 @@ fn told((id, fields): Entry) -> Result<Told, StoreError> {
     let (Some(number), Some(text)) = (number, text) else {
         return Err(StoreError::Unavailable("a stream of the locks holds something else than events".to_owned()));
     };
-    Ok(Told { cursor: EventCursor::from_number(number), address, text })
+    Ok(StreamEvent { cursor: EventCursor::from_number(number), address, text })
 }
 
 pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
@@ -118,22 +118,22 @@ pub(super) async fn history(
     let newest = async { shared.servers.send(&stream, &newest).await.map_err(|failed| failed.of_read()) };
     let (newest, first) = try_join(newest, first_kept(shared, &stream)).await?;
     let newest: Vec<Entry> = read(newest).map_err(StoreError::of_reading)?;
-    let told = newest.into_iter().map(told).collect::<Result<Vec<_>, _>>()?;
-    let kept = told.into_iter().filter(|told| first.is_some_and(|first| told.cursor >= first));
-    kept.map(|told| decode_event(told.cursor, address.clone(), &told.text)).collect()
+    let newest = newest.into_iter().map(read_entry).collect::<Result<Vec<_>, _>>()?;
+    let kept = newest.into_iter().filter(|event| first.is_some_and(|first| event.cursor >= first));
+    kept.map(|event| decode_event(event.cursor, address.clone(), &event.text)).collect()
 }
 
-/// Where what is kept begins: a key's stream has older events until it is cut or goes.
+/// The position of the oldest event within the retention. A key's stream may still have older ones, which are not returned.
 async fn first_kept(shared: &Shared, stream: &str) -> Result<Option<EventCursor>, StoreError> {
     if shared.servers.is_cluster() {
         let now = shared.clock(stream).await?;
         return Ok(Some(EventCursor::from_number(now.as_ms().saturating_sub(shared.history_ms) * PER_MS)));
     }
     let first = oldest(shared, &[shared.layout.tail()], EventCursor::START, 1).await?;
-    Ok(first.first().map(|told| told.cursor))
+    Ok(first.first().map(|event| event.cursor))
 }
 
-/// In a cluster streams are cut as they are written to, and go when they have not been for long.
+/// Deletes old events. In a cluster there is nothing to do: streams are trimmed when they are written, and expire.
 pub(super) async fn trim(
     shared: &Shared,
     older_than: Timestamp,
@@ -149,21 +149,21 @@ pub(super) async fn trim(
     Ok(renewed + delete_oldest(shared, &streams, older_than, rest).await?)
 }
 
-/// Deletes the oldest of these streams, taken together.
+/// Deletes the oldest events of these streams together.
 async fn delete_oldest(shared: &Shared, streams: &[String], bound: Timestamp, limit: usize) -> Result<u64, StoreError> {
     if limit == 0 {
         return Ok(0);
     }
     let oldest = oldest(shared, streams, EventCursor::START, limit).await?;
-    let oldest: Vec<_> = oldest.iter().map(|told| (told.cursor, at(&told.text))).collect();
+    let oldest: Vec<_> = oldest.iter().map(|event| (event.cursor, at(&event.text))).collect();
     let Some(end) = end_of_older(&oldest, bound) else { return Ok(0) };
-    let cut = |stream: &String| {
-        let mut cut = redis::cmd("XTRIM");
-        cut.arg(stream).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
-        (stream.clone(), cut)
+    let trim = |stream: &String| {
+        let mut trim = redis::cmd("XTRIM");
+        trim.arg(stream).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
+        (stream.clone(), trim)
     };
-    let cuts: Vec<(String, Cmd)> = streams.iter().map(cut).collect();
-    let deleted = shared.servers.send_each(&cuts).await.map_err(|failed| failed.of_write())?;
+    let trims: Vec<(String, Cmd)> = streams.iter().map(trim).collect();
+    let deleted = shared.servers.send_each(&trims).await.map_err(|failed| failed.of_write())?;
     deleted.into_iter().map(read::<u64>).sum()
 }
 
@@ -174,7 +174,7 @@ fn at(text: &str) -> Timestamp {
 impl Shared {
     /// The clock of the server that has `key`.
     pub(super) async fn clock(&self, key: &str) -> Result<Timestamp, StoreError> {
-        let time = self.servers.ask(key, &redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
+        let time = self.servers.query(key, &redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
         Ok(timestamp(read(time).map_err(StoreError::of_reading)?))
     }
 }

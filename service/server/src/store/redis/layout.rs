@@ -1,16 +1,17 @@
-//! How keys and values look.
+//! The layout of keys and values.
 //!
-//! Everything of one lock is in one slot of a cluster: its keys have the same text in braces, which no other lock's have
-//! unless that is asked for by a hash tag in the lock's own key.
+//! All keys of one lock are in one slot of a cluster, because they have the same text in braces. The keys of another lock have
+//! another text in braces, unless the names of both locks have the same hash tag.
 
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::slot::hash_tag;
+use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{body_of, event_from};
-use crate::store::{Change, EventCursor, LoggedEvent, StoreError, Stored, Version};
+use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, Version};
 
-/// Latest time that Redis is told to keep a key until.
+/// The latest expiry that Latchgate gives to a key, in ms.
 pub(super) const KEEP_UNTIL_MAX: u64 = 9_000_000_000_000_000;
 
 pub(super) struct Layout {
@@ -19,7 +20,7 @@ pub(super) struct Layout {
 
 impl Layout {
     /// # Errors
-    /// When the prefix would change in which slot of a cluster a key is.
+    /// When the prefix would change the slot of a key.
     pub(super) fn new(prefix: &str) -> anyhow::Result<Self> {
         anyhow::ensure!(!prefix.contains(['{', '}']), "--locks-prefix must not have braces in it");
         Ok(Self { prefix: prefix.to_owned() })
@@ -29,12 +30,12 @@ impl Layout {
         format!("{}:l:{}", self.prefix, text_of(address))
     }
 
-    /// A stream of the key's events without renewals.
+    /// The stream of the key's events without renewals.
     pub(super) fn history(&self, address: &Address) -> String {
         format!("{}:h:{}", self.prefix, text_of(address))
     }
 
-    /// In a cluster: a stream of the key's renewals.
+    /// In a cluster: the stream of the key's renewals.
     pub(super) fn renewed_of(&self, address: &Address) -> String {
         format!("{}:r:{}", self.prefix, text_of(address))
     }
@@ -44,17 +45,17 @@ impl Layout {
         format!("{}:n:{}", self.prefix, text_of(address))
     }
 
-    /// A sorted set of all addresses, all with one score, so that it is sorted by their bytes.
+    /// A sorted set of all addresses. All have the same score, so it is sorted by their bytes.
     pub(super) fn index(&self) -> String {
         format!("{}:index", self.prefix)
     }
 
-    /// A stream of all events but renewals.
+    /// The stream of all events except renewals.
     pub(super) fn tail(&self) -> String {
         format!("{}:events", self.prefix)
     }
 
-    /// A stream of all renewals. Their numbers are from one sequence with those of the other events.
+    /// The stream of all renewals. It shares its sequence of numbers with the other events.
     pub(super) fn renewed(&self) -> String {
         format!("{}:renewed", self.prefix)
     }
@@ -68,20 +69,20 @@ impl Layout {
         format!("{}:secret", self.prefix)
     }
 
-    pub(super) fn board(&self) -> String {
-        format!("{}:board", self.prefix)
+    pub(super) fn engine(&self) -> String {
+        format!("{}:engine", self.prefix)
     }
 
     pub(super) fn channel(&self, node: &NodeId) -> String {
         format!("{}:wake:{}", self.prefix, node.as_str())
     }
 
-    /// What the keys of all states begin with.
+    /// The beginning of the keys of all states.
     pub(super) fn states(&self) -> String {
         format!("{}:l:", self.prefix)
     }
 
-    /// Whose state a key holds.
+    /// The address whose state is at this key.
     pub(super) fn address_of(&self, key: &str) -> Option<Address> {
         let (tag, rest) = key.strip_prefix(&self.prefix)?.strip_prefix(":l:{")?.split_once('}')?;
         let (length, tag) = tag.split_once(':')?;
@@ -94,8 +95,8 @@ impl Layout {
     }
 }
 
-/// What all keys of one lock have in common: in braces the app, behind its length, and the key, or if that has a hash tag
-/// only the tag, with the key behind the braces.
+/// The common part of all keys of one lock: in braces, the app after its length, and the lock's key. If that has a hash tag, the
+/// braces have only the tag, and the lock's key follows them.
 pub(super) fn text_of(address: &Address) -> String {
     let app = escaped(address.app.as_str());
     let key = address.key.as_str();
@@ -105,7 +106,7 @@ pub(super) fn text_of(address: &Address) -> String {
     }
 }
 
-/// Without the brace that would end the hash tag.
+/// Escapes the brace that would end the hash tag.
 fn escaped(text: &str) -> String {
     text.replace('%', "%25").replace('}', "%7D")
 }
@@ -114,7 +115,7 @@ fn unescaped(text: &str) -> String {
     text.replace("%7D", "}").replace("%25", "%")
 }
 
-/// How the index has an address. Names have no control characters, so that the order is that of addresses.
+/// An address in the index. Names have no control characters, so the entries are sorted like addresses.
 pub(super) fn indexed(address: &Address) -> String {
     format!("{}\0{}", address.app.as_str(), address.key.as_str())
 }
@@ -124,23 +125,28 @@ pub(super) fn read_indexed(text: &str) -> Option<Address> {
     Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
 }
 
-/// A value as it is kept: the version, until when it is kept, when it is due, until when it is locked and by whom, and
-/// the state in JSON, with spaces in between.
-pub(super) fn encode(version: Version, change: &Change) -> Result<String, StoreError> {
-    let state = serde_json::to_string(&change.state).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    Ok(format!("{} {} {} 0: {state}", version.number(), keep_until(change), notice(change)))
+/// The value of a state, separated by spaces: the version, until when it is kept, when it is due, until when it is locked with
+/// the locker's name, and the state in JSON.
+pub(super) fn encode(
+    version: Version,
+    state: &LockState,
+    keep: Timestamp,
+    notice_at: Option<Timestamp>,
+) -> Result<String, StoreError> {
+    let state = serde_json::to_string(state).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    Ok(format!("{} {} {} 0: {state}", version.number(), keep_until(keep), notice(notice_at)))
 }
 
-pub(super) fn keep_until(change: &Change) -> u64 {
-    change.keep_until.as_ms().min(KEEP_UNTIL_MAX)
+pub(super) fn keep_until(at: Timestamp) -> u64 {
+    at.as_ms().min(KEEP_UNTIL_MAX)
 }
 
-pub(super) fn notice(change: &Change) -> String {
-    change.notice_at.map_or_else(|| "-".to_owned(), |at| at.as_ms().to_string())
+pub(super) fn notice(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| at.as_ms().to_string())
 }
 
 /// # Errors
-/// When somebody else has written to the key.
+/// When another program has written to the key.
 pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, StoreError> {
     let Some(value) = value else { return Ok(Stored::default()) };
     let (version, _, state) = parts(value).ok_or_else(foreign)?;
@@ -148,7 +154,16 @@ pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, StoreError> {
     Ok(Stored { version, state })
 }
 
-/// When a state is due.
+/// As [`decode`], for a copy of a state that exists.
+pub(super) fn decode_copied(address: Address, value: &[u8]) -> Result<CopiedState, StoreError> {
+    let Stored { state, .. } = decode(Some(value))?;
+    let mut fields = value.split(|byte| *byte == b' ').skip(1);
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok().map(Timestamp::from_ms);
+    let keep_until = number().ok_or_else(foreign)?;
+    Ok(CopiedState { address, state, notice_at: number(), keep_until })
+}
+
+/// The time at which a state is due.
 pub(super) fn due_at(value: &[u8]) -> Option<Timestamp> {
     parts(value)?.1
 }
@@ -167,19 +182,12 @@ fn foreign() -> StoreError {
     StoreError::Unavailable("a key of the locks holds something else than a state".to_owned())
 }
 
-/// The board as it is kept: the version and the text, with a space in between.
-pub(in crate::store) fn encode_board(version: u64, text: &str) -> String {
-    format!("{version} {text}")
+/// What the record begins with while it says `state` in `epoch`.
+pub(in crate::store) fn beginning(state: EngineState, epoch: Epoch) -> String {
+    format!("{} {epoch} ", state.as_str())
 }
 
-/// # Errors
-/// When somebody else has written to the key.
-pub(in crate::store) fn decode_board(value: &str) -> Result<(u64, &str), StoreError> {
-    let parts = value.split_once(' ').and_then(|(version, text)| Some((version.parse().ok()?, text)));
-    parts.ok_or_else(|| StoreError::Unavailable("the key of the board holds something else".to_owned()))
-}
-
-/// An event as it is kept: its kind, its time and its body, with spaces in between.
+/// The text of an event, separated by spaces: its kind, its time and its body.
 pub(super) fn encode_event(event: &Event) -> Result<String, StoreError> {
     let body = body_of(event).map_err(|error| StoreError::Unavailable(error.to_string()))?;
     Ok(format!("{} {} {body}", event.kind, event.at.as_ms()))
@@ -203,7 +211,7 @@ pub(in crate::store) fn timestamp((seconds, micros): Time) -> Timestamp {
     Timestamp::from_ms(seconds * 1_000 + micros / 1_000)
 }
 
-/// A pattern for `SCAN` that matches what begins with `text`, whatever is in it.
+/// A pattern for `SCAN` that matches all keys that begin with `text`.
 pub(in crate::store) fn begins_with(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 1);
     for character in text.chars() {
@@ -216,8 +224,8 @@ pub(in crate::store) fn begins_with(text: &str) -> String {
     pattern
 }
 
-/// A version that no earlier state of the key had, nor one that a fail-over or a restart took back: those are of another
-/// time.
+/// A version that no earlier state of the key has had. It contains the time, so it also differs from the versions of states
+/// that a fail-over or a restart has lost.
 pub(super) fn version_after(expected: Version, now: Timestamp) -> Version {
     const PER_MS: u64 = 1_024;
     let by_clock = now.as_ms() * PER_MS + rand::random_range(0..PER_MS);
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_has_keys_of_its_own_and_is_read_back_from_them() {
+    fn two_addresses_never_share_a_key_and_are_read_back_from_their_keys() {
         let layout = Layout::new("test").unwrap();
         let texts = [
             "a", "b", "a:b", "1:a", "{a}", "{a}b", "b{a}", "{a", "a}", "}", "{}", "{}a", "{{a}}", "%7D", "%", "a}{b}",
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_one_lock_is_in_one_slot_and_hash_tags_put_locks_together() {
+    fn all_keys_of_one_lock_are_in_one_slot_and_locks_with_the_same_hash_tag_share_it() {
         let layout = Layout::new("test").unwrap();
         for key in ["a", "{a", "a}", "{}", "x{a}y", "}{"] {
             let address = at("app", key);

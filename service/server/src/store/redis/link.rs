@@ -1,11 +1,9 @@
-//! A connection that is made anew when it breaks. Nothing that was sent is ever sent again.
+//! A connection that is opened again when it breaks. A command that was sent is never sent again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult, Value,
 };
@@ -14,16 +12,14 @@ use tokio::time::timeout;
 use super::url::{Login, Place};
 use crate::store::StoreError;
 
-/// How many commands may be on their way on the one connection.
+/// How many commands may be under way on the one connection.
 const PIPELINE_MAX: usize = 1_024;
-/// How long the host of a connection may be silent at the level of TCP.
-const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// Which server a connection leads to.
+/// The server of a connection.
 #[derive(Clone)]
 pub(in crate::store) enum Target {
     One(Client),
-    /// The master that these Sentinels name at the time.
+    /// The master that these Sentinels name when the connection is opened.
     Master {
         sentinels: Vec<Client>,
         service: String,
@@ -34,7 +30,7 @@ pub(in crate::store) enum Target {
 /// A call that failed.
 pub(in crate::store) struct Failed {
     pub(in crate::store) error: RedisError,
-    /// It may have reached the server.
+    /// Whether the command may have reached the server.
     pub(in crate::store) was_sent: bool,
 }
 
@@ -54,13 +50,13 @@ struct Shared {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// Counts the connections.
+    /// How many connections have been opened.
     number: u64,
 }
 
 impl Target {
     /// # Errors
-    /// When it is a cluster.
+    /// When the URL is that of a cluster.
     pub(in crate::store) fn of(place: Place) -> anyhow::Result<Self> {
         match place {
             Place::One(client) => Ok(Self::One(client)),
@@ -101,13 +97,13 @@ impl Target {
 
 async fn master_of(sentinel: &Client, service: &str, time_out: Duration) -> RedisResult<Option<String>> {
     let mut connection = connect(sentinel, time_out).await?;
-    let mut ask = redis::cmd("SENTINEL");
-    ask.arg("get-master-addr-by-name").arg(service);
-    let master: Option<(String, u16)> = ask.query_async(&mut connection).await?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("get-master-addr-by-name").arg(service);
+    let master: Option<(String, u16)> = command.query_async(&mut connection).await?;
     Ok(master.map(|(host, port)| server_of(&host, port)))
 }
 
-/// As a URL has it.
+/// `HOST:PORT` as in a URL.
 pub(super) fn server_of(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -124,7 +120,7 @@ async fn connect(client: &Client, time_out: Duration) -> RedisResult<Multiplexed
 }
 
 impl Link {
-    /// Connects with the first call. `timeout` is the longest wait for a connection, and for an answer.
+    /// Connects at the first call. `timeout` is the longest wait for a connection, and for an answer.
     pub(in crate::store) fn new(target: Target, timeout: Duration) -> Self {
         let shared = Shared { target, timeout, current: Mutex::default(), connecting: tokio::sync::Mutex::default() };
         Self { shared: Arc::new(shared) }
@@ -137,16 +133,16 @@ impl Link {
     pub(in crate::store) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
         let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
         let answer = command.query_async(&mut connection).await;
-        self.look_at(answer, number).map_err(Failed::sent)
+        self.check_answer(answer, number).map_err(Failed::sent)
     }
 
     pub(in crate::store) async fn send_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Failed> {
         let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
         let answer = commands.query_async(&mut connection).await;
-        self.look_at(answer, number).map_err(Failed::sent)
+        self.check_answer(answer, number).map_err(Failed::sent)
     }
 
-    /// Whether the two are the same.
+    /// Whether both are clones of one link.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -171,8 +167,8 @@ impl Link {
         current.connection.clone().map(|connection| (connection, current.number))
     }
 
-    /// Forgets a connection that an answer shows to be useless.
-    fn look_at<T>(&self, answer: RedisResult<T>, number: u64) -> RedisResult<T> {
+    /// Closes the connection if the answer shows that it cannot be used any longer.
+    fn check_answer<T>(&self, answer: RedisResult<T>, number: u64) -> RedisResult<T> {
         if let Err(error) = &answer
             && (error.is_unrecoverable_error() || error.is_connection_dropped() || is_demoted(error))
         {
@@ -189,13 +185,13 @@ impl Link {
     }
 }
 
-/// For programs of commands that know no more than an error.
+/// For callers that use a `redis` connection and need nothing but its errors.
 impl ConnectionLike for Link {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
             let (mut connection, number) = self.connection().await?;
             let answer = connection.req_packed_command(command).await;
-            self.look_at(answer, number)
+            self.check_answer(answer, number)
         })
     }
 
@@ -208,7 +204,7 @@ impl ConnectionLike for Link {
         Box::pin(async move {
             let (mut connection, number) = self.connection().await?;
             let answer = connection.req_packed_commands(commands, offset, count).await;
-            self.look_at(answer, number)
+            self.check_answer(answer, number)
         })
     }
 
@@ -217,13 +213,17 @@ impl ConnectionLike for Link {
     }
 }
 
-/// The server was a master once.
+/// Whether the error shows that the server is no longer a master.
 fn is_demoted(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
 }
 
-/// Errors with which a server says that it did nothing. Of a script that broke half-way nobody knows.
-const DID_NOTHING: [&str; 17] = [
+/// The error code of the scripts for an epoch that is not that of the engine record.
+pub(super) const EPOCH_OVER: &str = "EPOCHOVER";
+
+/// Error codes that show that the server did nothing. A script that failed half-way has an unknown outcome.
+const DID_NOTHING: [&str; 18] = [
+    EPOCH_OVER,
     "NOSCRIPT",
     "READONLY",
     "LOADING",
@@ -252,12 +252,15 @@ impl Failed {
         Self { error, was_sent: true }
     }
 
-    /// The connection had ended, be it long ago: nothing shows that before something is sent.
+    /// Whether the connection had ended, perhaps long ago: that shows only when a command is sent.
     pub(super) fn is_dead_connection(&self) -> bool {
         self.was_sent && self.error.is_connection_dropped()
     }
 
     pub(super) fn of_read(&self) -> StoreError {
+        if self.error.code() == Some(EPOCH_OVER) {
+            return StoreError::EpochOver;
+        }
         if matches!(self.error.code(), Some("TRYAGAIN" | "MOVED" | "ASK")) {
             return StoreError::Contended("a slot of the cluster is on its way to another master");
         }
@@ -268,14 +271,4 @@ impl Failed {
         let did_nothing = !self.was_sent || self.error.code().is_some_and(|code| DID_NOTHING.contains(&code));
         if did_nothing { self.of_read() } else { StoreError::OutcomeUnknown(self.error.to_string()) }
     }
-}
-
-/// A host that vanishes without a word is noticed within seconds; otherwise its connection would be kept, and every
-/// command on it time out, for as long as the system repeats what is lost: a quarter of an hour.
-pub(super) fn tcp_settings() -> TcpSettings {
-    let probes = TcpKeepalive::new().with_time(TCP_SILENCE_MAX).with_interval(Duration::from_secs(1)).with_retries(2);
-    let settings = TcpSettings::default().set_keepalive(probes);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(TCP_SILENCE_MAX);
-    settings
 }

@@ -1,5 +1,5 @@
-//! Walks over keys. Where one server has everything, along an index; it has entries of states that have gone by themselves,
-//! which the collection takes out. In a cluster no index could be kept with the states: there the key space is scanned.
+//! Lists and collects keys. Without a cluster it follows an index. The index may have entries of states that have expired;
+//! the collection removes them. In a cluster an index could not be in the slots of the states, so the key space is scanned.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use super::scripts::{COLLECT, read};
 use super::servers::Servers;
 use crate::store::{Collected, Page, StoreError, end_of_prefix};
 
-/// Entries of the index that one listing looks at.
+/// How many entries of the index one listing looks at.
 const EXAMINED_MAX: usize = 10_000;
-/// Keys of a cluster that one listing looks at; where there are more, it is refused.
+/// How many keys of a cluster one listing looks at. If there are more, it is refused.
 const SCANNED_MAX: usize = 100_000;
 const SCAN_COUNT: usize = 1_000;
 
@@ -64,7 +64,7 @@ pub(super) async fn along_index(
     read(found).map_err(StoreError::of_reading)
 }
 
-/// The states of those that are there.
+/// The states of those addresses that have one.
 async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreError> {
     let values = shared.values(&addresses).await?;
     let mut page = Page::new();
@@ -76,7 +76,7 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
     Ok(page)
 }
 
-/// In key order although servers are asked in none: the whole key space is looked at.
+/// Scans the whole key space, because servers return keys in no order, and returns the first keys in order.
 async fn scan(shared: &Shared, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
     let Servers::Cluster(cluster) = &shared.servers else { return Ok(Page::new()) };
     let mut keys = BTreeSet::new();
@@ -132,7 +132,7 @@ pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usi
     Ok(Collected { removed: removed as u64, due, next })
 }
 
-/// A step of a scan that goes round and round: idle states go by themselves, so that only those that are due are looked for.
+/// One step of an endless scan of a cluster. It looks only for states that are due, because idle ones expire.
 async fn collect_scanned(shared: &Shared, limit: usize) -> Result<Collected, StoreError> {
     let Servers::Cluster(cluster) = &shared.servers else { return Ok(Collected::default()) };
     let masters = cluster.masters().await.map_err(|failed| failed.of_read())?;

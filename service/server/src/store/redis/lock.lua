@@ -1,10 +1,18 @@
--- Locks all states that are there, or none if somebody else has locked one of them. Answers the clock and the values as
--- they were.
--- KEYS: the states. ARGV: 1 who locks; 2 for how long, ms.
+-- Locks all states that exist, or none if another locker has locked one of them. Returns the clock, and the values before
+-- locking.
+-- KEYS: the engine record, unless the third argument is ''; the states. ARGV: 1 the locker's name; 2 for how long, in ms; 3 how
+-- the engine record must begin, or ''.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local states = {unpack(KEYS)}
+if ARGV[3] ~= '' then
+    local record = redis.call('GET', table.remove(states, 1))
+    if not record or string.sub(record, 1, #ARGV[3]) ~= ARGV[3] then
+        return redis.error_reply('EPOCHOVER this epoch is over')
+    end
+end
 local values = {}
-for i, key in ipairs(KEYS) do
+for i, key in ipairs(states) do
     values[i] = redis.call('GET', key)
     if values[i] then
         local locked_until, locked_by = string.match(values[i], '^%d+ %d+ %S+ (%d+):(%S*) ')
@@ -14,7 +22,7 @@ for i, key in ipairs(KEYS) do
     end
 end
 local lock = string.format('%.0f:%s', now + ARGV[2], ARGV[1])
-for i, key in ipairs(KEYS) do
+for i, key in ipairs(states) do
     if values[i] then
         local value = string.gsub(values[i], '^(%d+ %d+ %S+) %S+', '%1 ' .. lock, 1)
         redis.call('SET', key, value, 'KEEPTTL')

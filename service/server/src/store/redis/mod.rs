@@ -1,15 +1,16 @@
-//! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. A single server, the master
-//! of a service that Sentinels watch over, or a cluster. What it has acknowledged may be lost with it.
+//! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. The server is a single one, the
+//! master of a service of Sentinels, or a cluster. If it crashes, acknowledged commits may be lost.
 
-mod board;
 pub(in crate::store) mod checks;
 mod cluster;
 mod commit;
 mod dump;
 mod events;
+pub mod gate;
 mod layout;
 pub(in crate::store) mod link;
 mod listing;
+pub(in crate::store) mod record;
 pub(in crate::store) mod scripts;
 mod servers;
 mod slot;
@@ -27,31 +28,34 @@ use tokio::sync::mpsc;
 
 use self::commit::Locker;
 use self::layout::{Layout, decode};
-pub(in crate::store) use self::layout::{Time, begins_with, decode_board, encode_board, timestamp};
+pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
 use self::link::Failed;
 use self::scripts::{Entry, read};
 use self::servers::Servers;
 pub(in crate::store) use self::url::Place;
 pub use self::url::is_redis;
+use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
-    Board, Change, Collected, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page,
-    Rule, Scope, StoreError, WakeUp,
+    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent,
+    Page, RecordStore, Rule, Scope, StoreError, WakeUp,
 };
 
-/// What a Redis store needs to know.
+/// Settings of a Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// `redis://`, `redis+sentinel://` or `redis+cluster://`.
     pub url: String,
-    /// What its keys begin with; no other program's may.
+    /// The beginning of all its keys. Keys of other programs must not begin with it.
     pub prefix: String,
     pub shards: usize,
     /// Longest wait for a connection, and for an answer.
     pub timeout: Duration,
     /// How long the history of a key is kept after its last event.
     pub history_retention: Duration,
-    /// Start on a server that forgets locks when its memory is full.
+    /// Accept a server that evicts locks when its memory is full.
     pub allow_eviction: bool,
+    /// Grant at once, without a hold-off, after the server has lost its data.
+    pub no_hold_off: bool,
 }
 
 /// Clones share the connections.
@@ -66,15 +70,15 @@ struct Shared {
     shards: usize,
     timeout: Duration,
     history_ms: u64,
-    /// How far the collection has walked in a cluster: at which master, and Redis's own position there.
+    /// The position of the collection in a cluster: the index of the master, and the cursor of its `SCAN`.
     walk: Mutex<(usize, u64)>,
 }
 
 impl RedisStore {
-    /// Connects and checks that the servers are recent enough and keep what they are given.
+    /// Connects, and checks that the servers are recent enough and do not evict keys.
     ///
     /// # Errors
-    /// Says what is wrong with the URL or a server.
+    /// The error names the fault of the URL or of a server.
     pub async fn open(config: &RedisConfig) -> anyhow::Result<Self> {
         let layout = Layout::new(&config.prefix)?;
         let servers = Servers::open(Place::parse(&config.url)?, config.timeout).await?;
@@ -96,11 +100,11 @@ impl RedisStore {
     }
 }
 
-/// Values as they are kept; `None` where there is none.
+/// The values of states; `None` if there is none.
 type Values = Vec<Option<Vec<u8>>>;
 
 impl Shared {
-    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let Servers::One(link) = &self.servers else {
             let home = addresses.first().map(|address| self.layout.state(address)).unwrap_or_default();
             let (values, now) = futures::future::try_join(self.values(addresses), self.clock(&home)).await?;
@@ -109,13 +113,19 @@ impl Shared {
         if addresses.is_empty() {
             return loaded(&[], self.clock("").await?);
         }
+        let beginning = layout::beginning(EngineState::Active, epoch);
         let mut both = redis::pipe();
-        both.add_command(self.get_all(addresses)).cmd("TIME");
+        // The record is read last. An epoch never returns: if it is in force then, it was in force when the states were read.
+        both.add_command(self.get_all(addresses));
+        both.cmd("GETRANGE").arg(self.layout.engine()).arg(0).arg(beginning.len() - 1).cmd("TIME");
         let mut answer = link.send_all(&both).await;
         if answer.as_ref().is_err_and(Failed::is_dead_connection) {
             answer = link.send_all(&both).await;
         }
-        let (values, time): (Values, Time) = answer.map_err(|failed| failed.of_read())?;
+        let (values, record, time): (Values, String, Time) = answer.map_err(|failed| failed.of_read())?;
+        if record != beginning {
+            return Err(StoreError::EpochOver);
+        }
         loaded(&values, timestamp(time))
     }
 
@@ -124,7 +134,7 @@ impl Shared {
             return Ok(Vec::new());
         }
         if !self.servers.is_cluster() {
-            let values = self.servers.ask("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
+            let values = self.servers.query("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
             return read(values).map_err(StoreError::of_reading);
         }
         let get = |address: &Address| {
@@ -134,7 +144,7 @@ impl Shared {
             (key, get)
         };
         let gets: Vec<(String, Cmd)> = addresses.iter().map(get).collect();
-        let values = self.servers.ask_each(&gets).await.map_err(|failed| failed.of_read())?;
+        let values = self.servers.query_each(&gets).await.map_err(|failed| failed.of_read())?;
         values.into_iter().map(|value| read(value).map_err(StoreError::of_reading)).collect()
     }
 
@@ -161,11 +171,34 @@ fn loaded(values: &[Option<Vec<u8>>], now: Timestamp) -> Result<Loaded, StoreErr
 }
 
 #[async_trait]
-impl LockStore for RedisStore {
-    fn name(&self) -> &'static str {
+impl RecordStore for RedisStore {
+    fn kind(&self) -> &'static str {
         "redis"
     }
 
+    fn is_fenced(&self) -> bool {
+        !self.shared.servers.is_cluster()
+    }
+
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
+    fn may_forget(&self) -> bool {
+        true
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        self.shared.read_record().await
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        self.shared.write_record(read, next).await
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
     fn shards(&self) -> usize {
         self.shared.shards
     }
@@ -187,16 +220,16 @@ impl LockStore for RedisStore {
         super::fresh_node_id()
     }
 
-    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        self.shared.load(addresses).await
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        self.shared.load(epoch, addresses).await
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         commit::write(&self.shared, now, changes, Rule::Each, Locker::default()).await
     }
 
-    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        let (loaded, locked) = commit::lock(&self.shared, addresses).await?;
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        let (loaded, locked) = commit::lock(&self.shared, epoch, addresses).await?;
         Ok((loaded, Box::new(locked)))
     }
 
@@ -211,7 +244,7 @@ impl LockStore for RedisStore {
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let entries = events.iter().map(|(address, event)| Entry::of_event(address, event));
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        commit::put(&self.shared, None, &entries, Rule::Each, Locker::default()).await?;
+        commit::put(&self.shared, None, None, &entries, Rule::Each, Locker::default()).await?;
         Ok(())
     }
 
@@ -262,8 +295,8 @@ impl LockStore for RedisStore {
             async move { shared.servers.target().await.map_err(|failed| failed.error) }
         };
         let channel = self.shared.layout.channel(node);
-        let heard = wake_ups::listen(server, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
-        heard.map_err(|error| StoreError::Unavailable(error.to_string()))
+        let wake_ups = wake_ups::listen(server, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
+        wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -274,16 +307,24 @@ impl LockStore for RedisStore {
         Ok(read::<Option<Vec<u8>>>(kept)?.unwrap_or_else(|| fresh.to_vec()))
     }
 
-    async fn board(&self) -> Result<Board, StoreError> {
-        board::load(&self.shared).await
-    }
-
-    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
-        board::write(&self.shared, expected, text).await
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        let key = self.shared.layout.secret();
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(secret);
+        self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
+        Ok(())
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         dump::dump(&self.shared, from, limit).await
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        dump::clear(&self.shared, epoch).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        dump::fill(&self.shared, epoch, states, copied).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

@@ -1,4 +1,4 @@
-//! The scripts, and how changes are put to them.
+//! The scripts, their keys and their arguments.
 
 use std::sync::LazyLock;
 
@@ -6,18 +6,19 @@ use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use redis::{Script, Value};
 
-use super::layout::{self, Layout};
+use super::layout::{self, Layout, beginning};
+use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Change, Rule, StoreError, Version};
 
-/// Events that the history of one key keeps, renewals not counted.
+/// How many events the history of one key keeps, not counting renewals.
 const HISTORY_MAX: usize = 1_000;
-/// In a cluster: renewals of one key that are kept, and for how long, in ms.
+/// In a cluster: how many renewals of one key are kept, and for how long, in ms.
 const RENEWED_MAX: usize = 100;
 const RENEWED_MS: u64 = 600_000;
-/// A state is kept for so long at least, in ms, whatever is asked: versions go by the clock.
+/// The shortest time that a state is kept, in ms. Versions are made from the clock, so a state must not vanish at once.
 const KEPT_MS: u64 = 60_000;
 
-/// A script, and its text for a server that does not know it.
+/// A script, and its text for a server that does not have it.
 pub(in crate::store) struct Program {
     pub text: &'static str,
     pub script: Script,
@@ -29,18 +30,19 @@ macro_rules! program {
     };
 }
 
-/// The only one that changes a state.
+/// The script of all commits.
 pub(super) static COMMIT: LazyLock<Program> = program!("commit.lua");
 pub(super) static LOCK: LazyLock<Program> = program!("lock.lua");
 pub(super) static READ: LazyLock<Program> = program!("read.lua");
-/// The only one that changes the board.
-pub(in crate::store) static BOARD: LazyLock<Program> = program!("board.lua");
+/// The only script that replaces an engine record.
+pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
+pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
-/// A change of one key, or only events of it, as the script takes it.
+/// A change of one key, or only events of one key, as the script takes it.
 pub(super) struct Entry<'a> {
     pub address: &'a Address,
-    /// With the version it gets.
+    /// The change, and its new version.
     pub write: Option<(&'a Change, Version)>,
     events: Vec<String>,
 }
@@ -59,21 +61,23 @@ impl<'a> Entry<'a> {
 
 /// A call of [`COMMIT`].
 pub(super) struct Call<'a> {
-    /// The caller's estimate of the clock; `None` where it does not matter.
+    /// The caller's estimate of the clock; `None` if the script need not check it.
     pub now: Option<Timestamp>,
+    /// The epoch of the changes; `None` if the script need not check it.
+    pub epoch: Option<Epoch>,
     pub rule: Rule,
-    /// Who has locked states.
+    /// The locker's name; empty if there is none.
     pub locker: &'a str,
-    /// What that has locked.
+    /// The states that the locker has locked.
     pub locked: &'a [&'a Address],
     pub history_ms: u64,
 }
 
 impl Call<'_> {
     pub(super) fn keys(&self, layout: &Layout, is_cluster: bool, entries: &[&Entry<'_>]) -> Vec<String> {
-        let mut keys = Vec::with_capacity(4 + 4 * entries.len() + self.locked.len());
+        let mut keys = Vec::with_capacity(5 + 4 * entries.len() + self.locked.len());
         if !is_cluster {
-            keys.extend([layout.index(), layout.tail(), layout.renewed(), layout.counter()]);
+            keys.extend([layout.index(), layout.tail(), layout.renewed(), layout.counter(), layout.engine()]);
         }
         for entry in entries {
             keys.extend([layout.state(entry.address), layout.history(entry.address)]);
@@ -99,15 +103,17 @@ impl Call<'_> {
             RENEWED_MAX.to_string(),
             RENEWED_MS.to_string(),
             KEPT_MS.to_string(),
+            // In a cluster the record is not in the slots of the states, so a script cannot read it.
+            self.epoch.filter(|_| !is_cluster).map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),
         ];
         for Entry { address, write, events } in entries {
             arguments.push(layout::indexed(address));
             match write {
                 Some((change, version)) => arguments.extend([
                     change.expected.number().to_string(),
-                    layout::encode(*version, change)?,
-                    layout::keep_until(change).to_string(),
-                    layout::notice(change),
+                    layout::encode(*version, &change.state, change.keep_until, change.notice_at)?,
+                    layout::keep_until(change.keep_until).to_string(),
+                    layout::notice(change.notice_at),
                 ]),
                 None => arguments.extend([const { String::new() }; 4]),
             }
@@ -118,7 +124,7 @@ impl Call<'_> {
     }
 }
 
-/// What a call came to: the clock, and which entries were made; `None` if the caller's clock was off.
+/// The result of a call: the clock, and for each entry whether it was made; `None` if the caller's clock was off.
 pub(super) type Made = (Timestamp, Option<Vec<bool>>);
 
 pub(super) fn read_made(answer: Value) -> Result<Made, StoreError> {
@@ -130,7 +136,7 @@ pub(super) fn read_made(answer: Value) -> Result<Made, StoreError> {
     }
 }
 
-/// Reads an answer that was given: what it tells of was done.
+/// Reads an answer. If it cannot be read, the command was executed all the same.
 pub(super) fn read<T: redis::FromRedisValue>(answer: Value) -> Result<T, StoreError> {
     redis::from_redis_value(answer).map_err(|_| unexpected())
 }

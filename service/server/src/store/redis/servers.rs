@@ -1,4 +1,4 @@
-//! The servers behind a URL, and which of them is asked.
+//! The servers of a URL, and the choice between them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::scripts::Program;
 use super::url::Place;
 
 pub(super) enum Servers {
-    /// One server has everything: a single one, or the master of a service that Sentinels watch over.
+    /// One server has all keys: a single one, or the master of a service of Sentinels.
     One(Link),
     Cluster(Box<Cluster>),
 }
@@ -36,7 +36,7 @@ impl Servers {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Sends to the server that has `key`.
+    /// Sends a command to the server that has `key`.
     pub(super) async fn send(&self, key: &str, command: &Cmd) -> Result<Value, Failed> {
         match self {
             Self::One(link) => link.send(command).await,
@@ -44,27 +44,27 @@ impl Servers {
         }
     }
 
-    /// As [`Servers::send`], for commands that only read: once more if the connection turns out to be dead.
-    pub(super) async fn ask(&self, key: &str, command: &Cmd) -> Result<Value, Failed> {
+    /// As [`Servers::send`], for commands that only read: if the connection is dead, the command is sent once more.
+    pub(super) async fn query(&self, key: &str, command: &Cmd) -> Result<Value, Failed> {
         match self.send(key, command).await {
             Err(failed) if failed.is_dead_connection() => self.send(key, command).await,
             answer => answer,
         }
     }
 
-    /// As [`Servers::ask`], all at once, each of the server that has its key.
-    pub(super) async fn ask_each(&self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failed> {
-        let answers = join_all(commands.iter().map(|(key, command)| self.ask(key, command))).await;
+    /// As [`Servers::query`], for several commands at once, each to the server that has its key.
+    pub(super) async fn query_each(&self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failed> {
+        let answers = join_all(commands.iter().map(|(key, command)| self.query(key, command))).await;
         answers.into_iter().collect()
     }
 
-    /// Sends all at once, each to the server that has its key.
+    /// Sends several commands at once, each to the server that has its key.
     pub(super) async fn send_each(&self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failed> {
         let answers = join_all(commands.iter().map(|(key, command)| self.send(key, command))).await;
         answers.into_iter().collect()
     }
 
-    /// Runs a script on the server that has `keys`, the first of which decides.
+    /// Runs a script on the server that has the first of `keys`.
     pub(super) async fn run(&self, program: &Program, keys: &[String], arguments: &[String]) -> Result<Value, Failed> {
         let home = keys.first().map_or("", String::as_str);
         let call = |name: &str, script: &str| {
@@ -73,7 +73,7 @@ impl Servers {
             command
         };
         match self.send(home, &call("EVALSHA", program.script.get_hash())).await {
-            // It was not run: the server has been restarted. With its text it is kept there.
+            // The server has been restarted and did not run the script. `EVAL` runs and stores it.
             Err(failed) if failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.send(home, &call("EVAL", program.text)).await
             }
@@ -81,7 +81,7 @@ impl Servers {
         }
     }
 
-    /// A server to publish at and to subscribe to.
+    /// A server for publishing and subscribing.
     pub(super) async fn target(&self) -> Result<Target, Failed> {
         match self {
             Self::One(link) => Ok(link.target().clone()),

@@ -1,9 +1,10 @@
-//! Which slot of a cluster a key is in.
+//! The slot of a key in a cluster.
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// What of a key decides: the text between its first `{` and the next `}`, if there is any, or all of it.
+/// The hash tag of a key: the text between its first `{` and the next `}`, if it is not empty. Without one, the whole key
+/// determines the slot.
 pub(super) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -14,7 +15,7 @@ pub(super) fn slot_of(key: &str) -> u16 {
     crc16(hash_tag(key).unwrap_or(key).as_bytes()) % SLOTS
 }
 
-/// CRC-16/XMODEM, as the specification of Redis Cluster has it.
+/// CRC-16/XMODEM, from the specification of Redis Cluster.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         let mut crc = crc ^ (u16::from(*byte) << 8);

@@ -1,14 +1,18 @@
-//! The URLs of Redis: one server, a service that Sentinels watch over, or a cluster.
+//! The URLs of Redis: one server, a service of Sentinels, or a cluster.
+
+use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult};
-
-use super::link::tcp_settings;
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+/// How long a host may be silent at the level of TCP before its connection counts as dead.
+const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// Where Redis is, and how to log in there.
+/// The addresses of Redis, and its login.
 #[derive(Clone)]
 pub(in crate::store) enum Place {
     One(Client),
@@ -25,7 +29,7 @@ pub(in crate::store) enum Place {
     },
 }
 
-/// What of a URL is the same for every server: the user, with its `@`, and the database.
+/// The part of a URL that is the same for every server: the user, with its `@`, and the database.
 #[derive(Clone, Default)]
 pub(in crate::store) struct Login {
     user: String,
@@ -41,7 +45,7 @@ impl Login {
 
 impl Place {
     /// # Errors
-    /// Says what is wrong, without the URL: it may have a password in it.
+    /// The error does not repeat the URL, which may contain a password.
     pub(in crate::store) fn parse(url: &str) -> anyhow::Result<Self> {
         if url.starts_with("rediss:") || url.starts_with("rediss+") {
             bail!("rediss:// is TLS, which this program does not speak to Redis: use redis:// and a tunnel");
@@ -71,7 +75,7 @@ impl Place {
     }
 }
 
-/// Whether a URL is of Redis, in any of its forms.
+/// Whether this is a URL of Redis, in any of its forms.
 pub fn is_redis(url: &str) -> bool {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     matches!(scheme.split('+').next(), Some("redis" | "rediss"))
@@ -82,7 +86,7 @@ struct Servers {
     hosts: Vec<String>,
 }
 
-/// The servers, and the path behind them without its slash.
+/// The servers, and the path after them without its slash.
 fn split(rest: &str) -> (Servers, &str) {
     let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (user, hosts) = servers.rsplit_once('@').map_or(("", servers), |(user, hosts)| (user, hosts));
@@ -92,7 +96,7 @@ fn split(rest: &str) -> (Servers, &str) {
 
 fn with_port(host: &str, port: u16) -> String {
     let has_port = host.rsplit_once(':').is_some_and(|(_, digits)| digits.parse::<u16>().is_ok());
-    // The last group of an IPv6 address is not a port: that comes behind the bracket.
+    // The last group of an IPv6 address is not a port: a port follows the bracket.
     if has_port && !(host.starts_with('[') && host.ends_with(']')) { host.to_owned() } else { format!("{host}:{port}") }
 }
 
@@ -104,6 +108,16 @@ fn invalid(error: &redis::RedisError) -> anyhow::Error {
     anyhow!("not a redis URL: {error}")
 }
 
+/// With these settings, a host that vanishes silently is noticed within seconds. Otherwise its connection would stay open, and
+/// every command on it would time out, until the system gives up its retransmissions: a quarter of an hour.
+fn tcp_settings() -> TcpSettings {
+    let probes = TcpKeepalive::new().with_time(TCP_SILENCE_MAX).with_interval(Duration::from_secs(1)).with_retries(2);
+    let settings = TcpSettings::default().set_keepalive(probes);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_SILENCE_MAX);
+    settings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_are_asked_for_a_service_and_the_login_is_for_redis() {
+    fn a_sentinel_url_names_a_service_and_its_login_is_for_redis() {
         let place = Place::parse("redis+sentinel://me:se%40cret@one,two:1234,[::1]/orders/3").unwrap();
         let Place::Sentinel { sentinels, service, login } = place else { panic!("no sentinel") };
         assert_eq!(sentinels.iter().map(at).collect::<Vec<_>>(), ["one:26379", "two:1234", "::1:26379"]);
@@ -126,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_found_through_any_of_its_nodes() {
+    fn a_cluster_url_names_one_or_more_of_its_nodes() {
         let place = Place::parse("redis+cluster://:secret@one:7000,two").unwrap();
         let Place::Cluster { seeds, login } = place else { panic!("no cluster") };
         assert_eq!(seeds, ["one:7000", "two:6379"]);
@@ -134,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_of_redis_is_refused_without_repeating_it() {
+    fn an_invalid_redis_url_is_refused_without_repeating_it() {
         let wrong = [
             "redis+sentinel://:secret@one,two",
             "redis+cluster://:secret@one/1",

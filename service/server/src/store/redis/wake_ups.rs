@@ -1,4 +1,4 @@
-//! Messages from node to node by publish and subscribe.
+//! Messages between nodes by publish and subscribe.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::link::Target;
 use crate::store::{WAKE_UPS_MAX, WakeUp};
 
-/// Keys in one message.
+/// How many keys one message has at most.
 const KEYS_MAX: usize = 64;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -35,17 +35,17 @@ pub(super) fn pack(wake_ups: &[(NodeId, Address)]) -> Vec<(&NodeId, String)> {
 
 pub(super) fn unpack(payload: &[u8]) -> Vec<WakeUp> {
     let Ok(keys) = serde_json::from_slice::<Vec<(App, Key)>>(payload) else {
-        // Not one of ours to read: look at everything rather than at nothing.
+        // Another version may have sent it. To look at every key is safe.
         return vec![WakeUp::All];
     };
     keys.into_iter().map(|(app, key)| WakeUp::Key(Address { app, key })).collect()
 }
 
-/// Listens on a connection of its own, for as long as the receiver lives. `again` is sent after every gap, in which
-/// messages may have been lost.
+/// Listens on a separate connection until the receiver is dropped. After every interruption, in which messages may have been
+/// lost, it sends `again`.
 ///
 /// # Errors
-/// When the first connection fails; later ones are tried again and again.
+/// When the first connection fails. Later ones are opened again until one succeeds.
 pub(in crate::store) async fn listen<T, S, F>(
     server: S,
     channel: String,
@@ -105,9 +105,9 @@ async fn forward<T>(mut messages: PubSubStream, read: fn(&[u8]) -> Vec<T>, sende
             () = sender.closed() => return,
             message = messages.next() => {
                 let Some(message) = message else { return };
-                for told in read(message.get_payload_bytes()) {
-                    // A full channel misses it; whoever waits looks again on a timer all the same.
-                    let _ = sender.try_send(told);
+                for wake_up in read(message.get_payload_bytes()) {
+                    // If the channel is full, the wake-up is lost. Waiters also look again on a timer.
+                    let _ = sender.try_send(wake_up);
                 }
             }
         }

@@ -10,19 +10,20 @@ use sqlx::types::Json;
 
 use super::rows::read_address;
 use super::{events, statements, unavailable};
-use crate::store::clock::ProcessClock;
-use crate::store::connections::Loan;
-use crate::store::{Change, CommitResult, Committed, LockedStates, Rule, StoreError, Version};
+use crate::store::connections::PooledConnection;
+use crate::store::process_clock::ProcessClock;
+use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, Rule, StoreError, Version};
 
-/// A transaction of its own: it keeps everybody else from writing.
+/// An open transaction on the only writing connection. No other write can happen until it ends.
 pub(super) struct Locked {
-    pub connection: Loan<SqliteConnection>,
+    pub connection: PooledConnection<SqliteConnection>,
     pub clock: ProcessClock,
 }
 
 impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let store_now = self.clock.now();
+        // The writing connection was held, so the engine record is the same as when the states were locked.
         let mut result = CommitResult::ClockOff;
         if store_now.ms_apart(now) <= CLOCK_BOUND_MS {
             result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
@@ -33,7 +34,7 @@ impl Locked {
         } else {
             commit(&mut self.connection).await?;
         }
-        self.connection.done();
+        self.connection.put_back();
         Ok(Committed { now: store_now, result })
     }
 }
@@ -50,7 +51,7 @@ impl LockedStates for Locked {
 
     async fn give_up(mut self: Box<Self>) -> Result<(), StoreError> {
         roll_back(&mut self.connection).await.map_err(|error| unavailable(&error))?;
-        self.connection.done();
+        self.connection.put_back();
         Ok(())
     }
 }
@@ -61,8 +62,8 @@ pub(super) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx:
 }
 
 pub(super) async fn commit(connection: &mut SqliteConnection) -> Result<(), StoreError> {
-    let done = sqlx::query("commit").execute(connection).await;
-    done.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+    let committed = sqlx::query("commit").execute(connection).await;
+    committed.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
     Ok(())
 }
 
@@ -71,7 +72,7 @@ async fn roll_back(connection: &mut SqliteConnection) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-/// Writes the changes whose version holds, and their events.
+/// Writes the changes whose expected version is the current one, and their events.
 pub(super) async fn write(
     connection: &mut SqliteConnection,
     now: Timestamp,
@@ -80,16 +81,16 @@ pub(super) async fn write(
     let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut *connection).await?;
     let versions = checked(&rows, now, changes)?;
     let made = changes.iter().zip(&versions).filter(|(_, version)| version.is_some());
-    let told: Vec<(&Address, &Event)> =
+    let logged: Vec<(&Address, &Event)> =
         made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event))).collect();
-    if !told.is_empty() {
-        events::log(connection, &told).await?;
+    if !logged.is_empty() {
+        events::log(connection, &logged).await?;
     }
     Ok(CommitResult::Checked(versions))
 }
 
-/// A change as the statement reads it.
-type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
+/// A change as the statement takes it: in JSON.
+pub(super) type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
 
 fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
     let row = |change: &'a Change| {
@@ -99,6 +100,16 @@ fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
         (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state)
     };
     changes.iter().map(row).collect()
+}
+
+/// Copied states, as the statement takes them.
+pub(super) fn copied_rows<'a>(states: &'a [CopiedState]) -> Vec<ChangeRow<'a>> {
+    let row = |copied: &'a CopiedState| {
+        let CopiedState { address, state, notice_at, keep_until } = copied;
+        let version = Version::fresh().number();
+        (&address.app, &address.key, version, 0, keep_until.as_ms(), notice_at.map(Timestamp::as_ms), state)
+    };
+    states.iter().map(row).collect()
 }
 
 fn checked(rows: &[SqliteRow], now: Timestamp, changes: &[Change]) -> Result<Vec<Option<Version>>, sqlx::Error> {

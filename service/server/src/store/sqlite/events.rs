@@ -1,4 +1,4 @@
-//! Events: written beside their change, read, and deleted.
+//! Writes, reads and deletes events.
 
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -15,7 +15,7 @@ select e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4
 from json_each(?1) as e
 order by e.key";
 
-/// The last event looked at, with each that is wanted.
+/// Each event in the scope, together with the position of the last event that was looked at.
 const EVENTS: &str = "
 with page as materialized (
     select id, at, app, key, kind, body from lock_events where id > ?1 order by id limit ?2

@@ -1,9 +1,10 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
 
-pub(super) mod board;
 mod commit;
 mod events;
 mod file_lock;
+pub mod gate;
+mod record;
 mod rows;
 mod statements;
 
@@ -23,55 +24,60 @@ use tokio::sync::mpsc;
 
 use self::commit::Locked;
 use self::file_lock::FileLock;
+use self::gate::SqliteGateStore;
+use self::record::FileRecord;
 use self::rows::{read_address, read_dumped, read_listed, read_stored};
-use super::board::LOCKS;
-use super::clock::ProcessClock;
-use super::connections::{Connections, Loan};
-use super::dump::{page_of, read_place};
-use super::gate::sqlite::SqliteGateStore;
+use super::connections::{Connections, PooledConnection};
+use super::database_error::{cannot_migrate, message};
+use super::dump::{page_of, read_position};
+use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
+use super::process_clock::ProcessClock;
 use super::{
-    Board, Change, Collected, CommitResult, Committed, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, Scope, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
 
-/// Longest wait for another program that has the file locked, at the start and later.
+/// Longest wait while another program has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub struct SqliteStore {
     clock: ProcessClock,
-    /// Writing is one at a time anyway, the gate's in the same file included; the other connections read meanwhile.
+    /// The one connection for writes, also those of the gate in the same file: SQLite allows one writer at a time.
     writer: Arc<Connections<SqliteConnection>>,
     reader: Connections<SqliteConnection>,
-    /// For listings: they take the shard's reader from nobody.
+    /// A connection for reads of clients, so that the shard never waits for one of them.
     list_reader: Connections<SqliteConnection>,
+    record: FileRecord,
     _file_lock: FileLock,
 }
 
 impl SqliteStore {
-    /// Opens the file, for this process alone, and checks that its schema is up to date.
+    /// Opens the file for this process alone, and brings its schema up to date, or checks that it is there.
     ///
     /// # Errors
     /// When the file cannot be opened or written, or another process has it.
     pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
         let file_lock = FileLock::take(path)?;
-        let said = |error: sqlx::Error| anyhow::anyhow!("cannot use {}: {}", path.display(), explain(&error));
+        let unusable = |error: sqlx::Error| anyhow::anyhow!("cannot use {}: {}", path.display(), explain(&error));
+        refuse_foreign(path).await?;
         let options = options(path);
-        let mut connection = options.connect().await.map_err(said)?;
-        // Opening writes nothing; a file that another program has locked, or a read-only one, shows here.
-        sqlx::query("begin immediate").execute(&mut connection).await.map_err(said)?;
-        sqlx::query("rollback").execute(&mut connection).await.map_err(said)?;
+        let mut connection = options.connect().await.map_err(unusable)?;
+        // Opening writes nothing. A file that is read-only or locked by another program is noticed here.
+        sqlx::query("begin immediate").execute(&mut connection).await.map_err(unusable)?;
+        sqlx::query("rollback").execute(&mut connection).await.map_err(unusable)?;
         if migrate {
             let run = MIGRATIONS.run(&mut connection).await;
-            run.with_context(|| format!("cannot bring the schema of {} up to date", path.display()))?;
+            run.map_err(|error| cannot_migrate(&error)).with_context(|| format!("cannot use {}", path.display()))?;
         } else {
             let known = sqlx::query("select 1 from locks limit 1").fetch_optional(&mut connection).await;
             known.with_context(|| format!("{} has no Latchgate schema: run `latchgate migrate`", path.display()))?;
         }
-        connection.close().await.map_err(said)?;
+        connection.close().await.map_err(unusable)?;
         Ok(Self {
             clock: ProcessClock::start(),
+            record: FileRecord::new(Purpose::Locks),
             writer: Arc::new(Connections::new(options.clone(), 1)),
             reader: Connections::new(options.clone(), 1),
             list_reader: Connections::new(options, 1),
@@ -79,8 +85,8 @@ impl SqliteStore {
         })
     }
 
-    /// The gate in the same file, writing through the same connection: two writers would only meet in SQLite's busy
-    /// handler, which is no queue.
+    /// Opens the gate in the same file. It writes through the same connection: two writers would wait in SQLite's busy handler,
+    /// which is not a queue.
     ///
     /// # Errors
     /// When the file cannot be used.
@@ -89,55 +95,80 @@ impl SqliteStore {
     }
 
     async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
-        // One statement is its own transaction; the events' is a second.
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
+        if !self.record.is_in_force(EngineState::Active, epoch) {
+            connection.put_back();
+            return Err(StoreError::EpochOver);
+        }
+        // A single statement is its own transaction. The events are a second statement, so they need an explicit one.
         let has_events = changes.iter().any(|change| !change.events.is_empty());
         if has_events {
             commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
         }
         let store_now = self.clock.now();
-        let is_off = store_now.ms_apart(now) > CLOCK_BOUND_MS;
-        let result = if is_off {
+        let result = if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             CommitResult::ClockOff
         } else {
-            // What SQLite has answered with an error was rolled back, or is with the connection.
+            // After an error SQLite has rolled back, or does so when the connection is closed.
             commit::write(&mut connection, now, changes).await.map_err(|error| unavailable(&error))?
         };
         if has_events {
             commit::commit(&mut connection).await?;
         }
-        connection.done();
+        connection.put_back();
         Ok(Committed { now: store_now, result })
     }
 
-    async fn lend_reader(&self) -> Result<Loan<SqliteConnection>, StoreError> {
-        self.reader.lend().await.map_err(|error| unavailable(&error))
+    async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
+        self.reader.check_out().await.map_err(|error| unavailable(&error))
+    }
+}
+
+#[async_trait]
+impl RecordStore for SqliteStore {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let reading = self.record.read(&mut connection, self.clock.now()).await?;
+        connection.put_back();
+        Ok(reading)
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let is_written = self.record.write(&mut connection, read, next).await?;
+        connection.put_back();
+        Ok(is_written)
     }
 }
 
 #[async_trait]
 impl LockStore for SqliteStore {
-    fn name(&self) -> &'static str {
-        "sqlite"
-    }
-
-    /// One, for there is one writer: more shards would only make smaller batches.
+    /// One shard: with a single writer, more shards would only make smaller batches.
     fn shards(&self) -> usize {
         1
     }
 
-    /// The file has one node at a time, so a restarted one takes over its own turns.
+    /// Always the same id: only one node uses the file at a time, and after a restart it has its old turns back.
     fn node_id(&self) -> NodeId {
         NodeId::new("embedded")
     }
 
-    async fn load(&self, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        let mut connection = self.lend_reader().await?;
-        let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
-        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut *connection).await;
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let mut connection = self.check_out_reader().await?;
+        let requested: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
+        let rows = sqlx::query(statements::LOAD).bind(Json(requested)).fetch_all(&mut *connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
         let states = states.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
+        // An epoch never returns. If it is in force now, it was in force when the states were read.
+        if !self.record.is_in_force(EngineState::Active, epoch) {
+            return Err(StoreError::EpochOver);
+        }
         Ok(Loaded { states, now: self.clock.now() })
     }
 
@@ -145,20 +176,24 @@ impl LockStore for SqliteStore {
         self.write(now, changes).await
     }
 
-    async fn lock(&self, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| unavailable(&error);
-        // Others wait for the writer as for any commit, not in SQLite's busy handler, which is no queue.
-        let mut connection = self.writer.lend().await.map_err(unavailable)?;
+        // Other commits wait for this connection, and not in SQLite's busy handler, which is not a queue.
+        let mut connection = self.writer.check_out().await.map_err(unavailable)?;
+        if !self.record.is_in_force(EngineState::Active, epoch) {
+            connection.put_back();
+            return Err(StoreError::EpochOver);
+        }
         commit::begin(&mut connection).await.map_err(unavailable)?;
-        let asked: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
-        let rows = sqlx::query(statements::LOAD).bind(Json(asked)).fetch_all(&mut *connection).await;
+        let requested: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
+        let rows = sqlx::query(statements::LOAD).bind(Json(requested)).fetch_all(&mut *connection).await;
         let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
         let states = states.map_err(unavailable)?;
         Ok((Loaded { states, now: self.clock.now() }, Box::new(Locked { connection, clock: self.clock })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
         let rows = sqlx::query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
@@ -169,12 +204,12 @@ impl LockStore for SqliteStore {
             .await;
         let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());
         let page = page.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(page)
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
         let (app, key) = after.map_or(("", ""), |address| (address.app.as_str(), address.key.as_str()));
         let now = self.clock.now().as_ms().cast_signed();
         let page = sqlx::query(statements::PAGE)
@@ -186,7 +221,7 @@ impl LockStore for SqliteStore {
             .await
             .map_err(|error| unavailable(&error))?;
         let Some(last) = page.last() else {
-            connection.done();
+            connection.put_back();
             return Ok(Collected::default());
         };
         let last = read_address(last).map_err(|error| unavailable(&error))?;
@@ -203,15 +238,15 @@ impl LockStore for SqliteStore {
             .await
             .map_err(|error| unavailable(&error))?
             .rows_affected();
-        connection.done();
+        connection.put_back();
         Ok(Collected { removed, due, next: (page.len() == limit).then_some(last) })
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
         let events: Vec<_> = events.iter().map(|(address, event)| (address, event)).collect();
         events::log(&mut connection, &events).await.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(())
     }
 
@@ -222,17 +257,17 @@ impl LockStore for SqliteStore {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
         let page = page.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(page)
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
         let last = events::last(&mut connection).await.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(last)
     }
 
@@ -243,23 +278,23 @@ impl LockStore for SqliteStore {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
         let history = history.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(history)
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
         let trimmed = events::trim(&mut connection, older_than, renewed_before, limit).await;
         let trimmed = trimmed.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(trimmed)
     }
 
-    /// There is no other node.
+    /// There is no other node to notify.
     async fn wake(&self, _wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
         Ok(())
     }
@@ -269,33 +304,26 @@ impl LockStore for SqliteStore {
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
         let kept = sqlx::query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
         kept.map_err(|error| unavailable(&error))?;
         let secret = sqlx::query_scalar(statements::SECRET).fetch_one(&mut *connection).await;
         let secret = secret.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(secret)
     }
 
-    /// Through the reader: it sees every commit that was acknowledged, and waits for no writer.
-    async fn board(&self) -> Result<Board, StoreError> {
-        let mut connection = self.lend_reader().await?;
-        let board = board::read(&mut connection, LOCKS).await.map_err(|error| unavailable(&error))?;
-        connection.done();
-        Ok(Board { now: self.clock.now(), ..board })
-    }
-
-    async fn write_board(&self, expected: u64, text: &str) -> Result<Option<u64>, StoreError> {
-        let mut connection = self.writer.lend().await.map_err(|error| unavailable(&error))?;
-        let written = board::write(&mut connection, LOCKS, expected, text).await?;
-        connection.done();
-        Ok(written)
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let set = sqlx::query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
+        set.map_err(|error| unavailable(&error))?;
+        connection.put_back();
+        Ok(())
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
-        let after = read_place(from)?;
-        let mut connection = self.list_reader.lend().await.map_err(|error| unavailable(&error))?;
+        let after = read_position(from)?;
+        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
         let rows = sqlx::query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
             .bind(after.as_ref().map_or("", |address| address.key.as_str()))
@@ -304,14 +332,40 @@ impl LockStore for SqliteStore {
             .await;
         let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
         let states = states.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(page_of(states, limit))
     }
 
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
+        if is_filling {
+            let cleared = sqlx::raw_sql("delete from locks; delete from lock_events").execute(&mut *connection).await;
+            cleared.map_err(|error| unavailable(&error))?;
+        }
+        connection.put_back();
+        Ok(is_filling)
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
+        if is_filling {
+            commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
+            let filled =
+                sqlx::query(statements::FILL).bind(Json(commit::copied_rows(states))).execute(&mut *connection);
+            filled.await.map_err(|error| unavailable(&error))?;
+            self.record.count(&mut connection, copied).await?;
+            commit::commit(&mut connection).await?;
+        }
+        connection.put_back();
+        Ok(is_filling)
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let mut connection = self.lend_reader().await?;
+        let mut connection = self.check_out_reader().await?;
         sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
-        connection.done();
+        connection.put_back();
         Ok(self.clock.now())
     }
 }
@@ -323,7 +377,7 @@ pub fn path_of(url: &str) -> Option<PathBuf> {
     if path.is_empty() { None } else { Some(PathBuf::from(path)) }
 }
 
-/// How every connection to a file is opened, the gate's included.
+/// The options of every connection to a file, also those of the gate.
 pub(super) fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
@@ -338,11 +392,32 @@ fn explain(error: &sqlx::Error) -> String {
     let code = error.as_database_error().and_then(|error| error.code());
     match code.as_deref() {
         Some("5" | "261" | "517") => "another program has the file locked".to_owned(),
-        Some("8" | "264" | "520" | "776" | "1032" | "1288") => "the file or its directory is not writable".to_owned(),
+        Some("8" | "264" | "520" | "776" | "1032" | "1288") => {
+            "this user may not write the file or its directory".to_owned()
+        }
         Some("14" | "270" | "526" | "782" | "1038") => "the file cannot be opened or created".to_owned(),
         Some("26") => "the file is not an SQLite database".to_owned(),
-        _ => error.to_string(),
+        _ => message(error),
     }
+}
+
+/// Refuses the file of another program before anything is written to it, even the journal mode.
+async fn refuse_foreign(path: &Path) -> anyhow::Result<()> {
+    // A file that cannot be read is reported when it is opened for writing.
+    let options = SqliteConnectOptions::new().filename(path).read_only(true);
+    let Ok(mut connection) = options.connect().await else { return Ok(()) };
+    let tables = "select name from sqlite_master where type = 'table' and name not like 'sqlite%' order by name";
+    let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut connection).await.unwrap_or_default();
+    let _ = connection.close().await;
+    if tables.is_empty() || tables.iter().any(|table| table == "_sqlx_migrations") {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "{} belongs to another program: it has tables, for example {}, but none of Latchgate. Name another file with --locks \
+         sqlite:PATH",
+        path.display(),
+        tables[0]
+    )
 }
 
 fn unavailable(error: &sqlx::Error) -> StoreError {

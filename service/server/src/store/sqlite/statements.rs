@@ -1,16 +1,16 @@
-//! The SQL. A batch travels as one JSON array, so that it is one statement, which SQLite commits by itself.
+//! The SQL. A batch is one JSON array, so that one statement writes it, and SQLite commits that by itself.
 
 pub(super) const LOAD: &str = "
 select l.version, l.state
-from json_each(?1) as asked
-left join locks as l on l.app = asked.value ->> 0 and l.key = asked.value ->> 1
-order by asked.key";
+from json_each(?1) as requested
+left join locks as l on l.app = requested.value ->> 0 and l.key = requested.value ->> 1
+order by requested.key";
 
 pub(super) const COMMIT: &str = "
 insert into locks as l (app, key, version, replaces, keep_until, notice_at, state)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value -> 6
 from json_each(?1) as c
--- A changed row must still be there; a new one must not, which the conflict below finds out.
+-- The row of a change must still exist. A new row must not exist: the conflict below checks that.
 where value ->> 3 = 0 or exists (select 1 from locks where app = c.value ->> 0 and key = c.value ->> 1)
 on conflict (app, key) do update
     set version = excluded.version, replaces = excluded.replaces,
@@ -24,12 +24,22 @@ where app = ?1 and key >= ?2 and key > ?3 and key < ?5
 order by key
 limit ?4";
 
-/// A page of the primary key.
+/// A page of all rows, in the order of the primary key.
 pub(super) const DUMP: &str = "
-select app, key, version, state from locks
+select app, key, notice_at, keep_until, state from locks
 where (app, key) > (?1, ?2)
 order by app, key
 limit ?3";
+
+/// Writes copied states, replacing existing ones.
+pub(super) const FILL: &str = "
+insert into locks (app, key, version, replaces, keep_until, notice_at, state)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value -> 6
+from json_each(?1)
+where true
+on conflict (app, key) do update
+    set version = excluded.version, replaces = excluded.replaces,
+        keep_until = excluded.keep_until, notice_at = excluded.notice_at, state = excluded.state";
 
 pub(super) const PAGE: &str = "
 select app, key, coalesce(notice_at < ?4, false) from locks
@@ -45,3 +55,6 @@ pub(super) const KEEP_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
 
 pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";
+
+pub(super) const SET_SECRET: &str =
+    "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do update set value = excluded.value";

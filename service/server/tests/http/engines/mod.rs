@@ -1,6 +1,6 @@
-//! Engine sets: a switch from one engine to another, under load, with engines that die and nodes that are cut off.
+//! A pair of engines: switches, and engines that are dead, emptied or out of reach.
 
-mod carried;
+mod copied;
 mod lost;
 mod refused;
 mod world;

@@ -1,10 +1,10 @@
-//! What is refused, and why.
+//! Configurations and switches that are refused, with the reason.
 
 use latchgate_testkit::node::Node;
 use serde_json::json;
 
 use super::world::{World, status, switch, switched};
-use crate::client::{BIN, ask, embedded, get};
+use crate::client::{BIN, embedded, get, request};
 
 async fn refusal(args: &[&str]) -> String {
     let refused = Node::try_start(BIN, args, &[]).await;
@@ -12,12 +12,11 @@ async fn refusal(args: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn bad_switches_are_refused_with_what_is_wrong() {
+async fn invalid_switches_are_refused_with_the_reason() {
     let world = World::start(1).await;
     let nodes = world.nodes(1, &["pg", "one"], &[]).await;
     let here = &nodes[0];
     switch(here, json!({ "engine": "nowhere" })).await.assert_problem(404, "unknown-engine");
-    switch(here, json!({})).await.assert_problem(400, "invalid-request");
     switch(here, json!({ "engine": 7 })).await.assert_problem(400, "invalid-request");
     switch(here, json!({ "engine": "one", "force": 1 })).await.assert_problem(400, "invalid-request");
     switch(here, json!({ "engine": "one", "foo": 1 })).await.assert_problem(400, "invalid-request");
@@ -29,47 +28,60 @@ async fn bad_switches_are_refused_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_single_engine_is_shown_and_cannot_be_left() {
+async fn a_single_engine_is_shown_and_cannot_be_switched() {
     let node = embedded().await;
     let locks = get(&node, "/v1/admin/engines").await.body["locks"].clone();
-    assert_eq!((&locks["active"], &locks["phase"]), (&json!("sqlite"), &json!("serving")), "{locks}");
+    assert_eq!((&locks["active"], &locks["engines"][0]["state"]), (&json!("sqlite"), &json!("active")), "{locks}");
     let path = "/v1/admin/engines/locks";
-    let stays = ask(&node, reqwest::Method::POST, path, json!({ "engine": "sqlite" })).await;
+    let stays = request(&node, reqwest::Method::POST, path, json!({ "engine": "sqlite" })).await;
     assert_eq!(stays.status, 200);
-    ask(&node, reqwest::Method::POST, path, json!({ "engine": "redis" })).await.assert_problem(404, "unknown-engine");
+    request(&node, reqwest::Method::POST, path, json!({ "engine": "redis" }))
+        .await
+        .assert_problem(404, "unknown-engine");
+    request(&node, reqwest::Method::POST, path, json!({})).await.assert_problem(404, "unknown-engine");
 }
 
 #[tokio::test]
-async fn an_engine_of_a_set_cannot_be_used_alone_until_the_set_is_dissolved() {
+async fn an_engine_of_a_pair_is_used_alone_only_if_it_is_active_and_the_other_is_left_out() {
     let world = World::start(1).await;
-    let url = world.redis[0].url();
+    let (url, database) = (world.redis[0].url(), world.database());
     {
         let nodes = world.nodes(1, &["pg", "one"], &[]).await;
         switched(&nodes[0], "one").await;
     }
-    let said = refusal(&["--locks", &url]).await;
-    assert!(said.contains("one of the engines pg, one"), "{said}");
-    let left = tokio::process::Command::new(BIN).args(["leave-set", "--locks", &url]).output().await.unwrap();
-    assert!(left.status.success(), "{left:?}");
-    Node::start(BIN, &["--locks", &url]).await;
+    let message = refusal(&["--locks", &url]).await;
+    assert!(message.contains("one of the pair one, pg"), "{message}");
+    let message = refusal(&["--locks", &database, "--without", "one"]).await;
+    assert!(message.contains("one of the pair one, pg"), "{message}");
+    Node::start(BIN, &["--locks", &url, "--without", "pg"]).await;
 }
 
 #[tokio::test]
-async fn engines_under_each_others_names_are_refused() {
-    let world = World::start(2).await;
-    drop(world.nodes(1, &["one", "two"], &[]).await);
-    let [one, two] = [&world.redis[0], &world.redis[1]].map(latchgate_testkit::redis::Redis::url);
-    let said = refusal(&["--locks", &format!("one={two}"), "--locks", &format!("two={one}")]).await;
-    assert!(said.contains("this is engine two"), "{said}");
+async fn an_engine_of_another_pair_is_refused() {
+    let world = World::start(1).await;
+    drop(world.nodes(1, &["pg", "one"], &[]).await);
+    let (url, database) = (world.redis[0].url(), world.database());
+    let message = refusal(&["--locks", &format!("pg={database}"), "--locks", &format!("other={url}")]).await;
+    assert!(message.contains("is one of the pair one, pg"), "{message}");
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_set_is_refused_at_the_start() {
-    let said = refusal(&["--locks", "redis://127.0.0.1:1", "--locks", "redis://127.0.0.1:2"]).await;
-    assert!(said.contains("name them"), "{said}");
-    let said = refusal(&["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--switch-after-ms", "1000"]).await;
-    assert!(said.contains("three engines"), "{said}");
-    let two = ["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--engine-right-ms", "1000"];
-    let said = refusal(&two).await;
-    assert!(said.contains("--engine-right-ms"), "{said}");
+async fn a_node_that_cannot_read_both_engines_does_not_start() {
+    let mut world = World::start(1).await;
+    drop(world.nodes(1, &["pg", "one"], &[]).await);
+    world.redis[0].kill9();
+    let url = format!("one={}", world.redis[0].url());
+    let message = refusal(&["--locks", &format!("pg={}", world.database()), "--locks", &url]).await;
+    assert!(message.contains("--without one"), "{message}");
+}
+
+#[tokio::test]
+async fn engines_that_cannot_be_a_pair_are_refused_at_the_start() {
+    let message = refusal(&["--locks", "redis://127.0.0.1:1", "--locks", "redis://127.0.0.1:2"]).await;
+    assert!(message.contains("name them"), "{message}");
+    let three = ["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--locks", "c=sqlite:c.db"];
+    let message = refusal(&three).await;
+    assert!(message.contains("a pair"), "{message}");
+    let message = refusal(&["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db", "--without", "c"]).await;
+    assert!(message.contains("no engine of --locks"), "{message}");
 }

@@ -1,11 +1,11 @@
-//! Several engines, and nodes that each reach them over wires of their own.
+//! Several engines, and nodes that each connect to them through their own proxies.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use latchgate_bench::record;
 use latchgate_testkit::eventually;
-use latchgate_testkit::node::Node;
+use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::recorded::{self, Report};
@@ -14,23 +14,21 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::client::{Answer, BIN, ask, get, granted, release};
+use crate::client::{Answer, BIN, get, granted, release, request};
 
 pub const LONG: Duration = Duration::from_secs(30);
-/// So that the nodes' rights, and with them the tests, are short.
-const TIMES: [&str; 4] = ["--store-timeout-ms", "500", "--engine-right-ms", "1500"];
-pub const RIGHT: Duration = Duration::from_millis(1_500);
-/// The longest lease: as long, nothing is granted after an engine was lost.
+const TIMES: [&str; 2] = ["--store-timeout-ms", "500"];
+/// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
 
-/// A Postgres, `pg`; and one or two Redis, `one` and `two`.
+/// The engines: a Postgres, `pg`, and one or two Redis, `one` and `two`.
 pub struct World {
     pub postgres: Postgres,
     pub redis: Vec<Redis>,
     database: String,
 }
 
-/// A node, and what it reaches the engines through, in the order of its `--locks`.
+/// A node, and its proxies to the engines, in the order of its `--locks`.
 pub struct Wired {
     pub node: Node,
     pub wires: Vec<(&'static str, Proxy)>,
@@ -52,17 +50,24 @@ impl World {
         let database = postgres.create_database().await;
         let mut all = Vec::new();
         for _ in 0..redis {
-            // What it has acknowledged is on its disk, as far as a crash of the process goes.
+            // Acknowledged commits survive a crash of the process.
             all.push(Redis::start_with(&[("appendonly", "yes"), ("appendfsync", "always")]).await);
         }
         Self { postgres, redis: all, database }
     }
 
-    /// Where an engine is, through `port`.
+    pub fn database(&self) -> String {
+        self.database.clone()
+    }
+
+    pub fn database_name(&self) -> &str {
+        self.database.rsplit_once('/').unwrap().1
+    }
+
+    /// The URL of an engine at `port`.
     fn url(&self, engine: &str, port: u16) -> String {
         if engine == "pg" {
-            let name = self.database.rsplit_once('/').unwrap().1;
-            format!("pg=postgres://postgres@127.0.0.1:{port}/{name}")
+            format!("pg=postgres://postgres@127.0.0.1:{port}/{}", self.database_name())
         } else {
             format!("{engine}=redis://127.0.0.1:{port}")
         }
@@ -98,11 +103,12 @@ impl World {
         Wired { node: Node::start(BIN, &all).await, wires }
     }
 
-    /// What `latchgate switch-engine` says.
+    /// The output of `latchgate switch-engine`.
     pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
         let locks: Vec<String> = engines.iter().map(|engine| self.url(engine, self.port(engine))).collect();
-        let mut command = tokio::process::Command::new(BIN);
-        command.arg("switch-engine").args(TIMES).args(args);
+        let mut command = tokio::process::Command::from(command(BIN));
+        let ttl_ms_max = TTL_MS_MAX.to_string();
+        command.arg("switch-engine").args(TIMES).args(["--ttl-ms-max", &ttl_ms_max]).args(args);
         for url in &locks {
             command.args(["--locks", url]);
         }
@@ -119,7 +125,7 @@ impl World {
     }
 }
 
-/// Clients that take locks at all of the nodes, and what they see.
+/// Clients that take locks at all nodes, and the record of their calls.
 pub struct Load {
     dir: TempDir,
     running: JoinHandle<anyhow::Result<()>>,
@@ -145,8 +151,8 @@ impl Load {
         self.dir.path().join("history")
     }
 
-    /// What was seen from beginning to end: nothing that a lock may not do.
-    pub async fn judged(self) -> Report {
+    /// Stops the clients and checks their record: no lock may have broken a promise.
+    pub async fn checked(self) -> Report {
         let file = self.file();
         self.running.await.unwrap().unwrap();
         let lines = std::io::BufReader::new(std::fs::File::open(file).unwrap());
@@ -158,30 +164,34 @@ impl Load {
 }
 
 pub async fn switch(wired: &Wired, body: Value) -> Answer {
-    ask(&wired.node, reqwest::Method::POST, "/v1/admin/engines/locks", body).await
+    request(&wired.node, reqwest::Method::POST, "/v1/admin/engines/locks", body).await
 }
 
-/// Switches, and expects that to be done.
+/// Switches the engine, and fails unless that succeeds.
 pub async fn switched(wired: &Wired, engine: &str) {
     let answer = switch(wired, json!({ "engine": engine })).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     until_serving(wired, engine).await;
 }
 
+pub async fn hold_off(wired: &Wired, body: Value) -> Answer {
+    request(&wired.node, reqwest::Method::POST, "/v1/admin/hold-off", body).await
+}
+
 pub async fn status(wired: &Wired) -> Value {
     get(&wired.node, "/v1/admin/engines").await.body["locks"].clone()
 }
 
-/// Until the node uses the engine.
+/// Waits until the node uses the engine.
 pub async fn until_serving(wired: &Wired, engine: &str) {
     let is_there = || async {
         let status = status(wired).await;
-        status["active"] == engine && status["phase"] == "serving"
+        status["active"] == engine
     };
     assert!(eventually(LONG, is_there).await, "{}\n{}", status(wired).await, wired.node.log());
 }
 
-/// Until a lock that nobody has is granted here.
+/// Waits until the node grants a free lock.
 pub async fn until_granting(wired: &Wired) {
     let key = format!("probe-{:016x}", rand::random::<u64>());
     let grants = || async { crate::client::acquire(&wired.node, &key, json!({ "ttl_ms": 1000 })).await.status == 200 };

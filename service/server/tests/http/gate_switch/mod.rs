@@ -1,6 +1,6 @@
 //! The gate is switched from one of its stores to the other.
 
-mod forced;
 mod load;
+mod lost;
 mod planned;
 mod world;

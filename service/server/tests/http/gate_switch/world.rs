@@ -1,4 +1,4 @@
-//! A Redis and a Postgres, and nodes that reach them over wires of their own.
+//! A Redis and a Postgres, and nodes that reach them through proxies of their own.
 
 use std::time::Duration;
 
@@ -10,11 +10,9 @@ use latchgate_testkit::redis::Redis;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, BIN, ask, get};
+use crate::client::{Answer, BIN, get, request};
 
-pub const LONG: Duration = Duration::from_secs(30);
-/// So that the nodes' rights, and with them the tests, are short.
-const TIMES: [&str; 4] = ["--store-timeout-ms", "500", "--engine-right-ms", "1500"];
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// A Redis and a Postgres.
 pub struct World {
@@ -23,11 +21,11 @@ pub struct World {
     database: String,
 }
 
-/// A node, and what it reaches the stores through.
+/// A node, and the proxies between it and the stores.
 pub struct Wired {
     pub node: Node,
-    pub redis: Proxy,
     pub postgres: Proxy,
+    _redis: Proxy,
 }
 
 impl World {
@@ -39,12 +37,15 @@ impl World {
     }
 
     pub async fn node(&self) -> Wired {
+        self.node_with(&[]).await
+    }
+
+    pub async fn node_with(&self, more: &[&str]) -> Wired {
         let (redis, postgres) = (Proxy::start(self.redis.port()).await, Proxy::start(self.postgres.port()).await);
         let locks = format!("postgres://postgres@127.0.0.1:{}/{}", postgres.port(), self.database);
         let gate = format!("redis://127.0.0.1:{}", redis.port());
-        let mut args = vec!["--locks", &locks, "--gate", &gate];
-        args.extend(TIMES);
-        Wired { node: Node::start(BIN, &args).await, redis, postgres }
+        let args = [&["--locks", &locks, "--gate", &gate], more].concat();
+        Wired { node: Node::start(BIN, &args).await, postgres, _redis: redis }
     }
 
     pub async fn two(&self) -> [Wired; 2] {
@@ -53,7 +54,7 @@ impl World {
 }
 
 pub async fn switch(node: &Node, body: Value) -> Answer {
-    ask(node, Method::POST, "/v1/admin/engines/gate", body).await
+    request(node, Method::POST, "/v1/admin/engines/gate", body).await
 }
 
 pub async fn status(node: &Node) -> Value {
@@ -62,14 +63,11 @@ pub async fn status(node: &Node) -> Value {
 
 /// Until the node claims in this engine.
 pub async fn until_serving(node: &Node, engine: &str) {
-    let is_there = || async {
-        let status = status(node).await;
-        status["active"] == engine && status["phase"] == "serving"
-    };
+    let is_there = || async { status(node).await["active"] == engine };
     assert!(eventually(LONG, is_there).await, "{}\n{}", status(node).await, node.log());
 }
 
-/// Switches, and expects that to be done at all of the nodes.
+/// Switches, and expects that all of the nodes follow.
 pub async fn switched(nodes: &[Wired], engine: &str) {
     let answer = switch(&nodes[0].node, json!({ "engine": engine })).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -82,9 +80,13 @@ pub fn charge(order: impl Into<Value>) -> Value {
     json!({ "operation": "charge", "contents": order.into() })
 }
 
-/// Where a go was claimed.
-pub fn home(go: &Answer) -> String {
-    go.text("stamp")[..1].to_owned()
+/// The same, of an operation that must not be repeated.
+pub fn charge_once(order: impl Into<Value>) -> Value {
+    json!({ "operation": "charge", "contents": order.into(), "on_expiry": "block" })
+}
+
+pub fn durable(order: impl Into<Value>) -> Value {
+    json!({ "operation": "charge", "contents": order.into(), "durability": "durable" })
 }
 
 /// The ids of suspected double runs, in both stores.

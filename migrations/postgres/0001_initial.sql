@@ -1,0 +1,184 @@
+-- All tables and functions are in the schema `latchgate`, which is the search path of every connection.
+
+-- The engine records: see store/engine_record.rs.
+create table engine_records (
+    -- `locks` or `gate`.
+    purpose  text primary key,
+    -- A new random number with every write.
+    revision bigint not null,
+    -- standby, filling, active, moving or retired.
+    state    text not null,
+    epoch    bigint not null,
+    -- The server on which the record was written: its system identifier, `/`, and its timeline, which a promotion changes.
+    server   text not null,
+    -- How many states copiers have written since the store began to fill.
+    copied   bigint not null default 0,
+    -- The whole record, as JSON.
+    body     text not null
+);
+
+-- The number of the advisory lock of a record. A load or commit takes it shared, a change of the record exclusively.
+create function record_lock(purpose text) returns integer language sql immutable
+as $$ select case purpose when 'locks' then 1 else 2 end $$;
+
+create function timeline_here(is_known boolean) returns text language sql volatile
+as $$ select case when is_known then substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) else '' end $$;
+
+create function server_here(is_known boolean) returns text language sql volatile as $$
+select case
+    when is_known then (select system_identifier from pg_control_system()) || '/' || latchgate.timeline_here(true)
+    else '/'
+end
+$$;
+
+create function now_ms() returns bigint language sql volatile
+as $$ select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
+
+-- Whether the record has this state and epoch, on this server. The answer stays true until the transaction ends, because a change
+-- of the record waits for the advisory lock. The lock is taken before the record is read, and each statement in a volatile
+-- function has its own snapshot, so the record is never older than the lock.
+create function fence(purpose text, state text, epoch bigint, knows_timeline boolean, out now bigint, out is_in_force boolean)
+language plpgsql volatile as $$
+begin
+    perform pg_advisory_xact_lock_shared(1279742547, latchgate.record_lock(purpose));
+    is_in_force := exists (
+        select from latchgate.engine_records r
+        where r.purpose = fence.purpose and r.state = fence.state and r.epoch = fence.epoch
+            and split_part(r.server, '/', 2) = latchgate.timeline_here(knows_timeline)
+    );
+    now := latchgate.now_ms();
+end
+$$;
+
+-- Replaces the record if neither it nor the server has changed since it was read. Revision 0 means that there was no record.
+create function replace_engine_record(
+    purpose text, revision_read bigint, server_read text, knows_timeline boolean,
+    revision bigint, state text, epoch bigint, body text
+) returns boolean
+language plpgsql volatile as $$
+begin
+    perform pg_advisory_xact_lock(1279742547, latchgate.record_lock(purpose));
+    if latchgate.server_here(knows_timeline) <> server_read then
+        return false;
+    end if;
+    if revision_read = 0 then
+        insert into latchgate.engine_records (purpose, revision, state, epoch, server, body)
+        values ($1, $5, $6, $7, $3, $8)
+        on conflict do nothing;
+    else
+        update latchgate.engine_records r
+        set revision = $5, state = $6, epoch = $7, server = $3, copied = 0, body = $8
+        where r.purpose = $1 and r.revision = $2;
+    end if;
+    return found;
+end
+$$;
+
+-- One row is the whole state of one key. Only the primary key is indexed: every renewal changes the other columns, and an index
+-- on one of them would prevent heap-only updates.
+create table locks (
+    app        text collate "C" not null,
+    key        text collate "C" not null,
+    -- Never repeats for a key, even if its row is removed and created again: see Version in store/mod.rs.
+    version    bigint not null,
+    -- The version that this one has replaced; 0 for a new row.
+    replaces   bigint not null,
+    -- ms since the Unix epoch. After this time the row may be removed.
+    keep_until bigint not null,
+    -- ms since the Unix epoch. After this time the collection has the state evaluated again, because a lease has ended. Null: never.
+    notice_at  bigint,
+    -- JSON as text: no statement looks into it, and parsing it in every commit would cost the database a sixth of its time.
+    state      text not null,
+    primary key (app, key)
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Removes all states and events, if the store is filling for this epoch.
+create function clear_locks(epoch bigint, knows_timeline boolean) returns boolean
+language plpgsql volatile as $$
+declare
+    is_filling boolean;
+begin
+    select f.is_in_force into is_filling from latchgate.fence('locks', 'filling', epoch, knows_timeline) f;
+    if is_filling then
+        truncate latchgate.locks, latchgate.lock_events;
+    end if;
+    return is_filling;
+end
+$$;
+
+-- One row is the whole record of one operation id.
+create table operations (
+    app       text collate "C" not null,
+    -- MD5, 16 bytes.
+    id        bytea not null,
+    -- A new random number with every write.
+    version   bigint not null,
+    operation text not null,
+    state     text not null,
+    -- Whether the operation may have run twice.
+    suspect   boolean not null,
+    -- Whether it was claimed while the primary store was unavailable. It is copied to the primary store afterwards.
+    fallback  boolean not null,
+    -- ms since the Unix epoch. After this time the row may be removed. Null: never. It is rounded up to the hour while the operation
+    -- runs: so a heartbeat rarely changes it, and is a heap-only update although the column is indexed.
+    goes_at   bigint,
+    record    jsonb not null,
+    primary key (app, id)
+) with (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Expired rows are removed in this order, a batch at a time.
+create index operations_goes_at on operations (goes_at) where goes_at is not null;
+create index operations_suspect on operations (app, id) where suspect;
+create index operations_fallback on operations (app, id) where fallback;
+
+-- As `fence`, for the gate; without a state, nothing is required and the lock is not taken.
+create function gate_fence(state text, epoch bigint, knows_timeline boolean, out now bigint, out is_in_force boolean)
+language plpgsql volatile as $$
+begin
+    if state is null then
+        now := latchgate.now_ms();
+        is_in_force := true;
+    else
+        select f.now, f.is_in_force into now, is_in_force from latchgate.fence('gate', state, epoch, knows_timeline) f;
+    end if;
+end
+$$;
+
+-- Secrets that the nodes of a cluster share with each other and with no client.
+create table secrets (
+    name  text primary key,
+    value bytea not null
+);
+
+-- The events of keys, for watchers and for the history. An event is written in the statement that makes the change.
+create table lock_events (
+    -- Orders commits: the transaction that wrote the event, or the last one that had ended at that time, whichever is later. Readers
+    -- read only events below the oldest open transaction, so they miss none that commits late: see postgres/events.rs. On another
+    -- server transactions have other numbers, so the table must be empty when it is moved there.
+    xid  bigint not null,
+    -- Orders the events of one commit. The order of a sequence alone is not the order of commits.
+    id   bigint generated always as identity,
+    -- ms since the Unix epoch.
+    at   bigint not null,
+    app  text collate "C" not null,
+    key  text collate "C" not null,
+    kind text not null,
+    -- JSON: owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by. Absent fields are left out.
+    body text not null,
+    -- For watchers, and for deleting the oldest events.
+    primary key (xid, id)
+) with (
+    autovacuum_vacuum_scale_factor = 0.05
+);
+
+-- A key's history. It has no renewals: those are for watchers, and are deleted long before the other events.
+create index lock_events_history on lock_events (app, key, xid, id) where kind <> 'renewed';
+create index lock_events_renewed on lock_events (xid, id) where kind = 'renewed';

@@ -1,0 +1,16 @@
+//! Take-over: the lease of an attempt has passed, and another attempt continues the operation.
+
+use super::go::go;
+use super::{Claim, Ending, OperationRecord, Started, Step};
+use crate::time::Timestamp;
+
+/// The lease has passed: a further attempt at the same run. What the first was checked by stays, so that a re-entry
+/// without `checked` does not remove the check.
+pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Claim, now: Timestamp) -> Step {
+    record.remember(passed.stamp, Ending::Superseded);
+    record.attempt = record.attempt.saturating_add(1);
+    record.on_expiry = claim.on_expiry;
+    record.durability = claim.durability;
+    record.claimed_in = claim.shelf;
+    go(record, claim, now, true)
+}

@@ -1,0 +1,222 @@
+//! The evaluation of one batch for one key. It is pure: after a lost race the server runs it again on a newer state.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::TURN_MS;
+use super::command::{Acquire, Command};
+use super::event::Event;
+use super::lease::{Mode, Owner};
+use super::outcome::{Outcome, Refusal, Step};
+use super::position::{NodeId, Turn};
+use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
+use super::state::LockState;
+use super::step::step;
+use crate::time::Timestamp;
+
+/// What one batch brings to one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch<'a> {
+    pub commands: &'a [Command],
+    /// Waiters that joined the queue with this batch. Each may repeat an earlier acquire.
+    pub arrived: &'a [Rank],
+    /// Waiters that an earlier commit of unknown outcome may have granted the lock.
+    pub uncertain: &'a [Rank],
+    /// Waiters whose wait ends with this batch. If they are not answered, they leave the queue without the lock.
+    pub ended: &'a [Rank],
+}
+
+/// The result of a batch for one key. If `changed`, it holds only once `state` is committed.
+#[derive(Debug)]
+pub struct Evaluation {
+    pub state: LockState,
+    pub changed: bool,
+    /// Events of the change, in order.
+    pub events: Vec<Event>,
+    /// One for each command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// Waiters that leave the queue with this outcome: granted, or refused for good.
+    pub answered: Vec<(Rank, Outcome)>,
+    /// Probes whose turn has come, or whose owner holds the lock already.
+    pub notified: Vec<Rank>,
+    /// Why a waiter of the batch was not granted the lock.
+    pub refusals: HashMap<Rank, Refusal>,
+}
+
+/// Carries out the commands, admits waiters from the front of the queue, then publishes or withdraws the node's turn.
+///
+/// Until `hold_off` no new lease is granted.
+pub fn evaluate<R: ReplyHandle, I: Copy + Ord>(
+    base: &LockState,
+    batch: Batch<'_>,
+    queue: &WaitQueue<R, I>,
+    node: &NodeId,
+    now: Timestamp,
+    hold_off: Option<Timestamp>,
+) -> Evaluation {
+    evaluate_with(step, base, batch, queue, node, now, hold_off)
+}
+
+/// As [`evaluate`], with `take_step` in position of [`step`]: the property tests check every step by it.
+pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
+    take_step: impl FnMut(&mut LockState, &Command, Timestamp) -> Step,
+    base: &LockState,
+    batch: Batch<'_>,
+    queue: &WaitQueue<R, I>,
+    node: &NodeId,
+    now: Timestamp,
+    hold_off: Option<Timestamp>,
+) -> Evaluation {
+    let evaluation = Evaluation {
+        state: base.clone(),
+        changed: false,
+        events: Vec::new(),
+        outcomes: Vec::with_capacity(batch.commands.len()),
+        answered: Vec::new(),
+        notified: Vec::new(),
+        refusals: HashMap::new(),
+    };
+    let mut evaluator = Evaluator { take_step, queue, now, hold_off, evaluation };
+    for command in batch.commands {
+        let outcome = evaluator.step(command);
+        evaluator.evaluation.outcomes.push(outcome);
+    }
+    evaluator.admit();
+    evaluator.answer_repetitions(batch);
+    evaluator.update_turn(node, batch.ended);
+    evaluator.evaluation
+}
+
+struct Evaluator<'q, R, I, F> {
+    take_step: F,
+    queue: &'q WaitQueue<R, I>,
+    now: Timestamp,
+    hold_off: Option<Timestamp>,
+    evaluation: Evaluation,
+}
+
+impl<R, I, F> Evaluator<'_, R, I, F>
+where
+    R: ReplyHandle,
+    I: Copy + Ord,
+    F: FnMut(&mut LockState, &Command, Timestamp) -> Step,
+{
+    fn step(&mut self, command: &Command) -> Outcome {
+        let mut done = (self.take_step)(&mut self.evaluation.state, command, self.now);
+        self.evaluation.changed |= done.changed;
+        self.evaluation.events.append(&mut done.events);
+        done.outcome
+    }
+
+    /// Serves waiters from the front until the first that must wait: no waiter overtakes it.
+    fn admit(&mut self) {
+        for (rank, waiter) in self.queue.iter().filter(|(_, waiter)| !waiter.reply.is_closed()) {
+            let behind = waiter.request.behind || self.is_behind_reserved(rank, waiter);
+            let request = Acquire { behind, hold_off: self.hold_off, ..waiter.request.clone() };
+            if waiter.is_probe {
+                self.notify(rank, request);
+                return;
+            }
+            match self.step(&Command::Acquire(request)) {
+                // It blocks no waiter: it leaves with this reply.
+                Outcome::Refused(_) if waiter.deadline.is_none() => {}
+                Outcome::Refused(_) => return,
+                outcome => self.evaluation.answered.push((rank, outcome)),
+            }
+        }
+    }
+
+    /// Notifies a probe if its key could be granted now. The multilock then tries all its keys.
+    fn notify(&mut self, rank: Rank, request: Acquire) {
+        let outcome = step(&mut self.evaluation.state.clone(), &Command::Acquire(request), self.now).outcome;
+        if !matches!(outcome, Outcome::Refused(_)) && !self.evaluation.notified.contains(&rank) {
+            self.evaluation.notified.push(rank);
+        }
+    }
+
+    /// Whether a reserved position blocks this waiter. Shared requests do not block each other; a probe is always blocked,
+    /// because the multilock that tries its keys next respects the published turn of the reserved position.
+    fn is_behind_reserved(&self, rank: Rank, waiter: &Waiter<R, I>) -> bool {
+        let is_shared = waiter.request.mode == Mode::Shared && !waiter.is_probe;
+        let is_compatible = |reserved: &Acquire| reserved.mode == Mode::Shared && is_shared;
+        let mut before = self.queue.reserved().take_while(|(reserved, _)| *reserved < rank);
+        before.any(|(_, reserved)| !is_compatible(reserved) && !self.evaluation.state.knows(&reserved.lease_id))
+    }
+
+    /// Answers waiters that need not wait for the front of the queue. A waiter whose lease id is known gets its earlier
+    /// grant again: an earlier request of its client, here or at another node, was granted. A waiter whose owner holds
+    /// the lock may nest: the waiters before it wait for that owner's leases to end. For the other waiters of the batch
+    /// this finds the reason of the refusal.
+    fn answer_repetitions(&mut self, batch: Batch<'_>) {
+        let (queue, evaluation) = (self.queue, &self.evaluation);
+        let holders = evaluation.state.holders();
+        let holding = holders.iter().flat_map(|lease| queue.waiters_for_lease(&lease.lease_id));
+        let owners: HashSet<&Owner> =
+            holders.iter().filter(|lease| lease.mode.permits() == 0).map(|lease| &lease.owner).collect();
+        let owning = owners.into_iter().flat_map(|owner| queue.waiters_of_owner(owner));
+        let named = batch.arrived.iter().chain(batch.uncertain).chain(batch.ended).copied();
+        let ranks: BTreeSet<Rank> = named.chain(holding).chain(owning).collect();
+        let answered: HashSet<Rank> = evaluation.answered.iter().map(|(rank, _)| *rank).collect();
+        for rank in ranks.into_iter().filter(|rank| !answered.contains(rank)) {
+            let Some(waiter) = queue.get(rank) else { continue };
+            let request = Acquire { behind: true, hold_off: self.hold_off, ..waiter.request.clone() };
+            if waiter.is_probe {
+                self.notify(rank, request);
+                continue;
+            }
+            match self.step(&Command::Acquire(request)) {
+                Outcome::Refused(refusal) => {
+                    self.evaluation.refusals.insert(rank, refusal);
+                }
+                outcome => self.evaluation.answered.push((rank, outcome)),
+            }
+        }
+    }
+
+    /// Publishes the turn of the first waiter that is left, or withdraws the node's turn if none is. An unchanged turn is
+    /// refreshed only near its end, or when the state is written anyway.
+    fn update_turn(&mut self, node: &NodeId, ended: &[Rank]) {
+        let (queue, evaluation) = (self.queue, &self.evaluation);
+        let answered = evaluation.answered.iter().map(|(rank, _)| rank);
+        let leaving: HashSet<Rank> = answered.chain(ended).copied().collect();
+        let Some(first) = queue.first_waiting(|rank| leaving.contains(&rank), &evaluation.state) else {
+            self.step(&Command::Withdraw(node.clone()));
+            return;
+        };
+        if !evaluation.changed && evaluation.state.is_published(node, first.position, self.now) {
+            return;
+        }
+        let waiting = queue.waiting().saturating_sub(leaving.len()).max(1);
+        let turn = Turn {
+            node: node.clone(),
+            position: first.position,
+            mode: first.mode,
+            limit: first.limit,
+            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            until: self.now.plus_ms(TURN_MS),
+        };
+        self.step(&Command::Publish(turn));
+    }
+}
+
+/// Whether waiters that arrive can join the queue without a read or a write: the node's turn is published in `state`, and
+/// nothing in their requests can give them the lock, or a final refusal, at once. `state` must be nearly current.
+pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
+    state: &LockState,
+    arrived: &[Rank],
+    queue: &WaitQueue<R, I>,
+    node: &NodeId,
+    now: Timestamp,
+) -> bool {
+    let Some(first) = queue.first_waiting(|_| false, &LockState::default()) else { return false };
+    // Its owner may hold the lock already, it may barge, its limit may mismatch.
+    let is_special = |request: &Acquire| {
+        let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
+        let may_nest = request.reentrant && request.owner.as_ref().is_some_and(is_holder);
+        request.barge || request.mode.permits() > 0 || may_nest || state.knows(&request.lease_id)
+    };
+    let only_waits = |waiter: &Waiter<R, I>| waiter.deadline.is_some() && !is_special(&waiter.request);
+    arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
+        && state.admissible_turn(now).is_none()
+        && state.holders().iter().all(|lease| !lease.has_expired(now))
+        && state.is_published(node, first.position, now)
+}

@@ -1,0 +1,24 @@
+//! Lock-delay: after a lease has expired, no lease is granted for a while, because its holder may still be working.
+
+use super::lease::Lease;
+use super::state::LockState;
+use crate::time::Timestamp;
+
+impl Lease {
+    /// The end of the lock-delay that begins if the lease expires. Like the lease, it ends early for no node.
+    pub(super) fn delay_until(&self) -> Option<Timestamp> {
+        (self.delay_ms > 0).then(|| self.ends_at().plus_ms(self.delay_ms))
+    }
+}
+
+impl LockState {
+    /// Begins a lock-delay, or extends the one that is there.
+    pub(super) fn start_lock_delay(&mut self, until: Option<Timestamp>) {
+        self.delay_until = self.delay_until.max(until);
+    }
+
+    /// The end of the lock-delay, if it is still to come.
+    pub fn delayed_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.delay_until.filter(|until| *until > now)
+    }
+}

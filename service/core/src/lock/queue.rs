@@ -1,0 +1,262 @@
+//! The waiters of one key at one node, in the order in which they are served.
+//!
+//! A pure structure: it reads no clock and sends nothing. The server attaches to each waiter the handle that the reply
+//! goes to, and passes instants of its own clock as deadlines.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+
+use super::command::Acquire;
+use super::lease::{LeaseId, Owner};
+use super::state::LockState;
+use crate::time::Timestamp;
+
+/// Identifies a waiter within one process.
+pub type WaiterId = u64;
+
+/// A waiter's position in the order of service: its position, and a number that tells apart two waiters with the same
+/// position, which a ticket that is presented twice creates.
+pub type Rank = (Reverse<u8>, Timestamp, u64, u64);
+
+/// What the server attaches to a waiter.
+pub trait ReplyHandle {
+    /// The client has gone: no reply can reach it.
+    fn is_closed(&self) -> bool;
+}
+
+/// A request for the lock that has no reply yet. `R` is the reply handle, `I` an instant of the server's clock.
+#[derive(Debug)]
+pub struct Waiter<R, I> {
+    pub id: WaiterId,
+    pub request: Acquire,
+    /// When the wait ends; `None` for a request that does not wait.
+    pub deadline: Option<I>,
+    /// The client resumed an earlier wait with a ticket, and may resume this one.
+    pub is_returning: bool,
+    /// A probe of a multilock: it is notified when its turn comes, and granted nothing.
+    pub is_probe: bool,
+    pub reply: R,
+}
+
+/// The position of a waiter whose wait has ended and which may return within a moment. Until then the queue serves no
+/// waiter behind it.
+#[derive(Debug)]
+struct Reserved<I> {
+    id: WaiterId,
+    request: Acquire,
+    until: I,
+}
+
+#[derive(Debug)]
+pub struct WaitQueue<R, I> {
+    /// Boxed: a node of the map has room for eleven entries, and most queues have one waiter.
+    waiters: BTreeMap<Rank, Box<Waiter<R, I>>>,
+    ranks: HashMap<WaiterId, Rank>,
+    /// More than one rank, if a client repeats its acquire while the first still waits.
+    leases: HashMap<LeaseId, BTreeSet<Rank>>,
+    /// Waiters whose named owner may hold the lock already.
+    owners: HashMap<Owner, BTreeSet<Rank>>,
+    deadlines: BTreeSet<(I, Rank)>,
+    reserved: BTreeMap<Rank, Reserved<I>>,
+    arrivals: u64,
+    latest_arrival: Timestamp,
+}
+
+impl<R, I> Default for WaitQueue<R, I> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            ranks: HashMap::new(),
+            leases: HashMap::new(),
+            owners: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            reserved: BTreeMap::new(),
+            arrivals: 0,
+            latest_arrival: Timestamp::default(),
+        }
+    }
+}
+
+/// Waiters.
+impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
+    /// Whether the queue has neither a waiter nor a reserved position.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.reserved.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// How many waiters have a deadline. Requests that do not wait are not counted.
+    pub fn waiting(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// Adds a waiter behind all earlier arrivals of its priority, even if the clock has gone back since. A returning
+    /// waiter gets its old position back.
+    pub fn insert(&mut self, mut waiter: Waiter<R, I>) -> Rank {
+        self.arrivals += 1;
+        if waiter.is_returning {
+            let is_same = |request: &Acquire| {
+                request.position == waiter.request.position && request.lease_id == waiter.request.lease_id
+            };
+            self.reserved.retain(|_, reserved| !is_same(&reserved.request));
+        }
+        let position = &mut waiter.request.position;
+        if !waiter.is_returning {
+            self.latest_arrival = self.latest_arrival.max(position.arrival);
+            position.arrival = self.latest_arrival;
+        }
+        let (priority, arrival, serial) = position.rank();
+        let rank = (priority, arrival, serial, self.arrivals);
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.insert((deadline, rank));
+        }
+        self.ranks.insert(waiter.id, rank);
+        self.leases.entry(waiter.request.lease_id.clone()).or_default().insert(rank);
+        if let Some(owner) = waiter.request.owner.as_ref().filter(|_| may_nest(&waiter.request)) {
+            self.owners.entry(owner.clone()).or_default().insert(rank);
+        }
+        self.waiters.insert(rank, Box::new(waiter));
+        rank
+    }
+
+    pub fn remove(&mut self, rank: Rank) -> Option<Waiter<R, I>> {
+        let waiter = *self.waiters.remove(&rank)?;
+        self.ranks.remove(&waiter.id);
+        remove_from(&mut self.leases, &waiter.request.lease_id, rank);
+        if let Some(owner) = &waiter.request.owner {
+            remove_from(&mut self.owners, owner, rank);
+        }
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.remove(&(deadline, rank));
+        }
+        Some(waiter)
+    }
+
+    pub fn get(&self, rank: Rank) -> Option<&Waiter<R, I>> {
+        self.waiters.get(&rank).map(|waiter| &**waiter)
+    }
+
+    pub fn rank_of(&self, id: WaiterId) -> Option<Rank> {
+        self.ranks.get(&id).copied()
+    }
+
+    /// All waiters in the order of service.
+    pub fn iter(&self) -> impl Iterator<Item = (Rank, &Waiter<R, I>)> {
+        self.waiters.iter().map(|(rank, waiter)| (*rank, &**waiter))
+    }
+
+    /// How many waiters come before `rank`.
+    pub fn before(&self, rank: Rank) -> usize {
+        self.waiters.range(..rank).count()
+    }
+
+    /// The waiters that request for this lease id.
+    pub fn waiters_for_lease(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
+        self.leases.get(lease_id).into_iter().flatten().copied()
+    }
+
+    /// The waiters of this owner that may take the lock again while it holds it.
+    pub fn waiters_of_owner(&self, owner: &Owner) -> impl Iterator<Item = Rank> {
+        self.owners.get(owner).into_iter().flatten().copied()
+    }
+
+    /// The request for which the node publishes its turn: that of the first live waiter with a deadline, or of the first
+    /// reserved position, whichever comes first. `skip` leaves out waiters, and a reserved position is left out if its
+    /// lease id is known to `state`.
+    pub fn first_waiting(&self, skip: impl Fn(Rank) -> bool, state: &LockState) -> Option<&Acquire> {
+        let is_waiting =
+            |rank: Rank, waiter: &Waiter<R, I>| waiter.deadline.is_some() && !waiter.reply.is_closed() && !skip(rank);
+        let waiting = self.iter().find(|(rank, waiter)| is_waiting(*rank, waiter));
+        let waiting = waiting.map(|(rank, waiter)| (rank, &waiter.request));
+        let reserved = self.reserved().find(|(_, request)| !state.knows(&request.lease_id));
+        waiting.into_iter().chain(reserved).min_by_key(|(rank, _)| *rank).map(|(_, request)| request)
+    }
+
+    /// The waiters whose deadline has passed, in the order of their deadlines.
+    pub fn overdue(&self, now: I) -> Vec<Rank> {
+        self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, rank)| *rank).collect()
+    }
+
+    /// All waiters that have a deadline, in the order of service.
+    pub fn all_waiting(&self) -> Vec<Rank> {
+        self.iter().filter(|(_, waiter)| waiter.deadline.is_some()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Removes the waiters whose client has gone. Returns how many.
+    pub fn remove_closed(&mut self) -> usize {
+        let closed: Vec<Rank> =
+            self.iter().filter(|(_, waiter)| waiter.reply.is_closed()).map(|(rank, _)| rank).collect();
+        for rank in &closed {
+            self.remove(*rank);
+        }
+        closed.len()
+    }
+
+    /// When the next wait or the next reservation ends.
+    pub fn next_deadline(&self) -> Option<I> {
+        let reserved = self.reserved.values().map(|reserved| reserved.until);
+        self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(reserved).min()
+    }
+}
+
+/// Reserved positions.
+impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
+    /// Reserves the position of a waiter that leaves the queue for a moment.
+    pub fn reserve(&mut self, rank: Rank, until: I) {
+        let Some(waiter) = self.waiters.get(&rank) else { return };
+        let reserved = Reserved { id: waiter.id, request: waiter.request.clone(), until };
+        self.reserved.insert(rank, reserved);
+    }
+
+    pub fn reserved_len(&self) -> usize {
+        self.reserved.len()
+    }
+
+    /// Reserved positions in queue order.
+    pub fn reserved(&self) -> impl Iterator<Item = (Rank, &Acquire)> {
+        self.reserved.iter().map(|(rank, reserved)| (*rank, &reserved.request))
+    }
+
+    /// Drops the reservation of this waiter. Returns whether there was one.
+    pub fn drop_reserved(&mut self, id: WaiterId) -> bool {
+        self.drop_reserved_if(|reserved| reserved.id == id)
+    }
+
+    /// Drops the reservations that have ended. Returns whether there were any.
+    pub fn drop_ended_reservations(&mut self, now: I) -> bool {
+        self.drop_reserved_if(|reserved| reserved.until <= now)
+    }
+
+    /// Drops the reservations of waiters that have been granted their lease at another node.
+    pub fn drop_granted_reservations(&mut self, state: &LockState) {
+        self.drop_reserved_if(|reserved| state.knows(&reserved.request.lease_id));
+    }
+
+    /// Drops all reservations. Returns whether there were any.
+    pub fn drop_all_reservations(&mut self) -> bool {
+        self.drop_reserved_if(|_| true)
+    }
+
+    fn drop_reserved_if(&mut self, is_over: impl Fn(&Reserved<I>) -> bool) -> bool {
+        let before = self.reserved.len();
+        self.reserved.retain(|_, reserved| !is_over(reserved));
+        self.reserved.len() != before
+    }
+}
+
+/// Permits never nest: the same owner takes more of them.
+fn may_nest(request: &Acquire) -> bool {
+    request.reentrant && request.mode.permits() == 0
+}
+
+fn remove_from<K: Hash + Eq>(index: &mut HashMap<K, BTreeSet<Rank>>, key: &K, rank: Rank) {
+    let Some(ranks) = index.get_mut(key) else { return };
+    ranks.remove(&rank);
+    if ranks.is_empty() {
+        index.remove(key);
+    }
+}

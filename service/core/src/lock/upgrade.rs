@@ -1,0 +1,14 @@
+//! Upgrade: an owner that shares the lock requests it exclusively.
+
+use super::compatibility::Access;
+use super::lease::{Lease, Mode, Owner};
+use super::state::LockState;
+
+impl LockState {
+    /// What an exclusive request means for an owner that shares the lock; `None` if the owner does not share it.
+    pub(super) fn upgrade(&self, owner: Option<&Owner>) -> Option<Access> {
+        let is_own = |lease: &Lease| owner == Some(&lease.owner);
+        self.holders.iter().find(|lease| is_own(lease) && lease.mode == Mode::Shared)?;
+        Some(if self.holders.iter().all(is_own) { Access::Upgrade } else { Access::UpgradeBlocked })
+    }
+}

@@ -1,0 +1,89 @@
+//! Refuses misspelt `LATCHGATE_…` variables: an unknown one would silently leave a setting at its default.
+
+use std::ffi::OsString;
+
+use anyhow::bail;
+
+const PREFIX: &str = "LATCHGATE_";
+/// How much alike two names must be to suggest one for the other, from 0 to 1.
+const ALIKE: f64 = 0.85;
+
+/// The variables that the flags of all commands read.
+pub fn names_of(command: &clap::Command) -> Vec<String> {
+    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    arguments.filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned())).collect()
+}
+
+/// # Errors
+/// Names the variable, and the setting that was probably meant.
+pub fn refuse_unknown(environment: impl Iterator<Item = (OsString, OsString)>, names: &[String]) -> anyhow::Result<()> {
+    for (name, value) in environment {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if !name.starts_with(PREFIX) || names.iter().any(|known| *known == name) || is_service_link(&name, &value) {
+            continue;
+        }
+        let likeness = |known: &String| strsim::jaro_winkler(&name[PREFIX.len()..], known.trim_start_matches(PREFIX));
+        let nearest = names.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+        match nearest.filter(|known| likeness(known) >= ALIKE) {
+            Some(nearest) => bail!("no setting reads the environment variable {name}: did you mean {nearest}?"),
+            None => bail!(
+                "no setting reads the environment variable {name}: unset it; `latchgate serve --help` lists the settings"
+            ),
+        }
+    }
+    Ok(())
+}
+
+/// Kubernetes and Docker describe a service called `latchgate` (or `latchgate-…`) to every container:
+/// `LATCHGATE_SERVICE_HOST`, `LATCHGATE_PORT=tcp://…`, `LATCHGATE_PORT_7070_TCP_ADDR`.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let is_numbered_port = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.split("_PORT_").skip(1).any(is_numbered_port)
+        || (name.ends_with("_PORT") && value.contains("://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::super::Cli;
+    use super::*;
+
+    fn refused(name: &str, value: &str) -> Option<String> {
+        let environment = [(OsString::from(name), OsString::from(value))];
+        refuse_unknown(environment.into_iter(), &names_of(&Cli::command())).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_refused_with_the_nearest_name() {
+        for (wrong, right) in [
+            ("LATCHGATE_LOCK", "LATCHGATE_LOCKS"),
+            ("LATCHGATE_TTL_DEFAULT_MS", "LATCHGATE_TTL_MS_DEFAULT"),
+            ("LATCHGATE_LISTEN_ADDRESS", "LATCHGATE_LISTEN"),
+            ("LATCHGATE_LOGFORMAT", "LATCHGATE_LOG_FORMAT"),
+        ] {
+            let error = refused(wrong, "x").unwrap_or_else(|| panic!("{wrong} was accepted"));
+            assert!(error.contains(wrong) && error.ends_with(&format!("did you mean {right}?")), "{error}");
+        }
+        let error = refused("LATCHGATE_QUUX", "x").unwrap();
+        assert!(error.contains("LATCHGATE_QUUX") && !error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn settings_other_programs_variables_and_service_links_are_accepted() {
+        for (name, value) in [
+            ("LATCHGATE_LOCKS", "sqlite:a.db"),
+            ("PATH", "/bin"),
+            ("LATCHGATE_SERVICE_HOST", "10.0.0.1"),
+            ("LATCHGATE_SERVICE_PORT_HTTP", "7070"),
+            ("LATCHGATE_NODES_SERVICE_PORT", "7070"),
+            ("LATCHGATE_PORT", "tcp://10.0.0.1:7070"),
+            ("LATCHGATE_PORT_7070_TCP_ADDR", "10.0.0.1"),
+        ] {
+            assert_eq!(refused(name, value), None, "{name}");
+        }
+        assert!(refused("LATCHGATE_PORT", "7071").is_some(), "a port that nothing reads");
+    }
+}

@@ -1,0 +1,36 @@
+//! The history of locks.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Whether events of locks are kept for a while and streamed to watchers: one more row for each event.
+    #[arg(long, value_name = "on|off", env = "LATCHGATE_HISTORY", default_value = "on")]
+    pub history: Switch,
+
+    /// How long events are kept, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HISTORY_RETENTION_MS", default_value_t = 86_400_000)]
+    pub history_retention_ms: u64,
+
+    /// Most event streams at once.
+    #[arg(long, value_name = "N", env = "LATCHGATE_WATCHERS_MAX", default_value_t = 64)]
+    pub watchers_max: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl HistoryArgs {
+    pub fn is_on(&self) -> bool {
+        self.history == Switch::On
+    }
+
+    pub fn retention(&self) -> Duration {
+        Duration::from_millis(self.history_retention_ms)
+    }
+}

@@ -1,0 +1,85 @@
+//! The HTTP server: its address, its connections and its shutdown.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Args;
+
+use super::positive;
+use crate::http::ServerLimits;
+use crate::listen::Listen;
+
+#[derive(Debug, Args)]
+pub struct HttpArgs {
+    /// The address to listen on: HOST:PORT, :PORT or PORT. Without a host: 127.0.0.1. Port 0 takes a free port.
+    #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
+    pub listen: Listen,
+
+    /// Allow an address that other machines can reach, although any client that reaches it may take and end locks.
+    #[arg(long, env = "LATCHGATE_INSECURE_OPEN")]
+    pub insecure_open: bool,
+
+    /// Longest body of a request, in bytes.
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
+    pub body_bytes_max: usize,
+
+    /// Longest time for a body to arrive, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_BODY_TIMEOUT_MS", default_value_t = 10_000)]
+    pub body_timeout_ms: u64,
+
+    /// Longest time for a request's headers to arrive, in ms. An idle connection is closed after the same time.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_HEADER_TIMEOUT_MS", default_value_t = 15_000)]
+    pub header_timeout_ms: u64,
+
+    /// Most connections at once. Further connections wait in the operating system's queue.
+    #[arg(long, value_name = "N", env = "LATCHGATE_CONNECTIONS_MAX", default_value_t = 10_000, value_parser = positive)]
+    pub connections_max: usize,
+
+    /// How long a node that shuts down still accepts connections, in ms, so that load balancers notice by /readyz. Waits end
+    /// with tickets at once in any case.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_DRAIN_NOTICE_MS", default_value_t = 0)]
+    pub drain_notice_ms: u64,
+
+    /// Longest time for running requests to end at a shutdown, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_DRAIN_TIMEOUT_MS", default_value_t = 10_000)]
+    pub drain_timeout_ms: u64,
+
+    /// Log every request at level `info`.
+    #[arg(long, env = "LATCHGATE_ACCESS_LOG")]
+    pub access_log: bool,
+}
+
+impl HttpArgs {
+    /// `addresses` are those that `--listen` stands for.
+    ///
+    /// # Errors
+    /// When other machines can reach one of them, and the operator has not allowed that.
+    pub fn check_exposure(&self, addresses: &[SocketAddr]) -> anyhow::Result<()> {
+        ensure!(
+            self.insecure_open || addresses.iter().all(|address| address.ip().is_loopback()),
+            "other machines can reach {}, and any client that reaches it may take and end locks: listen on loopback \
+             (--listen 127.0.0.1:7070), or allow this with --insecure-open",
+            self.listen
+        );
+        Ok(())
+    }
+
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_millis(self.body_timeout_ms)
+    }
+
+    pub fn drain_notice(&self) -> Duration {
+        Duration::from_millis(self.drain_notice_ms)
+    }
+
+    /// `connections_max` is what the limit of open files leaves of the flag's value.
+    pub fn server_limits(&self, connections_max: usize) -> ServerLimits {
+        ServerLimits {
+            connections_max,
+            header_timeout: Duration::from_millis(self.header_timeout_ms),
+            drain_timeout: Duration::from_millis(self.drain_timeout_ms),
+            access_log: self.access_log,
+        }
+    }
+}

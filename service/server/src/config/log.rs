@@ -1,0 +1,16 @@
+//! What is logged, and how.
+
+use clap::Args;
+
+use crate::telemetry::LogFormat;
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What to log: a level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `latchgate=debug`.
+    #[arg(long = "log", value_name = "FILTER", env = "LATCHGATE_LOG", default_value = "info")]
+    pub filter: String,
+
+    /// The format of the log, which goes to standard error.
+    #[arg(long = "log-format", value_name = "FORMAT", env = "LATCHGATE_LOG_FORMAT", default_value = "text")]
+    pub format: LogFormat,
+}

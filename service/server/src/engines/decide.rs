@@ -1,0 +1,413 @@
+//! What the engine records ask for next: pure, so that every node that reads the same records comes to the same answer. Every
+//! change is a compare-and-set of one record, so of two nodes that disagree one loses and reads again.
+
+use latchgate_core::Timestamp;
+
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
+
+use EngineState::{Active, Filling, Moving, Retired, Standby};
+
+/// A new Redis has a record for as long before it becomes active, in ms. A node that has used it before it lost its data reads it
+/// each second and then begins a hold-off.
+const FOUNDING_MS: u64 = 2_500;
+
+/// What a node knows of one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    pub name: &'a str,
+    /// `None` if the engine does not answer.
+    pub reading: Option<&'a Reading>,
+    /// The engine has not answered for so long that a copy to it is given up.
+    pub is_long_gone: bool,
+    /// The operator started this node without the engine, which has not answered since; or if it is named alone, without the
+    /// other one.
+    pub is_left_out: bool,
+    /// The store may lose its record, and with it all that it has.
+    pub may_forget: bool,
+    /// A fail-over of the store, or its loss of all data, loses no lease that counts, says the operator.
+    pub is_trusted: bool,
+}
+
+/// What a node remembers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    /// The highest epoch in which it has used an engine.
+    pub epoch: Epoch,
+    /// The longest lease in use, as far as it knows: of the engine that it used last, and its own.
+    pub longest_lease: LongestLease,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Use this engine in its epoch.
+    Serve(usize),
+    /// Replace the record of an engine, then read again.
+    Write { engine: usize, record: EngineRecord, why: &'static str },
+    /// Copy the states of the one engine to the other.
+    Copy { from: usize, to: usize },
+    /// Nothing can be done but to read again later.
+    Wait(String),
+}
+
+/// Evaluates the records of one engine, or of a pair. `pair` has the names of both engines in alphabetical order.
+pub fn next(seen: &[Seen<'_>], pair: &[String], memory: Memory) -> Next {
+    match seen {
+        [engine] => alone(*engine, memory),
+        [first, second] => of_pair([*first, *second], pair, memory),
+        _ => Next::Wait("there must be one engine or a pair".to_owned()),
+    }
+}
+
+fn alone(engine: Seen<'_>, memory: Memory) -> Next {
+    let Some(reading) = engine.reading else { return Next::Wait(format!("{} does not answer", engine.name)) };
+    let write = |record, why| Next::Write { engine: 0, record, why };
+    let Some(record) = &reading.record else {
+        if memory.epoch > Epoch::NONE {
+            return write(after_loss(engine, reading, &[], memory), LOST);
+        }
+        let state = if engine.may_forget { Standby } else { Active };
+        let record = EngineRecord::new(state, Epoch::NONE.next(reading.now), &[]);
+        return write(EngineRecord { longest_lease: memory.longest_lease, ..record }, "the store is new");
+    };
+    match record.state {
+        // A node that uses the engine already goes on: the engine refuses it when it is left.
+        Active if record.pair.is_empty() || engine.is_left_out || memory.epoch > Epoch::NONE => {
+            active(0, engine, reading, record, memory)
+        }
+        _ if !record.pair.is_empty() => Next::Wait(of_a_pair(engine, record)),
+        Standby if memory.epoch > Epoch::NONE => write(after_loss(engine, reading, &[], memory), LOST),
+        Standby if reading.now.ms_since(Timestamp::from_ms(record.epoch.number())) >= FOUNDING_MS => {
+            write(record.turned(Active, record.epoch.next(reading.now)), "the store is new")
+        }
+        Standby => Next::Wait(format!("{} is new: nodes that knew it before are given time to say so", engine.name)),
+        state => Next::Wait(format!("{} is {}", engine.name, state.as_str())),
+    }
+}
+
+const LOST: &str = "the store has lost what it had: a hold-off begins";
+const FAILED_OVER: &str = "the store has failed over: a hold-off begins";
+const FAILED_OVER_TRUSTED: &str = "the store has failed over, and is trusted to have every lease";
+
+fn of_a_pair(engine: Seen<'_>, record: &EngineRecord) -> String {
+    format!(
+        "{} is one of the pair {}: name both with --locks, or leave one out with --without",
+        engine.name,
+        record.pair.join(", ")
+    )
+}
+
+/// The record of an active engine; nothing else is in its way.
+fn active(index: usize, engine: Seen<'_>, reading: &Reading, record: &EngineRecord, memory: Memory) -> Next {
+    let write = |record, why| Next::Write { engine: index, record, why };
+    let next = record.epoch.max(memory.epoch).next(reading.now);
+    if reading.is_after_fail_over {
+        let fresh =
+            EngineRecord { longest_lease: known_longest(record, memory, reading.now), ..record.turned(Active, next) };
+        if engine.is_trusted {
+            return write(fresh, FAILED_OVER_TRUSTED);
+        }
+        return write(fresh.held_off(reading.now), FAILED_OVER);
+    }
+    if record.epoch < memory.epoch {
+        return write(after_loss(engine, reading, &record.pair, memory), LOST);
+    }
+    if record.hold_off_until > reading.now && memory.epoch < record.epoch {
+        // Another node began the hold-off, and may have known of shorter leases only.
+        let longest_lease = known_longest(record, memory, reading.now);
+        if longest_lease != record.longest_lease {
+            let fresh = EngineRecord { longest_lease, ..record.turned(Active, next) };
+            return write(fresh.held_off(reading.now), "this node knows of longer leases: the hold-off is extended");
+        }
+    }
+    Next::Serve(index)
+}
+
+/// Of two entries the one that ends later from `now` on.
+fn known_longest(record: &EngineRecord, memory: Memory, now: Timestamp) -> LongestLease {
+    let (theirs, ours) = (record.longest_lease, memory.longest_lease);
+    if ours.hold_off_until(now) > theirs.hold_off_until(now) { ours } else { theirs }
+}
+
+/// A record in place of one that is lost, or is older than this node's memory of it.
+fn after_loss(engine: Seen<'_>, reading: &Reading, pair: &[String], memory: Memory) -> EngineRecord {
+    let epoch = memory.epoch.max(reading.epoch()).next(reading.now);
+    let record = EngineRecord { longest_lease: memory.longest_lease, ..EngineRecord::new(Active, epoch, pair) };
+    if engine.is_trusted && engine.may_forget { record } else { record.held_off(reading.now) }
+}
+
+fn of_pair(seen: [Seen<'_>; 2], pair: &[String], memory: Memory) -> Next {
+    for engine in seen {
+        let known = engine.reading.and_then(|reading| reading.record.as_ref()).map_or(&[][..], |record| &record.pair);
+        if !known.is_empty() && known != pair {
+            return Next::Wait(format!("{} is one of the pair {}", engine.name, known.join(", ")));
+        }
+    }
+    match [seen[0].reading, seen[1].reading] {
+        [Some(first), Some(second)] => of_both(seen, [first, second], pair, memory),
+        [Some(reading), None] => of_one(0, seen, reading, memory),
+        [None, Some(reading)] => of_one(1, seen, reading, memory),
+        [None, None] => Next::Wait(format!("neither {} nor {} answers", seen[0].name, seen[1].name)),
+    }
+}
+
+/// The other engine does not answer.
+fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) -> Next {
+    let (engine, other) = (seen[index], seen[1 - index]);
+    let Some(record) = &reading.record else {
+        return Next::Wait(format!("{} has no engine record, and {} does not answer", engine.name, other.name));
+    };
+    match record.state {
+        Active if (reading.is_after_fail_over || record.epoch < memory.epoch) && !other.is_left_out => {
+            Next::Wait(format!(
+                "{} may have forgotten that it was left, and {} does not answer: if that is stopped, say so",
+                engine.name, other.name
+            ))
+        }
+        // A node that has used neither engine yet may be the one that was cut off from the active one.
+        Active if memory.epoch == Epoch::NONE && !other.is_left_out => Next::Wait(format!(
+            "{} does not answer: a node that starts must read both engines, or be started with --without {}",
+            other.name, other.name
+        )),
+        Active => active(index, engine, reading, record, memory),
+        Moving if other.is_long_gone => {
+            give_up(index, engine, reading, record, memory, "the engine to copy to does not answer")
+        }
+        state => Next::Wait(format!(
+            "{} is {}, and {} does not answer: if that is stopped, say so",
+            engine.name,
+            state.as_str(),
+            other.name
+        )),
+    }
+}
+
+/// The frozen engine is active again. If it has failed over meanwhile, this write is the last that knows of it.
+fn give_up(
+    index: usize,
+    engine: Seen<'_>,
+    reading: &Reading,
+    record: &EngineRecord,
+    memory: Memory,
+    why: &'static str,
+) -> Next {
+    let next = EngineRecord {
+        longest_lease: known_longest(record, memory, reading.now),
+        ..record.turned(Active, record.epoch.max(memory.epoch).next(reading.now))
+    };
+    let is_held_off = reading.is_after_fail_over && !engine.is_trusted;
+    Next::Write { engine: index, record: if is_held_off { next.held_off(reading.now) } else { next }, why }
+}
+
+fn of_both(seen: [Seen<'_>; 2], readings: [&Reading; 2], pair: &[String], memory: Memory) -> Next {
+    let records = [readings[0].record.as_ref(), readings[1].record.as_ref()];
+    match records {
+        [None, None] => found(seen, readings, pair, memory),
+        [Some(there), None] => with_one_record(1, seen, readings, there, pair, memory),
+        [None, Some(there)] => with_one_record(0, seen, readings, there, pair, memory),
+        [Some(first), Some(second)] => with_records(seen, readings, [first, second], memory),
+    }
+}
+
+/// The record of the engine whose name comes first decides which is active: the first that the node was given.
+fn found(seen: [Seen<'_>; 2], readings: [&Reading; 2], pair: &[String], memory: Memory) -> Next {
+    let decider = usize::from(seen[0].name != pair[0]);
+    let why = "the pair is new";
+    if decider != 0 {
+        return Next::Write { engine: decider, record: EngineRecord::new(Standby, Epoch::NONE, pair), why };
+    }
+    Next::Write { engine: 0, record: first_active(seen[0], readings[0], pair, memory), why }
+}
+
+fn first_active(engine: Seen<'_>, reading: &Reading, pair: &[String], memory: Memory) -> EngineRecord {
+    if memory.epoch > Epoch::NONE {
+        return after_loss(engine, reading, pair, memory);
+    }
+    let record = EngineRecord::new(Active, Epoch::NONE.next(reading.now), pair);
+    EngineRecord { longest_lease: memory.longest_lease, ..record }
+}
+
+/// `empty` has no record, the other engine has.
+fn with_one_record(
+    empty: usize,
+    seen: [Seen<'_>; 2],
+    readings: [&Reading; 2],
+    there: &EngineRecord,
+    pair: &[String],
+    memory: Memory,
+) -> Next {
+    let other = 1 - empty;
+    match there.state {
+        // First of all a hold-off: each other write of the record would hide the fail-over.
+        Active if readings[other].is_after_fail_over => active(other, seen[other], readings[other], there, memory),
+        // The store was used alone until now.
+        Active if there.pair.is_empty() => join(other, there, pair),
+        Active => Next::Write {
+            engine: empty,
+            record: EngineRecord::new(Standby, there.epoch, pair),
+            why: "the engine is new to the pair",
+        },
+        Moving => {
+            let why = "the engine to copy to has lost its record";
+            give_up(other, seen[other], readings[other], there, memory, why)
+        }
+        Standby if there.epoch == Epoch::NONE => {
+            let record = first_active(seen[empty], readings[empty], pair, memory);
+            Next::Write { engine: empty, record, why: "the pair is new" }
+        }
+        Standby | Filling | Retired => {
+            let memory = Memory {
+                epoch: memory.epoch.max(there.epoch),
+                longest_lease: known_longest(there, memory, readings[empty].now),
+            };
+            let record = after_loss(seen[empty], readings[empty], pair, memory);
+            Next::Write { engine: empty, record, why: LOST }
+        }
+    }
+}
+
+fn join(engine: usize, record: &EngineRecord, pair: &[String]) -> Next {
+    let record = EngineRecord { pair: pair.to_vec(), ..record.clone() };
+    Next::Write { engine, record, why: "the store is one of a pair from now on" }
+}
+
+fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineRecord; 2], memory: Memory) -> Next {
+    if records.iter().all(|record| record.pair.is_empty()) {
+        return Next::Wait(format!(
+            "both {} and {} have been used alone, each with locks of its own: empty one of them, or use one alone",
+            seen[0].name, seen[1].name
+        ));
+    }
+    for index in [0, 1] {
+        let (one, other) = (records[index], records[1 - index]);
+        if one.pair.is_empty() {
+            return Next::Wait(format!("{} has been used alone since it was in the pair: empty it", seen[index].name));
+        }
+        match (one.state, other.state) {
+            // An engine that stopped during a copy may be back after the operator has left it.
+            (Active | Moving, Active) if one.epoch < other.epoch => {
+                let record = one.turned(Retired, other.epoch);
+                return Next::Write { engine: index, record, why: "the other engine is active in a later epoch" };
+            }
+            (Moving, Filling) if one.epoch == other.epoch => {
+                if readings.iter().any(|reading| reading.is_after_fail_over) {
+                    let why = "an engine has failed over during the copy";
+                    return give_up(index, seen[index], readings[index], one, memory, why);
+                }
+                return Next::Copy { from: index, to: 1 - index };
+            }
+            (Moving, _) => {
+                let why = "the other engine is not to be copied to";
+                return give_up(index, seen[index], readings[index], one, memory, why);
+            }
+            (Retired, Filling) if one.epoch == other.epoch => {
+                return Next::Write {
+                    engine: 1 - index,
+                    record: take_over(readings[index], readings[1 - index], one, other),
+                    why: "all states are copied",
+                };
+            }
+            _ => {}
+        }
+    }
+    let Some(index) = records.iter().position(|record| record.state == Active) else {
+        return Next::Wait(format!("neither {} nor {} is active: switch to one of them", seen[0].name, seen[1].name));
+    };
+    let (one, other) = (records[index], records[1 - index]);
+    if other.state == Standby && other.epoch == Epoch::NONE {
+        let record = other.turned(Standby, one.epoch);
+        return Next::Write { engine: 1 - index, record, why: "the pair is new" };
+    }
+    // An engine that was retired for a later epoch knows that this one has lost its record of that.
+    let newest = if matches!(other.state, Standby | Retired) { memory.epoch.max(other.epoch) } else { memory.epoch };
+    let memory = Memory { epoch: newest, ..memory };
+    active(index, seen[index], readings[index], one, memory)
+}
+
+/// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,
+/// no hold-off ends too early.
+const READINGS_APART_MS: u64 = 2_000;
+
+/// The record of the engine that all states were copied to.
+fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord) -> EngineRecord {
+    let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
+    let moved = |at: Timestamp| {
+        if at == Timestamp::default() {
+            at
+        } else {
+            Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms)).plus_ms(READINGS_APART_MS)
+        }
+    };
+    let record = EngineRecord {
+        hold_off_until: moved(old.hold_off_until),
+        forced_until: moved(old.forced_until),
+        longest_lease: LongestLease { until: moved(old.longest_lease.until), ..old.longest_lease },
+        since: filling.epoch,
+        ..filling.turned(Active, filling.epoch)
+    };
+    if to.is_after_fail_over {
+        let epoch = filling.epoch.next(to.now);
+        return EngineRecord { epoch, ..record.held_off(to.now) };
+    }
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+    fn pair() -> [String; 2] {
+        ["one".to_owned(), "other".to_owned()]
+    }
+
+    fn reading(state: EngineState, epoch: u64, pair: &[String], is_after_fail_over: bool) -> Reading {
+        let record = EngineRecord::new(state, Epoch::from_number(epoch), pair);
+        let record = EngineRecord { longest_lease: LongestLease::short(60_000), ..record };
+        Reading { record: Some(record), revision: 1, now: NOW, is_after_fail_over, ..Reading::default() }
+    }
+
+    fn seen<'a>(name: &'a str, reading: Option<&'a Reading>) -> Seen<'a> {
+        let (is_long_gone, is_left_out) = (reading.is_none(), false);
+        Seen { name, reading, is_long_gone, is_left_out, may_forget: false, is_trusted: false }
+    }
+
+    fn next_of(one: Option<&Reading>, other: Option<&Reading>) -> Next {
+        let memory = Memory { epoch: Epoch::from_number(2), longest_lease: LongestLease::short(60_000) };
+        next(&[seen("one", one), seen("other", other)], &pair(), memory)
+    }
+
+    fn hold_off_of(next: &Next) -> u64 {
+        let Next::Write { record, .. } = next else { panic!("no write: {next:?}") };
+        assert_eq!(record.state, Active);
+        record.hold_off_until.ms_since(NOW)
+    }
+
+    #[test]
+    fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
+        let lost = |state| reading(state, 2, &pair(), true);
+        let standby = reading(Standby, 2, &pair(), false);
+        let filling = reading(Filling, 2, &pair(), false);
+        let fresh = Reading { now: NOW, ..Reading::default() };
+        let alone = reading(Active, 2, &[], true);
+        for (one, other) in [
+            (&lost(Active), Some(&standby)),
+            (&lost(Moving), Some(&filling)),
+            (&lost(Moving), Some(&standby)),
+            (&lost(Moving), Some(&fresh)),
+            (&lost(Moving), None),
+            (&lost(Active), Some(&fresh)),
+            (&alone, Some(&fresh)),
+        ] {
+            assert!(hold_off_of(&next_of(Some(one), other)) >= 60_000, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_given_up_without_a_fail_over_needs_no_hold_off() {
+        let (moving, standby) = (reading(Moving, 2, &pair(), false), reading(Standby, 1, &pair(), false));
+        assert_eq!(hold_off_of(&next_of(Some(&moving), Some(&standby))), 0);
+        assert_eq!(hold_off_of(&next_of(Some(&moving), None)), 0);
+    }
+}

@@ -1,0 +1,96 @@
+//! The engines of the gate. A switch unites each record with what the other store has of the operation, so it can be repeated,
+//! and several nodes may copy at once.
+
+use async_trait::async_trait;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, step};
+use tokio::time::Instant;
+
+use super::{Engine, Engines};
+use crate::store::StoreError;
+use crate::store::engine_record::Epoch;
+use crate::store::gate::{At, Change, Claimed, Fence, GateStore, Replaced, Stored};
+use crate::store::store_clock::StoreClock;
+
+/// One store of the gate, or a pair.
+pub type GateEngines = Engines<dyn GateStore>;
+
+/// Records that are written at the same time.
+const WRITES: usize = 32;
+/// Tries to unite one record, against other nodes that copy it too.
+const TRIES: usize = 16;
+
+#[async_trait]
+impl Engine for dyn GateStore {
+    type Item = (OperationAddress, OperationRecord);
+
+    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<Self::Item>, Option<String>), StoreError> {
+        self.dump(from, limit).await
+    }
+
+    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        self.clear(epoch).await
+    }
+
+    async fn take(&self, epoch: Epoch, items: Vec<Self::Item>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
+        let clock = StoreClock::default();
+        let writes = items.into_iter().map(|(address, record)| {
+            let clock = &clock;
+            async move { unite(self, clock, epoch, &address, record.moved(by_ms)).await }
+        });
+        match stream::iter(writes).buffer_unordered(WRITES).try_collect::<Vec<()>>().await {
+            Err(StoreError::EpochOver) => Ok(false),
+            Err(error) => Err(error),
+            Ok(_) => self.count(epoch, copied).await,
+        }
+    }
+}
+
+async fn unite(
+    store: &dyn GateStore,
+    clock: &StoreClock,
+    epoch: Epoch,
+    address: &OperationAddress,
+    record: OperationRecord,
+) -> Result<(), StoreError> {
+    let (fence, command) = (Fence::Filling(epoch), Command::Move(Box::new(record)));
+    let mut seen: Option<Stored> = None;
+    for _ in 0..TRIES {
+        let now = match clock.now() {
+            Some(now) => now,
+            None => learned(clock, async { store.ping().await.map(|now| At { now, answer: now }) }).await?,
+        };
+        let step = step(seen.as_ref().map(|stored| stored.record.clone()), command.clone(), now);
+        if !step.changed {
+            return Ok(());
+        }
+        match (&seen, &step.record) {
+            (None, None) => return Ok(()),
+            (None, Some(record)) => match learned(clock, store.claim(fence, now, address, record)).await? {
+                Claimed::Claimed => return Ok(()),
+                Claimed::Exists(stored) => seen = Some(*stored),
+                Claimed::Moved | Claimed::ClockOff => {}
+            },
+            (Some(stored), record) => {
+                let change = Change { expected: stored.version, record: record.as_ref(), wakes: false };
+                match learned(clock, store.replace(fence, now, address, change)).await? {
+                    Replaced::Replaced => return Ok(()),
+                    Replaced::Moved => seen = None,
+                    Replaced::ClockOff => {}
+                }
+            }
+        }
+    }
+    Err(StoreError::Contended("for an operation that is copied"))
+}
+
+/// Learns the store's clock from an answer.
+async fn learned<T>(
+    clock: &StoreClock,
+    call: impl Future<Output = Result<At<T>, StoreError>>,
+) -> Result<T, StoreError> {
+    let asked = Instant::now();
+    let At { now, answer } = call.await?;
+    clock.learn(now, asked, Instant::now());
+    Ok(answer)
+}

@@ -1,0 +1,261 @@
+//! The engines of the locks: every call goes to the engine in use, in the epoch that the caller names.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Duration, sleep, timeout};
+
+use super::slot::Slot;
+use super::{Engine, EngineSpec, Engines, Standing};
+use crate::store::engine_record::Epoch;
+use crate::store::{
+    Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
+    StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
+};
+
+/// One store of locks, or a pair.
+pub type LockEngines = Engines<dyn LockStore>;
+
+/// Before the notifications of an engine that does not answer are requested again.
+const LISTEN_PAUSE: Duration = Duration::from_millis(200);
+/// Longest time for an engine's answer, where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LEASE_MS_MAX: u64 = 3_600_000;
+
+#[async_trait]
+impl Engine for dyn LockStore {
+    type Item = CopiedState;
+
+    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<CopiedState>, Option<String>), StoreError> {
+        self.dump(from, limit).await
+    }
+
+    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        self.clear(epoch).await
+    }
+
+    async fn take(&self, epoch: Epoch, items: Vec<CopiedState>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
+        let moved: Vec<CopiedState> = items.into_iter().map(|state| state.moved(by_ms)).collect();
+        self.fill(epoch, &moved, copied).await
+    }
+}
+
+type Used = Arc<Standing<dyn LockStore>>;
+
+impl LockEngines {
+    /// One store.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn alone(store: Arc<dyn LockStore>) -> anyhow::Result<Self> {
+        let name = store.kind();
+        Self::start(vec![EngineSpec::opened(name, store)], PATIENCE, LEASE_MS_MAX).await
+    }
+
+    fn used(&self) -> Result<Used, StoreError> {
+        self.standing().ok_or_else(|| self.unavailable())
+    }
+
+    /// The engine in use, if it is in this epoch.
+    fn used_in(&self, epoch: Epoch) -> Result<Used, StoreError> {
+        let used = self.used()?;
+        if used.epoch == epoch { Ok(used) } else { Err(StoreError::EpochOver) }
+    }
+
+    /// The kind of the engine in use.
+    pub fn name(&self) -> &'static str {
+        self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
+    }
+
+    pub fn shards(&self) -> usize {
+        self.standing().map_or(2, |used| used.store.shards())
+    }
+
+    pub fn is_volatile(&self) -> bool {
+        self.standing().is_some_and(|used| used.store.is_volatile())
+    }
+
+    pub fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
+        self.standing().and_then(|used| used.store.first_apart(addresses))
+    }
+
+    pub fn tells_of_prefixes(&self) -> bool {
+        self.standing().is_none_or(|used| used.store.tells_of_prefixes())
+    }
+
+    pub fn node_id(&self) -> NodeId {
+        // The file of a SQLite store has one node, and the other engine of its pair may have several.
+        let is_alone = self.inner.slots.len() == 1;
+        let mut stores = self.inner.slots.iter().filter_map(Slot::if_open);
+        let named = stores.find(|store| is_alone || store.kind() != "sqlite");
+        named.map_or_else(fresh_node_id, |store| store.node_id())
+    }
+
+    /// The epoch of the engine in use; [`Epoch::NONE`] while none is.
+    pub fn epoch(&self) -> Epoch {
+        self.standing().map_or(Epoch::NONE, |used| used.epoch)
+    }
+
+    /// The end of the hold-off in this epoch, if it is still to come.
+    pub fn hold_off(&self, epoch: Epoch, now: Timestamp) -> Option<Timestamp> {
+        self.standing().filter(|used| used.epoch == epoch).and_then(|used| used.hold_off(now))
+    }
+
+    pub async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        self.checked(epoch, async { self.used_in(epoch)?.store.load(epoch, addresses).await }).await
+    }
+
+    pub async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
+        self.checked(epoch, async { self.used_in(epoch)?.store.commit(now, changes).await }).await
+    }
+
+    pub async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        self.checked(epoch, async { self.used_in(epoch)?.store.lock(epoch, addresses).await }).await
+    }
+
+    /// Reads the records again if the engine refuses the epoch, before the caller goes on in another.
+    async fn checked<T>(
+        &self,
+        epoch: Epoch,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = call.await;
+        if matches!(answer, Err(StoreError::EpochOver)) {
+            self.refresh(epoch).await;
+            if self.standing().is_none() {
+                return Err(self.unavailable());
+            }
+        }
+        answer
+    }
+
+    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        self.used()?.store.list(app, prefix, after, limit).await
+    }
+
+    pub async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        self.used()?.store.collect(after, limit).await
+    }
+
+    pub async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        self.used()?.store.log(events).await
+    }
+
+    pub async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let used = self.used()?;
+        // A cursor of another engine says nothing of this one, whose events begin with the switch to it.
+        let after = if after.era() == used.era { after.of_era(0) } else { EventCursor::START };
+        let (events, next) = used.store.events(app, scope, after, limit).await?;
+        Ok((of_era(used.era, events), next.of_era(used.era)))
+    }
+
+    pub async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        let used = self.used()?;
+        Ok(used.store.last_event().await?.of_era(used.era))
+    }
+
+    pub async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        let used = self.used()?;
+        let before = before.filter(|before| before.era() == used.era).map(|before| before.of_era(0));
+        Ok(of_era(used.era, used.store.history(app, key, before, limit).await?))
+    }
+
+    pub async fn trim(
+        &self,
+        older_than: Timestamp,
+        renewed_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.used()?.store.trim(older_than, renewed_before, limit).await
+    }
+
+    pub async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        self.used()?.store.wake(wake_ups).await
+    }
+
+    /// Notifications for `node` from whichever engine is in use. [`WakeUp::All`] follows every gap, as a switch is one.
+    pub fn wake_ups(&self, node: &NodeId) -> mpsc::Receiver<WakeUp> {
+        let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+        tokio::spawn(pass_on(self.watch(), node.clone(), sender));
+        receiver
+    }
+
+    /// The secret that all nodes share: that of the engine in use, which the other one of the pair is given too.
+    pub async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let used = self.used()?;
+        let secret = used.store.cluster_secret(fresh).await?;
+        for (index, slot) in self.inner.slots.iter().enumerate().filter(|(index, _)| *index != used.index) {
+            let Some(other) = slot.if_open() else { continue };
+            if !matches!(timeout(self.inner.patience, other.set_cluster_secret(&secret)).await, Ok(Ok(()))) {
+                tracing::warn!(engine = %self.inner.slots[index].spec.name, "the engine was not given the nodes' secret");
+            }
+        }
+        Ok(secret)
+    }
+
+    /// Whether the engine in use answers; gives its clock.
+    pub async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.used()?.store.ping().await
+    }
+}
+
+fn of_era(era: u64, events: Vec<LoggedEvent>) -> Vec<LoggedEvent> {
+    let of_era = |logged: LoggedEvent| LoggedEvent { cursor: logged.cursor.of_era(era), ..logged };
+    events.into_iter().map(of_era).collect()
+}
+
+async fn pass_on(mut used: watch::Receiver<Option<Used>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
+    loop {
+        let engine = match used.wait_for(Option::is_some).await {
+            Ok(engine) => engine.clone(),
+            Err(_) => return,
+        };
+        let Some(engine) = engine else { continue };
+        let Ok(mut wake_ups) = engine.store.wake_ups(&node).await else {
+            sleep(LISTEN_PAUSE).await;
+            continue;
+        };
+        if sender.send(WakeUp::All).await.is_err() {
+            return;
+        }
+        let is_other = |now: &Option<Used>| now.as_ref().is_some_and(|now| now.index != engine.index);
+        loop {
+            tokio::select! {
+                biased;
+                is_known = async { used.wait_for(is_other).await.is_ok() } => {
+                    if !is_known {
+                        return;
+                    }
+                    break;
+                }
+                // A store without notifications has a closed channel: then only a switch ends this.
+                Some(wake_up) = wake_ups.recv() => {
+                    if sender.send(wake_up).await.is_err() {
+                        return;
+                    }
+                }
+                () = sender.closed() => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Which engine is active, and the switch from one to another.
+//!
+//! A node has one store or a pair. The records in the stores say which is active ([`crate::store::engine_record`]), and the stores
+//! enforce that, so a node only has to find out: it reads the records each second, and at once when a store refuses its epoch.
+//! [`decide`] says what the records ask for; any node does it.
+
+mod copy;
+pub mod decide;
+mod gate;
+mod lease_cover;
+mod locks;
+pub mod open;
+mod order;
+mod slot;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use futures::future::{BoxFuture, join_all};
+use latchgate_core::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::decide::{Memory, Next, Seen};
+pub use self::gate::GateEngines;
+pub use self::locks::LockEngines;
+pub use self::order::{OrderFailure, SwitchOrder};
+use self::slot::Slot;
+pub use self::slot::{EngineSpec, Opener};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
+use crate::store::{RecordStore, StoreError};
+
+/// How often a node reads the records while one engine serves, and while none does.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_SOON: Duration = Duration::from_millis(25);
+/// Changes that one look makes at most.
+const ROUNDS_MAX: usize = 16;
+/// An engine that has not answered for so long is not copied to any more.
+const LONG_GONE: Duration = Duration::from_secs(3);
+/// How long a node that starts waits for an engine to serve.
+const START_MAX: Duration = Duration::from_secs(15);
+
+/// A store that can be an engine of a pair.
+#[async_trait]
+pub trait Engine: RecordStore {
+    /// What is copied from one engine to the other.
+    type Item: Send + Sync + 'static;
+
+    /// As [`crate::store::LockStore::dump`].
+    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<Self::Item>, Option<String>), StoreError>;
+
+    /// As [`crate::store::LockStore::clear`].
+    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError>;
+
+    /// As [`crate::store::LockStore::fill`], of a page of an engine whose clock shows `by_ms` less.
+    async fn take(&self, epoch: Epoch, items: Vec<Self::Item>, by_ms: i64, copied: u64) -> Result<bool, StoreError>;
+}
+
+/// The engine in use, as this node knows it. The engine itself refuses what names another epoch.
+pub struct Standing<E: ?Sized> {
+    pub store: Arc<E>,
+    pub index: usize,
+    pub epoch: Epoch,
+    pub hold_off_until: Timestamp,
+    pub forced_until: Timestamp,
+    /// Tells this time of the engine from earlier ones, in cursors of events.
+    pub(crate) era: u64,
+}
+
+impl<E: ?Sized> Standing<E> {
+    /// The end of the hold-off, if it is still to come.
+    pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(self.hold_off_until).filter(|until| *until > now)
+    }
+}
+
+/// One engine as this node saw it last.
+#[derive(Clone, Debug)]
+pub struct EngineView {
+    pub name: String,
+    pub kind: &'static str,
+    /// The record, or why the engine does not answer.
+    pub reading: Result<Reading, String>,
+}
+
+/// Both engines as this node saw them last.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    pub engines: Vec<EngineView>,
+    /// Why no engine is in use.
+    pub trouble: Option<String>,
+}
+
+/// One store, or a pair of which one is active. Clones share it.
+pub struct Engines<E: ?Sized> {
+    inner: Arc<Inner<E>>,
+    /// Ends the looks with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+impl<E: ?Sized> Clone for Engines<E> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _running: Arc::clone(&self._running) }
+    }
+}
+
+struct Inner<E: ?Sized> {
+    slots: Vec<Slot<E>>,
+    /// The names in alphabetical order; empty for one store.
+    pair: Vec<String>,
+    /// Longest time for an engine's answer.
+    patience: Duration,
+    /// The longest lease that a caller may request, in ms.
+    lease_ms_max: u64,
+    standing: watch::Sender<Option<Arc<Standing<E>>>>,
+    view: watch::Sender<View>,
+    /// One look at a time.
+    looking: tokio::sync::Mutex<Past>,
+    /// As of the active engine's record.
+    longest_lease: Mutex<LongestLease>,
+}
+
+/// What a node remembers between looks.
+#[derive(Default)]
+struct Past {
+    memory: Memory,
+    /// When each engine last answered.
+    answered: [Option<Instant>; 2],
+    /// Which engines have answered since the node started.
+    has_answered: [bool; 2],
+    /// The copy that this node makes or watches.
+    copy: Option<copy::Watched>,
+}
+
+impl<E: ?Sized + Engine> Engines<E> {
+    /// Finds out which engine is active, and keeps looking. `patience` is the longest time for an engine's answer.
+    ///
+    /// # Errors
+    /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
+    pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, lease_ms_max: u64) -> anyhow::Result<Self> {
+        let engines = Self::join(specs, patience, lease_ms_max);
+        if let [only] = &engines.inner.slots[..] {
+            // A look does not wait until it is open, and does not keep the reason if that fails.
+            only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
+        }
+        let mut failure = String::new();
+        let started = Instant::now();
+        while engines.standing().is_none() {
+            let trouble = engines.view().trouble.unwrap_or_else(|| "no engine answers".to_owned());
+            let is_left_out = engines.inner.slots.iter().any(|slot| slot.spec.is_left_out);
+            // A node without one engine may be what the operator has to talk to.
+            if is_left_out && !failure.is_empty() {
+                tracing::warn!(trouble, "no engine serves: an operator must switch to one");
+                break;
+            }
+            if started.elapsed() > START_MAX || (engines.inner.slots.len() == 1 && engines.is_hopeless()) {
+                anyhow::bail!("{trouble}");
+            }
+            failure = trouble;
+            let mut standing = engines.inner.standing.subscribe();
+            let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
+        }
+        if let Some(standing) = engines.standing() {
+            let now = standing.store.read_record().await?.now;
+            engines.cover(LongestLease::short(lease_ms_max).short_ms, now).await?;
+        }
+        Ok(engines)
+    }
+
+    /// As [`Engines::start`], without waiting for an engine to serve.
+    pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, lease_ms_max: u64) -> Self {
+        let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+        pair.sort();
+        let is_of_pair = pair.len() > 1;
+        let inner = Arc::new(Inner {
+            pair: if is_of_pair { pair } else { Vec::new() },
+            slots: specs.into_iter().map(|spec| Slot::new(spec, is_of_pair)).collect(),
+            patience,
+            lease_ms_max,
+            standing: watch::Sender::new(None),
+            view: watch::Sender::default(),
+            looking: tokio::sync::Mutex::new(Past {
+                memory: Memory { longest_lease: LongestLease::short(lease_ms_max), ..Memory::default() },
+                ..Past::default()
+            }),
+            longest_lease: Mutex::default(),
+        });
+        let running = CancellationToken::new();
+        let looks = Arc::clone(&inner);
+        tokio::spawn(running.clone().run_until_cancelled_owned(async move {
+            loop {
+                looks.look(&mut *looks.looking.lock().await).await;
+                let pause = if looks.standing.borrow().is_some() { LOOK_EVERY } else { LOOK_SOON };
+                sleep(pause).await;
+            }
+        }));
+        Self { inner, _running: Arc::new(running.drop_guard()) }
+    }
+
+    /// The engine in use; `None` while none is.
+    pub fn standing(&self) -> Option<Arc<Standing<E>>> {
+        self.inner.standing.borrow().clone()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<Option<Arc<Standing<E>>>> {
+        self.inner.standing.subscribe()
+    }
+
+    pub fn view(&self) -> View {
+        self.inner.view.borrow().clone()
+    }
+
+    /// Reads the records again, because a store has refused the epoch of `stale`.
+    pub async fn refresh(&self, stale: Epoch) {
+        let Ok(mut past) = self.inner.looking.try_lock() else {
+            // Another task is at it; a copy takes longer, and is not waited for.
+            let mut standing = self.inner.standing.subscribe();
+            let is_fresh =
+                |standing: &Option<Arc<Standing<E>>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
+            let _ = timeout(self.inner.patience, standing.wait_for(is_fresh)).await;
+            return;
+        };
+        if self.standing().is_some_and(|standing| standing.epoch == stale) {
+            self.inner.look(&mut past).await;
+        }
+    }
+
+    /// What an engine in use was refused for, to a caller.
+    pub(crate) fn unavailable(&self) -> StoreError {
+        let trouble = self.inner.view.borrow().trouble.clone();
+        StoreError::Unavailable(trouble.unwrap_or_else(|| "no engine is in use".to_owned()))
+    }
+
+    /// Whether reading the records again will not help.
+    fn is_hopeless(&self) -> bool {
+        let view = self.inner.view.borrow();
+        let is_of_pair = |engine: &EngineView| {
+            engine
+                .reading
+                .as_ref()
+                .is_ok_and(|reading| reading.record.as_ref().is_some_and(|record| !record.pair.is_empty()))
+        };
+        view.engines.first().is_some_and(is_of_pair)
+    }
+}
+
+impl<E: ?Sized + Engine> Inner<E> {
+    /// Reads the records and does what they ask for, until an engine serves or nothing more can be done.
+    fn look<'a>(&'a self, past: &'a mut Past) -> BoxFuture<'a, ()> {
+        // Boxed: the compiler cannot tell otherwise that callers' futures can move between threads.
+        Box::pin(self.look_until_settled(past))
+    }
+
+    async fn look_until_settled(&self, past: &mut Past) {
+        for _ in 0..ROUNDS_MAX {
+            let readings = self.read_all(past).await;
+            let next = decide::next(&self.seen(past, &readings), &self.pair, past.memory);
+            match next {
+                Next::Serve(index) => return self.serve(past, index, &readings),
+                Next::Wait(trouble) => return self.wait(readings, trouble),
+                Next::Write { engine, record, why } => {
+                    let Ok(read) = &readings[engine] else { return };
+                    let name = &self.slots[engine].spec.name;
+                    match self.slots[engine].write(self.patience, read, &record).await {
+                        Ok(true) => {
+                            let (state, epoch) = (record.state.as_str(), record.epoch.number());
+                            tracing::warn!(engine = %name, state, epoch, why, "the engine record was changed");
+                        }
+                        Ok(false) => {}
+                        Err(error) => {
+                            let trouble = format!("the engine record of {name} cannot be changed: {error}");
+                            return self.wait(readings, trouble);
+                        }
+                    }
+                }
+                Next::Copy { from, to } => {
+                    let (Ok(source), Ok(target)) = (&readings[from], &readings[to]) else { return };
+                    let (source, target) = (source.clone(), target.clone());
+                    let trouble = format!("{} is being filled", self.slots[to].spec.name);
+                    self.wait(readings, trouble);
+                    if !self.copy(past, (from, &source), (to, &target)).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_all(&self, past: &mut Past) -> Vec<Result<Reading, StoreError>> {
+        let mut reads = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            reads.push(slot.read(self.patience));
+        }
+        let readings = join_all(reads).await;
+        for (has_answered, reading) in past.has_answered.iter_mut().zip(&readings) {
+            *has_answered |= reading.is_ok();
+        }
+        for (answered, reading) in past.answered.iter_mut().zip(&readings) {
+            if reading.is_ok() || answered.is_none() {
+                *answered = Some(Instant::now());
+            }
+        }
+        readings
+    }
+
+    fn seen<'a>(&'a self, past: &Past, readings: &'a [Result<Reading, StoreError>]) -> Vec<Seen<'a>> {
+        let seen = |(index, reading): (usize, &'a Result<Reading, StoreError>)| {
+            let Slot { spec, .. } = &self.slots[index];
+            Seen {
+                name: &spec.name,
+                reading: reading.as_ref().ok(),
+                is_long_gone: past.answered[index].is_some_and(|at| at.elapsed() > LONG_GONE),
+                // An engine of a pair that is back is no longer left out: it may become active, and then be out of reach.
+                is_left_out: spec.is_left_out && (self.pair.is_empty() || !past.has_answered[index]),
+                may_forget: self.slots[index].if_open().is_some_and(|store| store.may_forget()),
+                is_trusted: spec.is_trusted,
+            }
+        };
+        readings.iter().enumerate().map(seen).collect()
+    }
+
+    fn serve(&self, past: &mut Past, index: usize, readings: &[Result<Reading, StoreError>]) {
+        let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
+        let Some(record) = &reading.record else { return };
+        past.memory = Memory { epoch: past.memory.epoch.max(record.epoch), longest_lease: record.longest_lease };
+        *self.longest() = record.longest_lease;
+        let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
+        if before != Some((index, record.epoch)) {
+            self.report(before, index, record, reading.now);
+            self.standing.send_replace(Some(Arc::new(Standing {
+                store: Arc::clone(store),
+                index,
+                epoch: record.epoch,
+                hold_off_until: record.hold_off_until,
+                forced_until: record.forced_until,
+                era: record.since.number(),
+            })));
+        }
+        self.show(readings.to_vec(), None);
+    }
+
+    fn report(&self, before: Option<(usize, Epoch)>, index: usize, record: &EngineRecord, now: Timestamp) {
+        let (engine, epoch) = (self.slots[index].spec.name.as_str(), record.epoch.number());
+        if before.is_none_or(|(before, _)| before != index) {
+            tracing::info!(engine, epoch, "this engine is in use");
+        }
+        if record.hold_off_until > now {
+            let for_ms = record.hold_off_until.ms_since(now);
+            tracing::warn!(engine, epoch, for_ms, "HOLD-OFF: no new grants; known leases are renewed and released");
+        } else if before.is_some_and(|(before, _)| before == index) {
+            tracing::info!(engine, epoch, "a new epoch, without a hold-off");
+        }
+    }
+
+    fn wait(&self, readings: Vec<Result<Reading, StoreError>>, trouble: String) {
+        let errors =
+            self.slots.iter().zip(&readings).filter_map(|(slot, reading)| Some((slot, reading.as_ref().err()?)));
+        let errors: Vec<String> =
+            errors.map(|(slot, error)| format!("{}: {}", slot.spec.name, error.reason())).collect();
+        let trouble = if errors.is_empty() { trouble } else { format!("{trouble} ({})", errors.join("; ")) };
+        // An engine that does not answer stays in use: it refuses this node itself if it is left meanwhile.
+        let is_away = |standing: &Standing<E>| readings.get(standing.index).is_some_and(Result::is_err);
+        if self.standing.borrow().as_ref().is_some_and(|standing| !is_away(standing)) {
+            tracing::warn!(trouble, "no engine is in use");
+            self.standing.send_replace(None);
+        }
+        self.show(readings, Some(trouble));
+    }
+
+    fn show(&self, readings: Vec<Result<Reading, StoreError>>, trouble: Option<String>) {
+        let engine = |(slot, reading): (&Slot<E>, Result<Reading, StoreError>)| EngineView {
+            name: slot.spec.name.clone(),
+            kind: slot.spec.kind,
+            reading: reading.map_err(|error| error.to_string()),
+        };
+        let engines = self.slots.iter().zip(readings).map(engine).collect();
+        self.view.send_replace(View { engines, trouble });
+    }
+
+    fn longest(&self) -> std::sync::MutexGuard<'_, LongestLease> {
+        self.longest_lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of an engine as its record says.
+    fn state(reading: &Result<Reading, StoreError>) -> Option<EngineState> {
+        reading.as_ref().ok()?.record.as_ref().map(|record| record.state)
+    }
+}

@@ -1,0 +1,128 @@
+//! An engine of a pair need not answer when the node starts: until it is open, it is one that does not answer.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use tokio::time::{Duration, timeout};
+
+use super::Engine;
+use crate::store::StoreError;
+use crate::store::engine_record::{EngineRecord, Reading};
+
+/// Opens a store; called again until it succeeds.
+pub type Opener<E> = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Arc<E>>> + Send + Sync>;
+
+/// An attempt to open it, which several callers may wait for.
+type Opening<E> = Shared<BoxFuture<'static, Result<Arc<E>, String>>>;
+
+/// Longest time that opening a store takes.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+
+/// An engine as the operator names it.
+pub struct EngineSpec<E: ?Sized> {
+    pub name: String,
+    /// `sqlite`, `postgres` or `redis`.
+    pub kind: &'static str,
+    pub open: Opener<E>,
+    /// See [`super::decide::Seen::is_trusted`].
+    pub is_trusted: bool,
+    /// The operator started the node without it.
+    pub is_left_out: bool,
+}
+
+impl<E: ?Sized + Engine> EngineSpec<E> {
+    /// An engine that is open already.
+    pub fn opened(name: &str, store: Arc<E>) -> Self {
+        let kind = store.kind();
+        let open: Opener<E> = Arc::new(move || {
+            let store = Arc::clone(&store);
+            Box::pin(async move { Ok(store) })
+        });
+        Self { name: name.to_owned(), kind, open, is_trusted: false, is_left_out: false }
+    }
+}
+
+pub(super) struct Slot<E: ?Sized> {
+    pub spec: EngineSpec<E>,
+    is_of_pair: bool,
+    store: OnceLock<Arc<E>>,
+    opening: Mutex<Option<Opening<E>>>,
+}
+
+impl<E: ?Sized + Engine> Slot<E> {
+    pub(super) fn new(spec: EngineSpec<E>, is_of_pair: bool) -> Self {
+        Self { spec, is_of_pair, store: OnceLock::new(), opening: Mutex::default() }
+    }
+
+    /// The store, opened if it is not yet.
+    ///
+    /// # Errors
+    /// Says why it cannot be opened.
+    pub(super) async fn store(&self) -> Result<Arc<E>, StoreError> {
+        if let Some(store) = self.store.get() {
+            return Ok(Arc::clone(store));
+        }
+        // A caller that gives up leaves the attempt to the next one.
+        let opening = self.opening().get_or_insert_with(|| self.open()).clone();
+        let opened = opening.await;
+        *self.opening() = None;
+        let store = opened.map_err(StoreError::Unavailable)?;
+        if self.is_of_pair && !store.is_fenced() {
+            let why = "a Redis Cluster has no one place for the engine record: it cannot be one of a pair";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(Arc::clone(self.store.get_or_init(|| store)))
+    }
+
+    fn open(&self) -> Opening<E> {
+        let open = (self.spec.open)();
+        async move {
+            let opened = timeout(OPEN_MAX, open).await.map_err(|_| "it took too long to open".to_owned())?;
+            opened.map_err(|error| format!("{error:#}"))
+        }
+        .boxed()
+        .shared()
+    }
+
+    fn opening(&self) -> MutexGuard<'_, Option<Opening<E>>> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn if_open(&self) -> Option<&Arc<E>> {
+        self.store.get()
+    }
+
+    pub(super) async fn read(&self, patience: Duration) -> Result<Reading, StoreError> {
+        let read = async { self.store().await?.read_record().await };
+        timeout(patience, read).await.unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    /// As [`Slot::write`], of a record that is in force. A fail-over is for the next look to deal with: nothing is written, for the
+    /// record would name the new server, and no node would begin a hold-off.
+    pub(super) async fn change(
+        &self,
+        patience: Duration,
+        read: &Reading,
+        next: &EngineRecord,
+    ) -> Result<bool, StoreError> {
+        if read.is_after_fail_over { Ok(false) } else { self.write(patience, read, next).await }
+    }
+
+    pub(super) async fn write(
+        &self,
+        patience: Duration,
+        read: &Reading,
+        next: &EngineRecord,
+    ) -> Result<bool, StoreError> {
+        let write = async { self.store().await?.write_record(read, next).await };
+        match timeout(patience, write).await.unwrap_or_else(|_| Err(no_answer())) {
+            // Nothing was written, and the caller reads the record again.
+            Err(StoreError::Contended(_)) => Ok(false),
+            written => written,
+        }
+    }
+}
+
+pub(super) fn no_answer() -> StoreError {
+    StoreError::Unavailable("it does not answer".to_owned())
+}

@@ -1,0 +1,29 @@
+//! Why a call has no answer.
+
+/// Why there is no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// A bounded queue is full. Nothing was done.
+    #[error("too much is asked at once: {0}")]
+    Overloaded(&'static str),
+    /// Nothing was done.
+    #[error("{0}")]
+    StoreUnavailable(String),
+    /// It may have been done: repeat it with the same lease id.
+    #[error("{0}")]
+    OutcomeUnknown(String),
+    /// The store cannot change this key, of those asked for together, in one commit with the first. Nothing was done.
+    #[error("these keys cannot be changed in one commit")]
+    KeysApart { index: usize },
+    /// The store has no order of events over keys.
+    #[error("only the events of one key can be watched")]
+    OnlyKeysAreWatched,
+    /// What has to be durable has no store to be kept in. Nothing was done.
+    #[error("there is no durable store")]
+    NoDurableStore,
+    /// The node is about to stop. Nothing was done.
+    #[error("this node is shutting down")]
+    ShuttingDown,
+}
+
+pub type Answer<T> = Result<T, Failure>;

@@ -1,0 +1,326 @@
+//! The gate's rules meet a store: load, step, compare and set, and again if another caller was faster.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Shelf, Stamp, step};
+use latchgate_core::{App, Timestamp};
+use tokio::time::{Instant, timeout_at};
+
+use crate::store::StoreError;
+use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
+use crate::store::store_clock::StoreClock;
+
+/// How often a command is tried when other callers are faster. Each try that fails serves one of them, so this many contenders
+/// of one id are served.
+const TRIES_MAX: usize = 64;
+/// How often a read is tried when the store does not answer: a connection may have died since it was last used.
+const READ_TRIES_MAX: usize = 2;
+
+/// How long a store may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// For one call.
+    pub call_max: Duration,
+    /// For a command, all its calls together.
+    pub command_max: Duration,
+}
+
+impl Default for Bounds {
+    /// No caller waits for a second.
+    fn default() -> Self {
+        Self { call_max: Duration::from_millis(600), command_max: Duration::from_millis(900) }
+    }
+}
+
+/// The gate on one store.
+pub struct Gate {
+    store: Arc<dyn GateStore>,
+    clock: StoreClock,
+    bounds: Bounds,
+}
+
+/// When a command must be answered, and how long one of its calls may take.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    call_max: Duration,
+}
+
+impl Deadline {
+    /// What a call gave, if it came in time.
+    async fn bound<T>(self, call: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.at.min(Instant::now() + self.call_max), call).await.ok()
+    }
+}
+
+/// What a command was reply, and the store's clock at that time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub outcome: Outcome,
+    pub now: Timestamp,
+}
+
+/// A stamp that cannot be guessed.
+pub fn fresh_stamp() -> Stamp {
+    Stamp::from_bits(rand::random())
+}
+
+impl Gate {
+    pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
+        Self { store, clock: StoreClock::default(), bounds }
+    }
+
+    pub fn store(&self) -> &dyn GateStore {
+        &*self.store
+    }
+
+    /// Applies a command to an operation. The outcome is of a record that was stored, or that was read after the command
+    /// arrived.
+    ///
+    /// # Errors
+    /// When the store does not answer within [`Bounds`]; `EpochOver` if it refuses the fence; `OutcomeUnknown` if the command
+    /// may have been stored all the same: the caller can repeat it with the same attempt id or stamp.
+    pub async fn apply(
+        &self,
+        fence: Fence,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<Reply, StoreError> {
+        let deadline = self.deadline();
+        // A pre is mostly the first of its id: it claims without looking.
+        let mut seen =
+            if matches!(command, Command::Pre(_)) { None } else { self.load(fence, address, deadline).await? };
+        if matches!(command, Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. }) {
+            seen = seen.filter(|stored| is_within(fence, &stored.record));
+        }
+        for _ in 0..TRIES_MAX {
+            let now = self.now(deadline).await?;
+            let before = seen.as_ref().map(|stored| stored.record.clone());
+            let step = step(before, command.clone(), now);
+            if !step.changed {
+                return Ok(Reply { outcome: step.outcome, now });
+            }
+            let written = match (&seen, &step.record) {
+                (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
+                (None, None) => return Ok(Reply { outcome: step.outcome, now }),
+                (Some(stored), record) => {
+                    let change = Change { expected: stored.version, record: record.as_ref(), wakes: step.wakes };
+                    self.replace(fence, now, address, change, deadline).await
+                }
+            };
+            match written {
+                Ok(Written::Done) => return self.answer_in_time(step.outcome),
+                Ok(Written::Exists(stored)) => seen = Some(*stored),
+                Ok(Written::Moved) => seen = self.load(fence, address, deadline).await?,
+                Ok(Written::ClockOff) => {}
+                Err(StoreError::OutcomeUnknown(reason)) => {
+                    return self.look_whether_done(fence, address, command, reason, deadline).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Contended("for this operation"))
+    }
+
+    /// The record of an operation that counts: not one whose time is over, nor one that was forgotten.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get(
+        &self,
+        fence: Fence,
+        address: &OperationAddress,
+    ) -> Result<At<Option<OperationRecord>>, StoreError> {
+        let deadline = self.deadline();
+        let stored = self.load(fence, address, deadline).await?;
+        let now = self.now(deadline).await?;
+        let counts = |record: &OperationRecord| record.is_visible() && !record.is_gone(now) && is_within(fence, record);
+        let record = stored.map(|stored| stored.record).filter(counts);
+        Ok(At { now, answer: record })
+    }
+
+    /// # Errors
+    /// When the store does not answer, or the cursor is none of its own.
+    pub async fn list(
+        &self,
+        app: &App,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, ListError> {
+        let listed = self.deadline().bound(self.store.list(app, filter, cursor, limit)).await;
+        listed.unwrap_or_else(|| Err(timed_out().into()))
+    }
+
+    /// Removes at most `limit` records whose time is over; returns how many went.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let expired = self.deadline().bound(self.store.expire(limit)).await;
+        expired.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    /// Replaces or removes a record that has not changed since it was read; returns whether it did.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses the fence.
+    pub async fn put(
+        &self,
+        fence: Fence,
+        address: &OperationAddress,
+        stored: &Stored,
+        record: Option<&OperationRecord>,
+    ) -> Result<bool, StoreError> {
+        let deadline = self.deadline();
+        let now = self.now(deadline).await?;
+        let change = Change { expected: stored.version, record, wakes: false };
+        Ok(matches!(self.replace(fence, now, address, change, deadline).await?, Written::Done))
+    }
+
+    /// The store's clock by this node's estimate; 0 before the store has answered once.
+    pub fn clock_now(&self) -> Timestamp {
+        self.clock.now().unwrap_or_default()
+    }
+
+    /// The store's clock, read anew.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn read_now(&self) -> Result<Timestamp, StoreError> {
+        let ping = self.deadline().bound(self.store.ping()).await;
+        ping.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline { at: Instant::now() + self.bounds.command_max, call_max: self.bounds.call_max }
+    }
+
+    /// The store's clock by this node's estimate; reads it when there is none yet.
+    async fn now(&self, deadline: Deadline) -> Result<Timestamp, StoreError> {
+        if let Some(now) = self.clock.now() {
+            return Ok(now);
+        }
+        let sent = Instant::now();
+        let now = deadline.bound(self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
+        self.clock.learn(now, sent, Instant::now());
+        Ok(self.clock.now().unwrap_or(now))
+    }
+
+    async fn load(
+        &self,
+        fence: Fence,
+        address: &OperationAddress,
+        deadline: Deadline,
+    ) -> Result<Option<Stored>, StoreError> {
+        let mut failure = timed_out();
+        for _ in 0..READ_TRIES_MAX {
+            match self.timed(deadline, self.store.load(fence, address)).await {
+                Some(Ok(stored)) => return Ok(stored),
+                Some(Err(error)) => failure = error,
+                None => break,
+            }
+        }
+        Err(failure.of_reading())
+    }
+
+    async fn claim(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+        deadline: Deadline,
+    ) -> Result<Written, StoreError> {
+        let claimed = self.timed(deadline, self.store.claim(fence, now, address, record)).await;
+        match claimed.unwrap_or_else(|| Err(write_timed_out()))? {
+            Claimed::Claimed => Ok(Written::Done),
+            Claimed::Exists(stored) => Ok(Written::Exists(stored)),
+            Claimed::Moved => Ok(Written::Moved),
+            Claimed::ClockOff => Ok(Written::ClockOff),
+        }
+    }
+
+    async fn replace(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+        deadline: Deadline,
+    ) -> Result<Written, StoreError> {
+        let replaced = self.timed(deadline, self.store.replace(fence, now, address, change)).await;
+        match replaced.unwrap_or_else(|| Err(write_timed_out()))? {
+            Replaced::Replaced => Ok(Written::Done),
+            Replaced::Moved => Ok(Written::Moved),
+            Replaced::ClockOff => Ok(Written::ClockOff),
+        }
+    }
+
+    /// Awaits an answer within its bounds and learns the store's clock from it; None when it did not come in time.
+    async fn timed<T>(
+        &self,
+        deadline: Deadline,
+        call: impl Future<Output = Result<At<T>, StoreError>>,
+    ) -> Option<Result<T, StoreError>> {
+        let sent = Instant::now();
+        let answer = deadline.bound(call).await?;
+        Some(answer.map(|at| {
+            self.clock.learn(at.now, sent, Instant::now());
+            at.answer
+        }))
+    }
+
+    /// A write's answer was lost. It is not written again, but if it is there after all, it is acknowledged.
+    async fn look_whether_done(
+        &self,
+        fence: Fence,
+        address: &OperationAddress,
+        command: &Command,
+        reason: String,
+        deadline: Deadline,
+    ) -> Result<Reply, StoreError> {
+        let unknown = || StoreError::OutcomeUnknown(reason.clone());
+        let seen = self.load(fence, address, deadline).await.map_err(|_| unknown())?;
+        let now = self.now(deadline).await.map_err(|_| unknown())?;
+        let step = step(seen.map(|stored| stored.record), command.clone(), now);
+        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now }) }
+    }
+
+    /// A go is worth what is left of its lease when it is reply, not when it was stored.
+    fn answer_in_time(&self, mut outcome: Outcome) -> Result<Reply, StoreError> {
+        let now = self.clock.now().unwrap_or_default();
+        if let Outcome::Go(go) = &mut outcome {
+            // The estimate of the clock may have gone back by a ms: no lease is longer than requested.
+            go.remaining_ms = go.lease_until.ms_since(now).min(go.remaining_ms);
+            if go.remaining_ms == 0 {
+                let reason = "the lease passed before the answer".to_owned();
+                return Err(StoreError::OutcomeUnknown(reason));
+            }
+        }
+        Ok(Reply { outcome, now })
+    }
+}
+
+/// Whether a caller with this fence may rely on a record and change it. Without a fence, it may do so with durable records and
+/// with those of the fallback; any other belongs to the active engine, and may be a copy that a switch has left behind.
+pub(super) fn is_within(fence: Fence, record: &OperationRecord) -> bool {
+    fence != Fence::None || !record.is_moved_by_a_switch() || record.claimed_in == Shelf::Fallback
+}
+
+enum Written {
+    Done,
+    Exists(Box<Stored>),
+    Moved,
+    ClockOff,
+}
+
+fn timed_out() -> StoreError {
+    StoreError::Unavailable("it did not answer in time".to_owned())
+}
+
+fn write_timed_out() -> StoreError {
+    StoreError::OutcomeUnknown("it did not answer in time".to_owned())
+}

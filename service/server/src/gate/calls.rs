@@ -1,0 +1,112 @@
+//! The calls of the gate's handlers, and the replies to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{
+    AttemptId, Durability, Fingerprint, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Report,
+    Sha256Digest,
+};
+
+use super::stamp::StampText;
+
+/// What to do when the gate's store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnOutage {
+    /// No operation may go.
+    #[default]
+    Closed,
+    /// Claim in the second store, and say so.
+    Fallback,
+    /// Go without a guard; the run is entered in the ledger when its post arrives.
+    Open,
+}
+
+/// A pre, as a caller puts it.
+#[derive(Clone, Debug)]
+pub struct PreCall {
+    pub operation: OperationName,
+    pub fingerprint: Fingerprint,
+    /// Of `checked` in canonical JSON.
+    pub checked: Option<Sha256Digest>,
+    pub attempt_id: Option<AttemptId>,
+    pub lease_ms: u64,
+    /// How long to wait for the end of another attempt; zero does not wait.
+    pub wait: Duration,
+    pub on_expiry: OnExpiry,
+    pub durability: Durability,
+    pub on_outage: OnOutage,
+}
+
+/// The reply to a pre.
+#[derive(Clone, Debug)]
+pub enum PreReply {
+    /// The caller may do it.
+    Go {
+        stamp: StampText,
+        attempt: u32,
+        /// How much of the lease is left, in ms.
+        lease_ms: u64,
+        lease_until: Timestamp,
+        /// An earlier attempt's lease passed: it may have done part of the work.
+        reentry: bool,
+        /// The same attempt has called before, and has this stamp already.
+        repeated: bool,
+        /// Claimed in the second store while the primary did not answer.
+        degraded: bool,
+        /// There was no record of the operation, but that of an earlier attempt may have been lost.
+        possibly_repeated: bool,
+        /// For how long records may be missing though an operator lets operations go, in ms.
+        forced_ms: Option<u64>,
+    },
+    /// The caller may do it, and no store keeps other callers from doing it too.
+    Unguarded { stamp: StampText },
+    /// One of the outcomes of a pre that is not a go: `InProgress`, `Duplicate`, `Unknown`, `IdCollision` or
+    /// `ContentsMismatch`.
+    Refused { outcome: Outcome, waited: Duration, now: Timestamp },
+}
+
+/// A post, as a caller puts it.
+#[derive(Clone, Debug)]
+pub struct PostCall {
+    pub report: Report,
+    /// JSON text.
+    pub result: Option<Arc<str>>,
+    pub retention_ms: u64,
+    pub permanent: bool,
+}
+
+/// What a post, a heartbeat or a forget is reply: one of their outcomes.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Outcome {
+        outcome: Outcome,
+        now: Timestamp,
+    },
+    /// A permanent success can only be kept by a store that commits to disk: claim with `durability: durable`.
+    PermanentNeedsDurable,
+}
+
+/// A record as it is shown.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub id: OperationId,
+    pub record: OperationRecord,
+    pub now: Timestamp,
+}
+
+/// One page of a listing. It may be short, even empty, and still have a `next`.
+#[derive(Clone, Debug)]
+pub struct ShownPage {
+    pub records: Vec<Shown>,
+    pub next: Option<String>,
+}
+
+/// The replies to a batch of pres, in the order of the batch.
+#[derive(Clone, Debug)]
+pub struct BatchReply {
+    pub items: Vec<Result<PreReply, crate::failure::Failure>>,
+    /// Every item may go.
+    pub all_may_go: bool,
+}

@@ -1,0 +1,264 @@
+//! Pres: in which store they claim, and what becomes of them when the store does not answer.
+
+use std::time::Duration;
+
+use latchgate_core::App;
+use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, Shelf};
+use tokio::time::Instant;
+
+use super::apply::fresh_stamp;
+use super::outage::{self, Primary};
+use super::stamp::Home;
+use super::{
+    Active, EPOCH_TRIES, Inner, LOOK_AGAIN, OnOutage, Operations, PreCall, PreReply, Side, StampText, failure_of,
+    is_down, ms,
+};
+use crate::failure::{Answer, Failure};
+use crate::store::StoreError;
+use crate::store::gate::Fence;
+
+/// How often a pre goes from the fallback store back to a primary that comes and goes.
+const PRE_ROUNDS_MAX: usize = 3;
+
+/// How long a pre waits, and since when.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    began: Instant,
+    patience: Duration,
+}
+
+impl Wait {
+    fn left(self) -> Duration {
+        (self.began + self.patience).saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn reply(self, outcome: Outcome, now: latchgate_core::Timestamp) -> PreReply {
+        PreReply::Refused { outcome, waited: self.began.elapsed(), now }
+    }
+}
+
+/// Why a pre has no answer.
+pub(super) enum Broken {
+    Store(StoreError),
+    Failed(Failure),
+    /// Asked in the fallback store: the primary has come back, and its answer counts.
+    PrimaryIsBack,
+}
+
+impl Broken {
+    pub(super) fn failure(self) -> Failure {
+        match self {
+            Self::Store(error) => failure_of(error),
+            Self::Failed(failure) => failure,
+            Self::PrimaryIsBack => Failure::OutcomeUnknown("the gate's store comes and goes".to_owned()),
+        }
+    }
+}
+
+impl Operations {
+    /// May I do it?
+    ///
+    /// # Errors
+    /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
+    pub async fn pre(&self, app: &App, call: PreCall) -> Answer<PreReply> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
+        let claim = Claim {
+            operation: call.operation.clone(),
+            sha256: call.fingerprint.sha256,
+            checked: call.checked,
+            stamp: fresh_stamp(),
+            attempt_id: call.attempt_id.clone(),
+            lease_ms: call.lease_ms,
+            on_expiry: call.on_expiry,
+            durability: call.durability,
+            shelf: Shelf::Primary,
+            waits_until: None,
+            hold_off: HoldOff::default(),
+        };
+        let wait = Wait { began: Instant::now(), patience: call.wait };
+        // Durable operations live in the second store.
+        if let (Durability::Durable, Some(second)) = (call.durability, &inner.second) {
+            if let Some(refused) = inner.refused_in_front(&address, &claim, wait).await {
+                return Ok(refused);
+            }
+            return inner
+                .pre_on(second, Home::Durable, Fence::None, &address, claim, wait)
+                .await
+                .map_err(Broken::failure);
+        }
+        if call.durability == Durability::Durable && !inner.primary.gate.store().is_durable() {
+            return Err(Failure::NoDurableStore);
+        }
+        inner.pre_fast(&address, claim, wait, call.on_outage).await
+    }
+}
+
+impl Inner {
+    async fn pre_fast(
+        &self,
+        address: &OperationAddress,
+        mut claim: Claim,
+        wait: Wait,
+        on_outage: OnOutage,
+    ) -> Answer<PreReply> {
+        let (mut may_be_in_second, mut rounds, mut refusals) = (false, 0, 0);
+        // A durable operation never goes unguarded.
+        let may_be_unguarded = on_outage == OnOutage::Open && claim.durability == Durability::Fast;
+        loop {
+            let Some(active) = self.active_within(wait).await else {
+                let error = self.engines.unavailable();
+                if may_be_unguarded {
+                    return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) });
+                }
+                return Err(failure_of(error));
+            };
+            claim.hold_off = active.hold_off;
+            let error = match self.pre_on_active(&active, address, &claim, wait, may_be_in_second).await {
+                Ok(reply) => return Ok(reply),
+                Err(Broken::Store(StoreError::EpochOver)) if refusals < EPOCH_TRIES || !wait.left().is_zero() => {
+                    refusals += 1;
+                    self.engines.refresh(active.epoch).await;
+                    continue;
+                }
+                // It answers: that is no outage.
+                Err(Broken::Store(error @ (StoreError::Contended(_) | StoreError::EpochOver))) => {
+                    return Err(failure_of(error));
+                }
+                Err(Broken::Store(error)) => error,
+                Err(broken) => return Err(broken.failure()),
+            };
+            if active.is_primary {
+                self.outage.begin(&error);
+            }
+            match (on_outage, &self.second) {
+                (OnOutage::Fallback, Some(second)) if active.is_primary => {
+                    // The same stamp: should the claim have reached the primary after all, it is the same attempt.
+                    claim.shelf = Shelf::Fallback;
+                    claim.hold_off = HoldOff::default();
+                    match self.pre_on(second, Home::Fallback, Fence::None, address, claim.clone(), wait).await {
+                        Err(Broken::PrimaryIsBack) if rounds < PRE_ROUNDS_MAX => rounds += 1,
+                        reply => return reply.map_err(Broken::failure),
+                    }
+                    claim.shelf = Shelf::Primary;
+                    may_be_in_second = true;
+                }
+                _ if may_be_unguarded => return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) }),
+                _ => return Err(failure_of(error)),
+            }
+        }
+    }
+
+    /// The engine in use. While none is, callers that wait have time until one is.
+    async fn active_within(&self, wait: Wait) -> Option<Active<'_>> {
+        if let Some(active) = self.active() {
+            return Some(active);
+        }
+        let mut standing = self.engines.watch();
+        let stands = async { standing.wait_for(Option::is_some).await.is_ok() };
+        tokio::select! {
+            _ = tokio::time::timeout(wait.left(), stands) => {}
+            () = self.closing.cancelled() => {}
+        }
+        self.active()
+    }
+
+    /// Claims in the active engine, unless that is the primary and is away. While the primary returns, what the second store has
+    /// of the operation is carried to it first; `may_be_in_second`: this very claim may be there.
+    async fn pre_on_active(
+        &self,
+        active: &Active<'_>,
+        address: &OperationAddress,
+        claim: &Claim,
+        wait: Wait,
+        may_be_in_second: bool,
+    ) -> Result<PreReply, Broken> {
+        if active.is_primary {
+            let state = self.outage.state();
+            if state == Primary::Down {
+                return Err(Broken::Store(is_down()));
+            }
+            if state == Primary::Returning || may_be_in_second {
+                outage::carry_one_back(self, active, address).await.map_err(Broken::Store)?;
+            }
+        }
+        self.cover(active, claim.lease_ms).await.map_err(Broken::Store)?;
+        self.pre_on(active.side, Home::Primary, active.fence(), address, claim.clone(), wait).await
+    }
+
+    pub(super) async fn pre_on(
+        &self,
+        side: &Side,
+        home: Home,
+        fence: Fence,
+        address: &OperationAddress,
+        mut claim: Claim,
+        wait: Wait,
+    ) -> Result<PreReply, Broken> {
+        let mut place = None;
+        if !wait.patience.is_zero() {
+            place = Some(side.waits.join(address).map_err(Broken::Failed)?);
+        }
+        let is_over = || home == Home::Fallback && !self.outage.is_down();
+        loop {
+            if is_over() {
+                return Err(Broken::PrimaryIsBack);
+            }
+            let left = wait.left();
+            claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
+            if let Some(place) = &mut place {
+                place.listen();
+            }
+            let reply = side.gate.apply(fence, address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
+            let remaining_ms = match reply.outcome {
+                // The primary serves other callers already: it decides which of them may go.
+                Outcome::Go(_) if is_over() => return Err(Broken::PrimaryIsBack),
+                Outcome::Go(go) => {
+                    return Ok(PreReply::Go {
+                        stamp: StampText::guarded(home, go.stamp),
+                        attempt: go.attempt,
+                        lease_ms: go.remaining_ms,
+                        lease_until: go.lease_until,
+                        reentry: go.reentry,
+                        repeated: go.repeated,
+                        degraded: home == Home::Fallback,
+                        possibly_repeated: go.possibly_repeated,
+                        forced_ms: forced_ms(claim.hold_off, reply.now),
+                    });
+                }
+                Outcome::InProgress { remaining_ms, .. } if !left.is_zero() && !self.closing.is_cancelled() => {
+                    remaining_ms
+                }
+                outcome => return Ok(wait.reply(outcome, reply.now)),
+            };
+            let next_look = left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1));
+            if let Some(place) = &mut place {
+                tokio::select! {
+                    () = place.notified() => {}
+                    () = tokio::time::sleep(next_look) => {}
+                    () = self.outage.ended(), if home == Home::Fallback => {}
+                    () = self.closing.cancelled() => {}
+                }
+            }
+        }
+    }
+
+    /// What the primary, in front of the second store, already knows of an operation whose claim must be durable.
+    async fn refused_in_front(&self, address: &OperationAddress, claim: &Claim, wait: Wait) -> Option<PreReply> {
+        let active = self.active().filter(|active| active.is_primary)?;
+        let at = self.call(&active, self.primary.gate.get(active.fence(), address)).await.ok()?;
+        let record = at.answer?;
+        let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
+        match step.outcome {
+            Outcome::Go(_) => None,
+            // Its end is notified by the second store: the caller waits there.
+            Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
+            outcome => Some(wait.reply(outcome, at.now)),
+        }
+    }
+}
+
+/// For how long records may be missing though an operator lets operations go, in ms.
+fn forced_ms(hold_off: HoldOff, now: latchgate_core::Timestamp) -> Option<u64> {
+    Some(hold_off.forced_until.ms_since(now)).filter(|left| *left > 0)
+}

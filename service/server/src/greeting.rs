@@ -1,0 +1,117 @@
+//! What a node prints when it starts, and the names of stores in it: kind, host and database, never a password.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+
+use crate::config::{LocksSource, StoreArgs};
+use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
+
+/// # Errors
+/// When the flags name no stores.
+pub fn text(address: SocketAddr, args: &StoreArgs, history_retention: Duration) -> anyhow::Result<String> {
+    let engines = args.engines(history_retention)?;
+    let locks = locks_places(args, &engines);
+    let stores = match args.gate_engine()? {
+        GateEngine::BesideTheLocks => format!("Locks and operations live in {locks}."),
+        gate => format!("Locks live in {locks}.\nOperations live in {} (--gate).", gate_place(&gate)),
+    };
+    let is_redis = engines.iter().any(|engine| matches!(engine.kind, LocksKind::Redis(_)));
+    let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
+    Ok(format!(
+        "Latchgate {} listens on http://{address}\n\
+         {stores}{warning}\n\
+         Swagger UI: http://{address}/docs/\n\
+         Take your first lock:\n\n  \
+         curl -f -X POST http://{address}/v1/locks/my-lock/acquire\n",
+        env!("CARGO_PKG_VERSION")
+    ))
+}
+
+/// Where the locks live, and which setting says so.
+pub fn locks_places(args: &StoreArgs, engines: &[LocksEngine]) -> String {
+    let places = match engines {
+        [engine] => locks_place(engine),
+        pair => {
+            let places: Vec<String> =
+                pair.iter().map(|engine| format!("{}: {}", engine.name, locks_place(engine))).collect();
+            format!("a pair of engines, {}", places.join("; "))
+        }
+    };
+    let source = match args.locks_source() {
+        LocksSource::Flag => "from --locks",
+        LocksSource::Environment => "from LATCHGATE_LOCKS",
+        LocksSource::DatabaseUrl => "from DATABASE_URL; --locks overrides it",
+        LocksSource::Default => "the default; --locks names another store",
+    };
+    format!("{places} ({source})")
+}
+
+fn locks_place(engine: &LocksEngine) -> String {
+    match &engine.kind {
+        LocksKind::Sqlite(path) => sqlite_place(path),
+        LocksKind::Postgres(config) => postgres_place(&config.url),
+        LocksKind::Redis(config) => redis_place(&config.url),
+    }
+}
+
+pub fn gate_place(gate: &GateEngine) -> String {
+    match gate {
+        GateEngine::BesideTheLocks => "the store of the locks".to_owned(),
+        GateEngine::Redis(config) => redis_place(&config.url),
+        GateEngine::Postgres(config) => postgres_place(&config.url),
+        GateEngine::Sqlite(path) => sqlite_place(path),
+    }
+}
+
+fn sqlite_place(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    format!("SQLite, file {}", path.display())
+}
+
+fn postgres_place(url: &str) -> String {
+    let Ok(options) = url.parse::<PgConnectOptions>() else { return "Postgres".to_owned() };
+    let database = options.get_database().unwrap_or(options.get_username());
+    match options.get_socket() {
+        Some(socket) => format!("Postgres, database {database} at the socket {}", socket.display()),
+        None => format!("Postgres, database {database} on {}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+/// Without the login, which ends at the last `@`, and without parameters.
+fn redis_place(url: &str) -> String {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let place = rest.rsplit('@').next().unwrap_or_default();
+    let place = place.split(['?', '#']).next().unwrap_or_default();
+    let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+    let hosts = hosts.replace(',', ", ");
+    if url.starts_with("redis+sentinel:") {
+        let service = path.split('/').next().unwrap_or_default();
+        format!("Redis, service {service} of the Sentinels {hosts}")
+    } else if url.starts_with("redis+cluster:") {
+        format!("Redis Cluster at {hosts}")
+    } else if path.is_empty() {
+        format!("Redis at {hosts}")
+    } else {
+        format!("Redis at {hosts}, database {path}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_by_host_and_database_without_a_password() {
+        assert_eq!(postgres_place("postgres://me:s3cret@db.example/app"), "Postgres, database app on db.example:5432");
+        assert_eq!(postgres_place("postgres://me:s3cret@db.example:5433"), "Postgres, database me on db.example:5433");
+        assert_eq!(redis_place("redis://:s3cret@cache:6379"), "Redis at cache:6379");
+        assert_eq!(redis_place("redis://me:s3@cret@cache/2"), "Redis at cache, database 2");
+        assert_eq!(redis_place("redis+cluster://:s3cret@one,two"), "Redis Cluster at one, two");
+        let sentinel = redis_place("redis+sentinel://:s3cret@one:1,two/orders/3");
+        assert_eq!(sentinel, "Redis, service orders of the Sentinels one:1, two");
+        assert!(sqlite_place(Path::new("a.db")).starts_with("SQLite, file /"));
+    }
+}

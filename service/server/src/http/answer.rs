@@ -1,0 +1,23 @@
+//! Answers in JSON. Each ends with a newline, so that a shell's prompt after curl begins on a line of its own.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// 200 with a body of JSON.
+pub fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, body)
+}
+
+pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut response = (status, json_line(body)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Compact JSON with a newline at its end.
+pub fn json_line(body: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(body).unwrap_or_default();
+    line.push(b'\n');
+    line
+}

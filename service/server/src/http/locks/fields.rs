@@ -1,0 +1,151 @@
+//! The fields that requests for one key and for several have in common, and their rules.
+
+use std::time::Duration;
+
+use latchgate_core::key::check_name;
+use latchgate_core::lock::{LeaseId, Metadata, Mode, Note, Owner, PRIORITY_MAX, PRIORITY_MIN};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::http::Context;
+use crate::http::problem::Problem;
+
+/// Longest `metadata`, in bytes of compact JSON.
+const METADATA_MAX_BYTES: usize = 1_024;
+/// Longest `reason`, in bytes.
+const REASON_MAX_BYTES: usize = 512;
+/// Highest `limit` of permits.
+pub const LIMIT_MAX: u32 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ModeName {
+    /// No other lease at the same time.
+    #[default]
+    Exclusive,
+    /// Together with other shared leases.
+    Shared,
+    /// `permits` out of `limit`.
+    Permits,
+}
+
+/// How one key is requested.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModeFields {
+    pub mode: Option<ModeName>,
+    pub permits: Option<u32>,
+    pub limit: Option<u32>,
+}
+
+impl ModeFields {
+    /// The mode with its permits, and the limit.
+    ///
+    /// # Errors
+    /// Names the wrong field.
+    pub fn parse(self) -> Result<(Mode, Option<u32>), Problem> {
+        let mode = self.mode.unwrap_or_default();
+        if mode != ModeName::Permits {
+            let stray =
+                [("permits", self.permits), ("limit", self.limit)].into_iter().find(|(_, value)| value.is_some());
+            if let Some((field, _)) = stray {
+                return Err(Problem::field(field, "is allowed only with \"mode\": \"permits\""));
+            }
+        }
+        match mode {
+            ModeName::Exclusive => Ok((Mode::Exclusive, None)),
+            ModeName::Shared => Ok((Mode::Shared, None)),
+            ModeName::Permits => {
+                let limit = self.limit.map(check_limit).transpose()?;
+                let permits = self.permits.unwrap_or(1);
+                if permits == 0 || permits > limit.unwrap_or(LIMIT_MAX) {
+                    return Err(Problem::field("permits", "must be from 1 to limit"));
+                }
+                Ok((Mode::Permits(permits), limit))
+            }
+        }
+    }
+}
+
+pub fn check_limit(limit: u32) -> Result<u32, Problem> {
+    if (1..=LIMIT_MAX).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(Problem::field("limit", format!("must be from 1 to {LIMIT_MAX}")))
+    }
+}
+
+impl Context {
+    pub fn check_ttl(&self, ttl_ms: u64) -> Result<u64, Problem> {
+        within("ttl_ms", ttl_ms, self.limits.locks.ttl_ms_min, self.limits.locks.ttl_ms_max)
+    }
+
+    pub fn ttl_or_default(&self, ttl_ms: Option<u64>) -> Result<u64, Problem> {
+        ttl_ms.map_or(Ok(self.limits.locks.ttl_ms_default), |ttl_ms| self.check_ttl(ttl_ms))
+    }
+
+    pub fn check_wait(&self, wait_ms: Option<u64>) -> Result<Duration, Problem> {
+        let wait_ms = wait_ms.unwrap_or(0);
+        if wait_ms > self.limits.locks.wait_ms_max {
+            return Err(Problem::field("wait_ms", format!("must be at most {}", self.limits.locks.wait_ms_max)));
+        }
+        Ok(Duration::from_millis(wait_ms))
+    }
+
+    pub fn check_delay(&self, delay_ms: Option<u64>) -> Result<u64, Problem> {
+        within("delay_ms", delay_ms.unwrap_or(0), 0, self.limits.locks.delay_ms_max)
+    }
+
+    pub fn check_max_hold(&self, max_hold_ms: Option<u64>) -> Result<Option<u64>, Problem> {
+        let check = |ms| within("max_hold_ms", ms, self.limits.locks.ttl_ms_min, self.limits.locks.max_hold_ms_max);
+        max_hold_ms.map(check).transpose()
+    }
+}
+
+fn within(field: &str, value: u64, min: u64, max: u64) -> Result<u64, Problem> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Problem::field(field, format!("must be from {min} to {max}")))
+    }
+}
+
+pub fn check_priority(priority: Option<u8>) -> Result<u8, Problem> {
+    let priority = priority.unwrap_or(PRIORITY_MIN);
+    if (PRIORITY_MIN..=PRIORITY_MAX).contains(&priority) {
+        Ok(priority)
+    } else {
+        Err(Problem::field("priority", format!("must be from {PRIORITY_MIN} to {PRIORITY_MAX}")))
+    }
+}
+
+pub fn parse_owner(owner: Option<&str>) -> Result<Option<Owner>, Problem> {
+    owner.map(Owner::parse).transpose().map_err(|error| Problem::field("owner", error))
+}
+
+pub fn parse_lease_id(text: &str) -> Result<LeaseId, Problem> {
+    LeaseId::parse(text).map_err(|error| Problem::field("lease_id", error))
+}
+
+pub fn new_lease_id() -> LeaseId {
+    let mut buffer = uuid::Uuid::encode_buffer();
+    let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
+    LeaseId::parse(text).expect("a UUID is a lease id")
+}
+
+pub fn parse_metadata(metadata: Map<String, Value>) -> Result<Metadata, Problem> {
+    let text = Value::Object(metadata).to_string();
+    if text.len() > METADATA_MAX_BYTES {
+        let rule = format!("must be at most {METADATA_MAX_BYTES} bytes of compact JSON, not {}", text.len());
+        return Err(Problem::field("metadata", rule));
+    }
+    Ok(Metadata::from_json_text(&text))
+}
+
+pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Problem> {
+    if let Some(reason) = reason {
+        check_name(reason, REASON_MAX_BYTES).map_err(|error| Problem::field("reason", error))?;
+    }
+    let by = by.map(Owner::parse).transpose().map_err(|error| Problem::field("by", error))?;
+    Ok(Note { reason: reason.map(Into::into), by })
+}

@@ -1,0 +1,153 @@
+//! Operations as clients see them in inspections and listings.
+
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, Shelf, Succeeded};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::gate::Shown;
+use crate::http::format::rfc3339;
+
+/// An operation as other clients see it: without its stamp and attempt id.
+#[derive(Serialize, ToSchema)]
+pub struct OperationAnswer {
+    #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
+    id: String,
+    #[schema(example = "charge")]
+    operation: String,
+    /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
+    #[schema(example = "started")]
+    state: &'static str,
+    attempt: u32,
+    /// When the first attempt began.
+    created_at: String,
+    /// In state `started`: when this attempt began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<String>,
+    /// What is left of the lease, in ms; 0 once it has passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
+    /// When its outcome was posted, or the operation became `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<String>,
+    /// As posted. Absent in listings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    result: Option<Box<RawValue>>,
+    /// The result was longer than 64 KiB and was dropped.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    result_omitted: bool,
+    #[serde(flatten)]
+    kept: Kept,
+    /// What happens when the lease passes: `retry` or `block`.
+    on_expiry: &'static str,
+    /// `fast` or `durable`.
+    durability: &'static str,
+    /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
+    claimed_in: &'static str,
+    /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    degraded: bool,
+    /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
+    suspected_double_runs: u32,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct OperationsAnswer {
+    pub operations: Vec<OperationAnswer>,
+    /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// How long a success is kept.
+#[derive(Default, Serialize, ToSchema)]
+pub struct Kept {
+    /// Until when the success is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    /// What is left of the retention, in ms, at the time of this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retention_ms: Option<u64>,
+    /// The success is kept forever.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    permanent: bool,
+}
+
+/// A record with its result.
+pub fn operation(shown: &Shown) -> OperationAnswer {
+    let answer = listed(shown);
+    match &shown.record.phase {
+        Phase::Succeeded(Succeeded { result, .. }) => OperationAnswer { result: raw(result.as_deref()), ..answer },
+        _ => answer,
+    }
+}
+
+/// A record without its result: a page of results would be large.
+pub fn listed(shown: &Shown) -> OperationAnswer {
+    let Shown { id, record, now } = shown;
+    let mut answer = common(*id, record);
+    match &record.phase {
+        Phase::Started(started) => {
+            answer.started_at = Some(rfc3339(started.at));
+            answer.lease_until = Some(rfc3339(started.lease_until));
+            answer.lease_ms = Some(started.lease_until.ms_since(*now));
+        }
+        Phase::Succeeded(succeeded) => {
+            answer.ended_at = Some(rfc3339(succeeded.at));
+            answer.result_omitted = succeeded.result_omitted;
+            answer.kept = kept(succeeded.keep_until, *now);
+        }
+        Phase::Unknown { at, .. } => answer.ended_at = Some(rfc3339(*at)),
+        Phase::Vacant { .. } => {}
+    }
+    answer
+}
+
+/// The fields that every phase has.
+fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
+    OperationAnswer {
+        id: id.to_string(),
+        operation: record.operation.as_str().to_owned(),
+        state: record.state().as_str(),
+        attempt: record.attempt,
+        created_at: rfc3339(record.created_at),
+        started_at: None,
+        lease_until: None,
+        lease_ms: None,
+        ended_at: None,
+        result: None,
+        result_omitted: false,
+        kept: Kept::default(),
+        on_expiry: match record.on_expiry {
+            OnExpiry::Retry => "retry",
+            OnExpiry::Block => "block",
+        },
+        durability: match record.durability {
+            Durability::Fast => "fast",
+            Durability::Durable => "durable",
+        },
+        claimed_in: match record.claimed_in {
+            Shelf::Primary => "primary",
+            Shelf::Fallback => "fallback",
+        },
+        degraded: record.claimed_in == Shelf::Fallback,
+        suspected_double_runs: record.double_runs,
+    }
+}
+
+pub fn kept(keep_until: Option<Timestamp>, now: Timestamp) -> Kept {
+    Kept {
+        expires_at: keep_until.map(rfc3339),
+        retention_ms: keep_until.map(|until| until.ms_since(now)),
+        permanent: keep_until.is_none(),
+    }
+}
+
+/// A result in the very JSON that was posted.
+pub fn raw(json: Option<&str>) -> Option<Box<RawValue>> {
+    json.and_then(|json| RawValue::from_string(json.to_owned()).ok())
+}

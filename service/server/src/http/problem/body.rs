@@ -1,0 +1,150 @@
+//! The body of a problem: `application/problem+json` (RFC 9457).
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::{Code, CodeInfo};
+use crate::failure::Failure;
+use crate::http::answer::json_line;
+
+/// An answer that does not let the client proceed.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    code: Code,
+    detail: String,
+    fields: Vec<(&'static str, Box<RawValue>)>,
+    retry_after_ms: Option<u64>,
+    allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), fields: Vec::new(), retry_after_ms: None, allow: None }
+    }
+
+    /// A field of the request is wrong; `rule` says what it must be.
+    pub fn field(field: &str, rule: impl std::fmt::Display) -> Self {
+        Self::new(Code::InvalidRequest, format!("{field} {rule}")).with("field", field)
+    }
+
+    /// For outcomes that the request cannot have.
+    pub fn defect() -> Self {
+        Self::new(Code::InternalError, "This request has hit a defect in Latchgate.")
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
+        // As raw text, the fields keep their order.
+        if let Ok(value) = to_raw_value(&value) {
+            self.fields.push((name, value));
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn retry_after_ms(mut self, ms: u64) -> Self {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    #[must_use]
+    pub fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    /// Whether the node or its store is the reason, so that the same request may pass later.
+    pub fn is_transient(&self) -> bool {
+        self.code.info().status == StatusCode::SERVICE_UNAVAILABLE
+    }
+
+    /// The answer to a call that failed.
+    pub fn of_failure(failure: &Failure) -> Self {
+        let retry_later = |code, detail: &str| Self::new(code, detail).retry_after_ms(1_000);
+        match failure {
+            Failure::Overloaded(what) => retry_later(Code::Overloaded, what),
+            // The reason may name hosts or files, so it only goes to the log.
+            Failure::StoreUnavailable(_) => {
+                retry_later(Code::StoreUnavailable, "The store does not answer. Nothing was done.")
+            }
+            Failure::OutcomeUnknown(_) => retry_later(
+                Code::OutcomeUnknown,
+                "The node does not know whether the store committed: repeat the request with the same lease_id.",
+            ),
+            Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
+            Failure::KeysApart { index } => Self::new(
+                Code::KeysInDifferentSlots,
+                "A Redis Cluster changes keys together only if they are in one slot: give them a common {hash tag}.",
+            )
+            .with("index", index),
+            Failure::OnlyKeysAreWatched => Self::new(
+                Code::PrefixWatchUnavailable,
+                "The locks live in a Redis Cluster, where only single keys can be watched.",
+            ),
+            Failure::NoDurableStore => {
+                Self::field("durability", "must be fast: this service has no store that commits to disk")
+            }
+        }
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let CodeInfo { name, status, title, .. } = self.code.info();
+        let mut body = serializer.serialize_map(None)?;
+        body.serialize_entry("type", &format_args!("/errors/{name}"))?;
+        body.serialize_entry("title", title)?;
+        body.serialize_entry("status", &status.as_u16())?;
+        body.serialize_entry("code", name)?;
+        body.serialize_entry("detail", &self.detail)?;
+        for (name, value) in &self.fields {
+            body.serialize_entry(name, value)?;
+        }
+        if let Some(ms) = self.retry_after_ms {
+            body.serialize_entry("retry_after_ms", &ms)?;
+        }
+        body.end()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.info().status;
+        let mut response = (status, json_line(&self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(ms) = self.retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        }
+        if let Some(methods) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(methods));
+        }
+        response
+    }
+}
+
+/// The shape of every answer that is not 2xx, for the OpenAPI description.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+#[allow(dead_code, reason = "described, not built: see Problem")]
+pub struct ProblemBody {
+    /// The page that explains the code, relative to the server.
+    #[schema(example = "/errors/lock-held")]
+    r#type: String,
+    #[schema(example = "The lock is held")]
+    title: String,
+    #[schema(example = 423)]
+    status: u16,
+    /// Stable: clients may rely on it.
+    #[schema(example = "lock-held")]
+    code: String,
+    /// For humans; may change.
+    detail: String,
+    /// The field that is wrong (`invalid-request`).
+    field: Option<String>,
+    /// When to try again, in ms; `Retry-After` gives it in whole seconds.
+    retry_after_ms: Option<u64>,
+}

@@ -1,0 +1,10 @@
+//! Every answer that is not 2xx: its code, its body and its page.
+
+mod body;
+mod codes;
+mod page;
+
+pub use self::body::{Problem, ProblemBody};
+pub use self::codes::Code;
+use self::codes::CodeInfo;
+pub use self::page::page;

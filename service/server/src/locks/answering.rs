@@ -1,0 +1,148 @@
+//! The replies of a shard: to the calls of a batch, to waiters that are granted or refused, and to waits that end.
+
+use latchgate_core::lock::{Acquire, Event, LockState, Outcome, Rank, Refusal};
+use latchgate_core::{Address, Timestamp};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::answers::{acquired, refused, released, renewed};
+use super::batch::{Done, Evaluated, Failed};
+use super::call::{Acquired, Delivery, Envelope, Failure, Inspected, RefusedBecause, Reply, give_back_later};
+use super::key_queue::KeyQueue;
+use super::shard::{BatchInput, Shard};
+
+/// How long the position of a probe is reserved while its multilock tries all its keys.
+const PROBE_HOLD: std::time::Duration = std::time::Duration::from_secs(2);
+
+impl Reply {
+    fn send(self, outcome: Outcome, state: &LockState, waiters: u64, now: Timestamp) {
+        // A caller that has gone needs no reply.
+        match self {
+            Self::Renew(reply) => drop(reply.send(renewed(outcome, now))),
+            Self::Release(reply) => drop(reply.send(released(outcome))),
+            Self::Inspect(reply) => drop(reply.send(Ok(Inspected { state: state.clone(), waiters, now }))),
+            Self::Outcome(reply) => drop(reply.send(Ok((outcome, now)))),
+            Self::GiveBack { .. } | Self::None => {}
+        }
+    }
+
+    fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
+        match self {
+            Self::Renew(reply) => drop(reply.send(Err(failure))),
+            Self::Release(reply) => drop(reply.send(Err(failure))),
+            Self::Inspect(reply) => drop(reply.send(Err(failure))),
+            Self::Outcome(reply) => drop(reply.send(Err(failure))),
+            Self::GiveBack { give_back, until } => {
+                give_back_later(home.clone(), address.clone(), give_back, until);
+            }
+            Self::None => {}
+        }
+    }
+}
+
+impl Shard {
+    /// Replies with what a batch came to for one key.
+    pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
+        let Done { address, result } = done;
+        let evaluated = match result {
+            Ok((stored, evaluated)) => {
+                self.cache.put(address.clone(), stored, evaluated.epoch);
+                evaluated
+            }
+            Err(failed) => {
+                self.cache.remove(&address);
+                return self.answer_failure(&address, input, &failed);
+            }
+        };
+        let Evaluated { outcomes, answered, notified, arrived, refusals, .. } = evaluated;
+        let now = self.node.clock.latest().unwrap_or_default();
+        let Some(state) = self.cache.last_known(&address) else { return };
+        let waiters = self.waiters_of(&address, state);
+        for (reply, outcome) in input.replies.drain(..).zip(outcomes) {
+            reply.send(outcome, state, waiters, now);
+        }
+        let Some(queue) = self.queues.get_mut(&address) else { return };
+        queue.uncertain.clear();
+        let queue = &mut queue.queue;
+        // Now, because a state remembers an ended lease only for a short time.
+        queue.drop_granted_reservations(state);
+        let instant = Instant::now();
+        for (rank, outcome) in answered {
+            let Some(waiter) = queue.remove(rank) else { continue };
+            self.waiters -= 1;
+            let waited = instant.saturating_duration_since(waiter.reply.requested_at);
+            let delivery = match acquired(outcome, waited, now) {
+                (Acquired::Granted(granted), true) => Delivery::of_new_grant(granted, &address, self.home.clone()),
+                (acquired, _) => Delivery::new(Ok(acquired)),
+            };
+            let _ = waiter.reply.sender.send(delivery);
+        }
+        for rank in notified {
+            queue.reserve(rank, instant + PROBE_HOLD);
+            let Some(waiter) = queue.remove(rank) else { continue };
+            self.waiters -= 1;
+            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Notified)));
+        }
+        for rank in arrived {
+            if queue.get(rank).is_none_or(|waiter| waiter.deadline.is_some()) {
+                continue;
+            }
+            // It does not wait, and was not granted the lock.
+            let before = queue.before(rank);
+            let Some(waiter) = queue.remove(rank) else { continue };
+            self.waiters -= 1;
+            let refusal = refusals.get(&rank).copied().unwrap_or(Refusal::Held);
+            let refused = refused(state, refusal.into(), &waiter, before, waiters, &self.node.id, now);
+            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Refused(refused))));
+        }
+    }
+
+    /// The calls and the waiters of this batch get the failure. Earlier waiters go on waiting: the store may answer again
+    /// before their waits end.
+    pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: &Failed) {
+        for reply in input.replies.drain(..) {
+            reply.fail(failed.failure.clone(), address, &self.home);
+        }
+        let Some(queue) = self.queues.get_mut(address) else { return };
+        for rank in &failed.arrived {
+            if let Some(waiter) = queue.queue.remove(*rank) {
+                self.waiters -= 1;
+                let _ = waiter.reply.sender.send(Delivery::new(Err(failed.failure.clone())));
+            }
+        }
+        let is_waiting = |rank: &&Rank| queue.queue.get(**rank).is_some();
+        queue.uncertain.extend(failed.unknown.iter().filter(is_waiting));
+        queue.uncertain.sort_unstable();
+        queue.uncertain.dedup();
+    }
+
+    /// Replies to the waits that end with this batch, if its evaluation has not answered them.
+    pub(super) fn answer_ended(&mut self, address: &Address, ended: &[Rank]) {
+        let now = self.node.clock.latest().unwrap_or_default();
+        let Some(KeyQueue { queue, uncertain }) = self.queues.get_mut(address) else { return };
+        let unknown = LockState::default();
+        let state = self.cache.last_known(address).unwrap_or(&unknown);
+        for rank in ended {
+            let before = queue.before(*rank);
+            let Some(waiter) = queue.remove(*rank) else { continue };
+            self.waiters -= 1;
+            if uncertain.contains(rank) {
+                let failure = Failure::OutcomeUnknown("the store did not answer before the wait ended".to_owned());
+                let _ = waiter.reply.sender.send(Delivery::new(Err(failure)));
+                continue;
+            }
+            let Acquire { owner, mode, position, .. } = &waiter.request;
+            let event = Event::waited(owner.clone(), *mode, now.ms_since(position.arrival), now);
+            self.node.history.wait_ended(address, event);
+            let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
+            let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
+            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Refused(refused))));
+        }
+    }
+
+    /// How many waiters the key has, here and at other nodes.
+    fn waiters_of(&self, address: &Address, state: &LockState) -> u64 {
+        let here = self.queues.get(address).map_or(0, |queue| queue.queue.waiting());
+        state.waiting_elsewhere(&self.node.id) + here as u64
+    }
+}

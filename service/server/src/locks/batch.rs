@@ -1,0 +1,326 @@
+//! The rounds of a batch: load, evaluate, commit, and another round for the keys that were changed meanwhile.
+
+use std::collections::HashMap;
+
+use latchgate_core::lock::{self, Command, Evaluation, Event, Outcome, Rank, Refusal, evaluate};
+use latchgate_core::{Address, Timestamp};
+use tokio::time::{Instant, timeout_at};
+
+use super::call::Failure;
+use super::key_queue::WaitQueue;
+use super::node::Node;
+use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, StoreError, Stored};
+
+/// After this many lost races the key's state is locked in the store.
+const LOSSES_MAX: u32 = 2;
+/// Rounds of a batch, for lost races and wrong clocks together.
+const ROUNDS_MAX: u32 = 8;
+
+/// One key of a batch.
+pub(super) struct Work {
+    pub address: Address,
+    pub commands: Vec<Command>,
+    /// Waiters that joined the queue with this batch.
+    pub arrived: Vec<Rank>,
+    /// Waiters whose wait ends with this batch.
+    pub ended: Vec<Rank>,
+    /// Waiters that an earlier commit may have granted the lock.
+    pub uncertain: Vec<Rank>,
+    /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
+    /// answer without a change.
+    pub base: Option<Stored>,
+    /// The epoch of the base.
+    pub epoch: Epoch,
+}
+
+/// What a batch came to for one key.
+pub(super) struct Done {
+    pub address: Address,
+    /// On success with the state as it is in the store.
+    pub result: Result<(Stored, Evaluated), Failed>,
+}
+
+/// An evaluation that holds, without its state.
+pub(super) struct Evaluated {
+    /// The epoch of the state.
+    pub epoch: Epoch,
+    pub outcomes: Vec<Outcome>,
+    pub answered: Vec<(Rank, Outcome)>,
+    pub notified: Vec<Rank>,
+    pub arrived: Vec<Rank>,
+    pub refusals: HashMap<Rank, Refusal>,
+}
+
+pub(super) struct Failed {
+    pub failure: Failure,
+    /// Waiters that were answered in an evaluation whose commit has an unknown outcome.
+    pub unknown: Vec<Rank>,
+    pub arrived: Vec<Rank>,
+}
+
+/// A key on its way through the rounds.
+struct Entry {
+    work: Work,
+    losses: u32,
+    /// The base was loaded in this batch, so an answer may be given from it.
+    is_fresh: bool,
+}
+
+/// The time and the epoch of the evaluations of one commit.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub now: Timestamp,
+    pub epoch: Epoch,
+    /// The end of the hold-off of this epoch, if it is still to come.
+    pub hold_off: Option<Timestamp>,
+}
+
+/// An evaluation that is not committed yet.
+type Pending = (Entry, Evaluation);
+
+impl Entry {
+    fn fail(self, failure: Failure, unknown: Vec<Rank>) -> Done {
+        let Work { address, arrived, .. } = self.work;
+        Done { address, result: Err(Failed { failure, unknown, arrived }) }
+    }
+
+    /// Concludes with the state as it was loaded.
+    fn conclude_unchanged(self, mut evaluation: Evaluation) -> Done {
+        let version = self.work.base.as_ref().map(|base| base.version).unwrap_or_default();
+        let state = std::mem::take(&mut evaluation.state);
+        self.conclude(Stored { version, state }, evaluation)
+    }
+
+    fn conclude(self, stored: Stored, evaluation: Evaluation) -> Done {
+        let Work { address, arrived, epoch, .. } = self.work;
+        let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
+        Done { address, result: Ok((stored, Evaluated { epoch, outcomes, answered, notified, arrived, refusals })) }
+    }
+
+    fn again(self, losses: u32) -> Self {
+        let work = Work { base: None, ..self.work };
+        Self { work, losses: self.losses + losses, is_fresh: false }
+    }
+}
+
+/// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure.
+pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Vec<Done> {
+    let deadline = Instant::now() + node.limits.store_timeout;
+    let mut run = Run { node, queue_of, deadline, done: Vec::with_capacity(works.len()) };
+    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry { work, losses: 0, is_fresh: false }).collect();
+    for _ in 0..ROUNDS_MAX {
+        if open.is_empty() {
+            break;
+        }
+        open = run.round(open).await;
+    }
+    let failure = Failure::Overloaded("other nodes keep changing this key, or the store is too slow");
+    run.fail(open, &failure);
+    run.done
+}
+
+impl Node {
+    /// The change of a state with this version. Without a history it has neither events nor a notice.
+    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
+        let Moment { now, epoch, .. } = moment;
+        let Stored { version: expected, state } = changed;
+        Change {
+            address: address.clone(),
+            expected,
+            events: if self.history.is_kept() { events } else { Vec::new() },
+            notice_at: state.next_notice().filter(|_| self.history.is_kept()),
+            keep_until: state.idle_from().max(now).plus_ms(self.limits.idle_retention_ms()),
+            state,
+            epoch,
+        }
+    }
+}
+
+struct Run<'n, F> {
+    node: &'n Node,
+    queue_of: F,
+    deadline: Instant,
+    done: Vec<Done>,
+}
+
+impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
+    /// Returns the keys that need another round.
+    async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+        // Read before the states are loaded: a commit of states that were loaded in a later epoch is then refused.
+        let epoch = self.node.store.epoch();
+        let (contended, open): (Vec<_>, Vec<_>) = open.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
+        let mut again = self.commit_locked(contended, epoch).await;
+        let open = self.load_missing(open, epoch, &mut again).await;
+        let moment = self.moment(epoch);
+        let mut changed = Vec::new();
+        for (entry, evaluation) in self.evaluate_all(open, moment) {
+            if evaluation.changed {
+                changed.push((entry, evaluation));
+            } else if entry.is_fresh {
+                self.done.push(entry.conclude_unchanged(evaluation));
+            } else {
+                again.push(entry.again(0));
+            }
+        }
+        if !changed.is_empty() {
+            let changes = self.changes(&mut changed, moment);
+            let committed = self.timed(self.node.store.commit(moment.now, &changes), |committed| committed.now).await;
+            again.extend(self.conclude(changed, changes, committed));
+        }
+        again
+    }
+
+    async fn load_missing(&mut self, open: Vec<Entry>, epoch: Epoch, again: &mut Vec<Entry>) -> Vec<Entry> {
+        // A load also tells the store's time.
+        let has_time = self.node.clock.now().is_some();
+        let is_missing = |entry: &Entry| entry.work.base.is_none() || entry.work.epoch != epoch || !has_time;
+        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
+        if missing.is_empty() {
+            return ready;
+        }
+        let addresses: Vec<Address> = missing.iter().map(|entry| entry.work.address.clone()).collect();
+        match self.timed(self.node.store.load(epoch, &addresses), |loaded| loaded.now).await {
+            Ok(Loaded { states, .. }) => ready.extend(loaded(missing, states, epoch)),
+            // The next round names the epoch that is in force by then.
+            Err(StoreError::EpochOver) => again.extend(missing),
+            Err(error) => {
+                let failure = self.node.failure(&error.of_reading());
+                self.fail(missing, &failure);
+            }
+        }
+        ready
+    }
+
+    /// Keys that have lost twice are locked in the store, so that no other node can change them meanwhile.
+    async fn commit_locked(&mut self, contended: Vec<Entry>, epoch: Epoch) -> Vec<Entry> {
+        if contended.is_empty() {
+            return Vec::new();
+        }
+        let addresses: Vec<Address> = contended.iter().map(|entry| entry.work.address.clone()).collect();
+        let (Loaded { states, .. }, locked) = match self.node.lock(epoch, &addresses, self.deadline).await {
+            Ok(Some(locked)) => locked,
+            Ok(None) => return contended,
+            Err(failure) => {
+                self.fail(contended, &failure);
+                return Vec::new();
+            }
+        };
+        let moment = self.moment(epoch);
+        let evaluated = self.evaluate_all(loaded(contended, states, epoch).collect(), moment);
+        let (mut changed, unchanged): (Vec<_>, Vec<_>) =
+            evaluated.into_iter().partition(|(_, evaluation)| evaluation.changed);
+        self.done.extend(unchanged.into_iter().map(|(entry, evaluation)| entry.conclude_unchanged(evaluation)));
+        if changed.is_empty() {
+            self.node.give_up(locked, self.deadline).await;
+            return Vec::new();
+        }
+        let changes = self.changes(&mut changed, moment);
+        let committed = self.timed(locked.commit(moment.now, &changes), |committed| committed.now).await;
+        if matches!(committed, Err(StoreError::EpochOver)) {
+            self.node.store.refresh(epoch).await;
+        }
+        self.conclude(changed, changes, committed)
+    }
+
+    fn moment(&self, epoch: Epoch) -> Moment {
+        let now = self.node.clock.now().unwrap_or_default();
+        Moment { now, epoch, hold_off: self.node.store.hold_off(epoch, now) }
+    }
+
+    fn evaluate_all(&self, entries: Vec<Entry>, moment: Moment) -> Vec<Pending> {
+        entries.into_iter().map(|entry| self.evaluate(entry, moment)).collect()
+    }
+
+    fn evaluate(&self, entry: Entry, Moment { now, hold_off, .. }: Moment) -> Pending {
+        let Work { address, commands, arrived, ended, uncertain, base, .. } = &entry.work;
+        let absent = Stored::default();
+        let state = &base.as_ref().unwrap_or(&absent).state;
+        let batch = lock::Batch { commands, arrived, uncertain, ended };
+        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, hold_off);
+        (entry, evaluation)
+    }
+
+    /// The states of the evaluations move into the changes, and from there into the cache.
+    fn changes(&self, changed: &mut [Pending], moment: Moment) -> Vec<Change> {
+        let change = |(entry, evaluation): &mut Pending| {
+            let Work { address, base, .. } = &entry.work;
+            let version = base.as_ref().map(|base| base.version).unwrap_or_default();
+            let stored = Stored { version, state: std::mem::take(&mut evaluation.state) };
+            self.node.change(address, stored, std::mem::take(&mut evaluation.events), moment)
+        };
+        changed.iter_mut().map(change).collect()
+    }
+
+    /// Sorts the keys of a commit into those that are done and those that need another round.
+    fn conclude(
+        &mut self,
+        changed: Vec<Pending>,
+        changes: Vec<Change>,
+        committed: Result<Committed, StoreError>,
+    ) -> Vec<Entry> {
+        let (now, versions) = match committed {
+            Ok(Committed { now, result: CommitResult::Checked(versions) }) => (now, versions),
+            // The next round names the epoch that is in force by then.
+            Err(StoreError::EpochOver) => {
+                return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
+            }
+            // The answer has corrected the estimate; or the estimate was right, but the commit arrived too late.
+            Ok(Committed { now, result: CommitResult::ClockOff }) => {
+                tracing::debug!(store_now_ms = now.as_ms(), "a commit was refused because of its time");
+                return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
+            }
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
+                for (entry, evaluation) in changed {
+                    let answered = evaluation.answered.iter().filter(|_| is_unknown).map(|(rank, _)| *rank);
+                    let unknown = answered.collect();
+                    self.done.push(entry.fail(failure.clone(), unknown));
+                }
+                return Vec::new();
+            }
+        };
+        let mut lost = Vec::new();
+        let mut has_events = false;
+        for (((entry, evaluation), change), version) in changed.into_iter().zip(changes).zip(versions) {
+            let Some(version) = version else {
+                lost.push(entry.again(1));
+                continue;
+            };
+            self.node.notify_next(&change.address, &change.state, now);
+            has_events |= !change.events.is_empty();
+            self.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
+        }
+        if has_events {
+            self.node.history.has_events();
+        }
+        lost
+    }
+
+    fn fail(&mut self, entries: Vec<Entry>, failure: &Failure) {
+        self.done.extend(entries.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+    }
+
+    /// Waits for the store until the batch's deadline, and learns the store's time from the answer.
+    async fn timed<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        time_of: fn(&T) -> Timestamp,
+    ) -> Result<T, StoreError> {
+        let sent = Instant::now();
+        let Ok(answer) = timeout_at(self.deadline, answer).await else {
+            return Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned()));
+        };
+        let answer = answer?;
+        self.node.clock.learn(time_of(&answer), sent, Instant::now());
+        Ok(answer)
+    }
+}
+
+fn loaded(entries: Vec<Entry>, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Entry> {
+    entries.into_iter().zip(states).map(move |(entry, stored)| Entry {
+        work: Work { base: Some(stored), epoch, ..entry.work },
+        is_fresh: true,
+        ..entry
+    })
+}

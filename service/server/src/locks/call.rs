@@ -1,0 +1,265 @@
+//! Calls to a node's locks, and their answers.
+
+use std::time::Duration;
+
+use latchgate_core::lock::{
+    Command, GiveBack, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner, PRIORITY_MIN,
+    Position, Refusal, WaiterId,
+};
+use latchgate_core::{Address, Timestamp};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+pub use crate::failure::{Answer, Failure};
+
+/// A request for a lease.
+#[derive(Clone, Debug)]
+pub struct LockRequest {
+    pub lease_id: LeaseId,
+    pub owner: Option<Owner>,
+    pub mode: Mode,
+    /// How many permits the key has, as the caller believes; `None` accepts the key's limit.
+    pub limit: Option<u32>,
+    pub ttl_ms: u64,
+    pub reentrant: bool,
+    pub barge: bool,
+    pub delay_ms: u64,
+    pub max_hold_ms: Option<u64>,
+    pub priority: u8,
+    pub metadata: Option<Metadata>,
+    /// How long to wait in the queue; with zero the request does not wait.
+    pub wait: Duration,
+    /// The position of an earlier wait, which this one resumes.
+    pub position: Option<Position>,
+}
+
+impl LockRequest {
+    /// A request for an exclusive lease that does not wait.
+    pub fn new(lease_id: LeaseId, ttl_ms: u64) -> Self {
+        Self {
+            lease_id,
+            owner: None,
+            mode: Mode::Exclusive,
+            limit: None,
+            ttl_ms,
+            reentrant: true,
+            barge: false,
+            delay_ms: 0,
+            max_hold_ms: None,
+            priority: PRIORITY_MIN,
+            metadata: None,
+            wait: Duration::ZERO,
+            position: None,
+        }
+    }
+}
+
+/// The answer to an acquire.
+#[derive(Clone, Debug)]
+pub enum Acquired {
+    Granted(Granted),
+    Refused(Refused),
+    LeaseIdReused,
+    LimitMismatch(LimitMismatch),
+    UpgradeBlocked,
+    LeaseLost(Lost),
+    /// To a probe: its turn has come, and its position is reserved for a moment.
+    Notified,
+}
+
+#[derive(Clone, Debug)]
+pub struct Granted {
+    pub lease: Lease,
+    /// The key's limit, if the lease has permits.
+    pub limit: Option<u32>,
+    pub waited: Duration,
+    /// The store's clock at the answer.
+    pub now: Timestamp,
+}
+
+/// Why there is no lease, and the present holders.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub why: RefusedBecause,
+    pub holders: Vec<Lease>,
+    /// How many callers wait, at this and at other nodes.
+    pub waiters: u64,
+    /// The caller's number in the queue, or the number it would have had: 1 is next.
+    pub queue_number: u64,
+    pub waited: Duration,
+    /// The caller's position, which it can resume.
+    pub position: Position,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBecause {
+    Held,
+    Reserved,
+    /// The lock-delay ends then.
+    Delayed(Timestamp),
+    /// The store may lack acknowledged leases, and grants no new lease before then.
+    HeldOff(Timestamp),
+    WaitTimeout,
+}
+
+impl From<Refusal> for RefusedBecause {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Held => Self::Held,
+            Refusal::Reserved => Self::Reserved,
+            Refusal::Delayed(until) => Self::Delayed(until),
+            Refusal::HeldOff(until) => Self::HeldOff(until),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Renewed {
+    Renewed { lease: Lease, now: Timestamp },
+    LeaseLost(Lost),
+}
+
+#[derive(Clone, Debug)]
+pub enum Released {
+    Released { still_held: u32, already: bool },
+    LeaseLost(Lost),
+}
+
+/// A key as it is now.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    pub state: LockState,
+    pub waiters: u64,
+    pub now: Timestamp,
+}
+
+pub(super) type AcquireReply = oneshot::Sender<Delivery>;
+
+pub(super) enum Call {
+    Acquire(AcquireCall),
+    Renew {
+        lease_id: LeaseId,
+        ttl_ms: Option<u64>,
+        reply: oneshot::Sender<Answer<Renewed>>,
+    },
+    Release {
+        lease_id: LeaseId,
+        reply: oneshot::Sender<Answer<Released>>,
+    },
+    /// Another command, which has an outcome and no waiter.
+    Command {
+        command: Command,
+        reply: oneshot::Sender<Answer<(Outcome, Timestamp)>>,
+    },
+    Inspect {
+        reply: oneshot::Sender<Answer<Inspected>>,
+    },
+    /// Repeated until it succeeds or the lease has expired.
+    GiveBack {
+        give_back: GiveBack,
+        until: Instant,
+    },
+    /// A waiter's client has gone.
+    Leave(WaiterId),
+    /// Time has caused an event of the key.
+    Recheck,
+}
+
+pub(super) struct AcquireCall {
+    pub id: WaiterId,
+    pub request: LockRequest,
+    pub requested_at: Instant,
+    /// Only to be notified when its turn comes.
+    pub is_probe: bool,
+    pub reply: AcquireReply,
+}
+
+/// A call and its key.
+pub(super) struct Envelope {
+    pub address: Address,
+    pub call: Call,
+}
+
+/// Where the outcome of a command goes.
+pub(super) enum Reply {
+    Renew(oneshot::Sender<Answer<Renewed>>),
+    Release(oneshot::Sender<Answer<Released>>),
+    Inspect(oneshot::Sender<Answer<Inspected>>),
+    Outcome(oneshot::Sender<Answer<(Outcome, Timestamp)>>),
+    /// No caller waits for it, and it is repeated if it fails, until the lease has expired.
+    GiveBack {
+        give_back: GiveBack,
+        until: Instant,
+    },
+    /// No caller waits for it.
+    None,
+}
+
+/// Between two attempts to give a lease back.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The answer to an acquire on its way to its handler. If it does not arrive, because the client has gone, its lease is given
+/// back.
+pub(super) struct Delivery {
+    answer: Option<Answer<Acquired>>,
+    undelivered: Option<Undelivered>,
+}
+
+/// What to do with a grant that does not arrive.
+struct Undelivered {
+    home: mpsc::WeakSender<Envelope>,
+    address: Address,
+    give_back: GiveBack,
+    /// The lease has expired by then.
+    until: Instant,
+}
+
+impl Delivery {
+    pub(super) fn new(answer: Answer<Acquired>) -> Self {
+        Self { answer: Some(answer), undelivered: None }
+    }
+
+    /// The answer with a new grant. A repeated grant is not given back: its first answer may have arrived.
+    pub(super) fn of_new_grant(granted: Granted, address: &Address, home: mpsc::WeakSender<Envelope>) -> Self {
+        let lease = &granted.lease;
+        let undelivered = Undelivered {
+            home,
+            address: address.clone(),
+            give_back: GiveBack { lease_id: lease.lease_id.clone(), token: lease.token },
+            until: Instant::now() + Duration::from_millis(lease.ttl_ms),
+        };
+        Self { answer: Some(Ok(Acquired::Granted(granted))), undelivered: Some(undelivered) }
+    }
+
+    pub(super) fn accept(mut self) -> Answer<Acquired> {
+        self.undelivered = None;
+        self.answer.take().unwrap_or(Err(Failure::ShuttingDown))
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let Some(Undelivered { home, address, give_back, until }) = self.undelivered.take() else { return };
+        let Some(shard) = home.upgrade() else { return };
+        let envelope = Envelope { address, call: Call::GiveBack { give_back, until } };
+        if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move { shard.send(envelope).await });
+        }
+    }
+}
+
+/// Gives a lease back again after an attempt that failed, unless the lease has expired.
+pub(super) fn give_back_later(home: mpsc::WeakSender<Envelope>, address: Address, give_back: GiveBack, until: Instant) {
+    tokio::spawn(async move {
+        tokio::time::sleep(RETRY_PAUSE).await;
+        if Instant::now() < until
+            && let Some(shard) = home.upgrade()
+        {
+            let _ = shard.send(Envelope { address, call: Call::GiveBack { give_back, until } }).await;
+        }
+    });
+}

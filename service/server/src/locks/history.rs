@@ -1,0 +1,64 @@
+//! What a node writes to the history of keys besides its commits, and how it notifies its watchers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate_core::Address;
+use latchgate_core::lock::Event;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use crate::engines::LockEngines;
+
+/// More ended waits than this at once are not written.
+const PENDING_MAX: usize = 10_000;
+const BATCH_MAX: usize = 512;
+
+/// What a node keeps for the history.
+pub(super) struct History {
+    is_kept: bool,
+    /// Waits that ended without the lock. They change no state, so no commit writes their events.
+    waits: mpsc::Sender<(Address, Event)>,
+    /// Counts the commits of this node that wrote events.
+    pub commits: Arc<watch::Sender<u64>>,
+    pub watchers: Arc<Semaphore>,
+}
+
+impl History {
+    /// Writes until it is dropped.
+    pub(super) fn start(store: LockEngines, is_kept: bool, watchers_max: usize, time_out: Duration) -> Self {
+        let (waits, mut pending) = mpsc::channel(PENDING_MAX);
+        let commits = Arc::new(watch::Sender::new(0));
+        let counted = Arc::clone(&commits);
+        tokio::spawn(async move {
+            let mut batch = Vec::with_capacity(BATCH_MAX);
+            while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
+                match timeout(time_out, store.log(&batch)).await {
+                    Ok(Ok(())) => counted.send_modify(|count| *count += 1),
+                    Ok(Err(error)) => tracing::warn!(%error, "ended waits were not written to the history"),
+                    Err(_) => tracing::warn!("ended waits were not written to the history: the store took too long"),
+                }
+                batch.clear();
+            }
+        });
+        Self { is_kept, waits, commits, watchers: Arc::new(Semaphore::new(watchers_max)) }
+    }
+
+    pub(super) const fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Writes the event of a wait that ended without the lock.
+    pub(super) fn wait_ended(&self, address: &Address, event: Event) {
+        if self.is_kept {
+            let _ = self.waits.try_send((address.clone(), event));
+        }
+    }
+
+    /// Notifies this node's watchers that a commit has written events.
+    pub(super) fn has_events(&self) {
+        if self.is_kept {
+            self.commits.send_modify(|count| *count += 1);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Multilocks: many keys in one commit, all or none.
+//!
+//! While it waits a multilock holds nothing. It has a probe in the queue of the first key that refuses it, with the position
+//! of its first arrival. When the probe is notified of its turn, the multilock tries all keys again, and moves its probe to
+//! the next key that refuses it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate_core::lock::{
+    Acquire, Command, GiveBack, Lease, LeaseId, LockState, Metadata, Mode, NodeId, Outcome, Owner, Position, Refusal,
+    WaiterId, step,
+};
+use latchgate_core::{Address, Timestamp};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::Locks;
+use super::answers::{acquired, expired};
+use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
+use super::node::Node;
+use super::together::Decision;
+
+/// Keys that one multilock has at most.
+pub const MANY_MAX: usize = 64;
+
+/// The pause before another attempt after a failure that may pass.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How many times a give-back is attempted.
+const GIVE_BACK_TRIES: u32 = 5;
+
+/// One key of a multilock.
+#[derive(Clone, Debug)]
+pub struct RequestedLock {
+    pub address: Address,
+    pub mode: Mode,
+    /// How many permits the key has, as the caller believes; `None` accepts the key's limit.
+    pub limit: Option<u32>,
+}
+
+/// A request for leases on many keys.
+#[derive(Clone, Debug)]
+pub struct LockManyRequest {
+    /// At most [`MANY_MAX`], none twice.
+    pub locks: Vec<RequestedLock>,
+    pub lease_id: LeaseId,
+    pub owner: Option<Owner>,
+    pub ttl_ms: u64,
+    pub reentrant: bool,
+    pub delay_ms: u64,
+    pub max_hold_ms: Option<u64>,
+    pub priority: u8,
+    pub metadata: Option<Metadata>,
+    pub wait: Duration,
+    /// The position of an earlier wait, which this one resumes.
+    pub position: Option<Position>,
+}
+
+/// The answer to it. An index is that of a key in the request.
+#[derive(Clone, Debug)]
+pub enum AcquiredMany {
+    /// One lease for each key, with the limit of its permits.
+    Granted {
+        leases: Vec<(Lease, Option<u32>)>,
+        waited: Duration,
+        now: Timestamp,
+    },
+    Refused {
+        index: usize,
+        refused: Refused,
+    },
+    /// Refused for good: the lease id is in use, the limit does not match, or the lease is lost.
+    Ended {
+        index: usize,
+        acquired: Acquired,
+    },
+}
+
+enum Attempt {
+    Granted { leases: Vec<(Lease, Option<u32>)>, is_new: bool },
+    Refused { index: usize, refusal: Refusal, state: Box<LockState>, now: Timestamp },
+    Ended { index: usize, outcome: Outcome },
+}
+
+impl Locks {
+    /// # Errors
+    /// When there is no answer; then see [`Failure`] for whether something was done.
+    pub async fn acquire_many(&self, request: LockManyRequest) -> Answer<AcquiredMany> {
+        self.cover(request.ttl_ms).await?;
+        let lease_id = request.lease_id.clone();
+        let (reply, answer) = oneshot::channel();
+        // In a task of its own, which runs to its end even if the client goes away.
+        tokio::spawn(acquire_in_turns(self.clone(), request, reply));
+        let Ok((answer, received)) = answer.await else { return Err(super::unanswered(&lease_id)) };
+        let _ = received.send(());
+        answer
+    }
+}
+
+/// An answer on its way to its handler, which confirms that it was received. If the client has gone, the answer is dropped
+/// together with the confirmation.
+type Reply = oneshot::Sender<(Answer<AcquiredMany>, oneshot::Sender<()>)>;
+
+fn send(reply: Reply, answer: Answer<AcquiredMany>) -> oneshot::Receiver<()> {
+    let (received, confirmation) = oneshot::channel();
+    let _ = reply.send((answer, received));
+    confirmation
+}
+
+/// Tries all keys, waits for the turn of the probe, and tries again, until there is an answer.
+async fn acquire_in_turns(locks: Locks, request: LockManyRequest, mut reply: Reply) {
+    let requested_at = Instant::now();
+    let request = Arc::new(request);
+    let arrival = locks.node.clock.arrival(requested_at).unwrap_or_default();
+    let position =
+        request.position.unwrap_or(Position { priority: request.priority, arrival, serial: locks.next_waiter() });
+    let deadline = requested_at + request.wait;
+    // It leaves its queue when it is dropped.
+    let mut probe: Option<Probe> = None;
+    loop {
+        let (index, refused) = match attempt(&locks, &request, position).await {
+            // As with one key, a waiter goes on waiting. Its lease id makes another attempt safe.
+            Err(failure)
+                if probe.is_some() && requested_at.elapsed() + RETRY_PAUSE < request.wait && is_passing(&failure) =>
+            {
+                tokio::select! {
+                    biased;
+                    () = reply.closed() => return,
+                    () = tokio::time::sleep(RETRY_PAUSE) => continue,
+                }
+            }
+            Err(failure) => return drop(send(reply, Err(failure))),
+            Ok(Attempt::Ended { index, outcome }) => {
+                let (acquired, _) = acquired(outcome, requested_at.elapsed(), arrival);
+                return drop(send(reply, Ok(AcquiredMany::Ended { index, acquired })));
+            }
+            Ok(Attempt::Granted { leases, is_new }) => {
+                return conclude(&locks, &request, leases, is_new, requested_at, reply).await;
+            }
+            Ok(Attempt::Refused { index, refusal, state, now }) => {
+                (index, refused(&locks.node, &state, refusal, position, requested_at, now))
+            }
+        };
+        let now = Instant::now();
+        if request.wait.is_zero() {
+            return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
+        }
+        if now >= deadline || locks.node.closing.is_cancelled() {
+            let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
+            return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
+        }
+        let next = match Probe::join(&locks, &request, index, position, deadline - now) {
+            Ok(next) => next,
+            Err(failure) => return drop(send(reply, Err(failure))),
+        };
+        // Only now the earlier probe leaves its queue.
+        let next = probe.insert(next);
+        let delivery = tokio::select! {
+            biased;
+            () = reply.closed() => return,
+            delivery = &mut next.notification => delivery,
+        };
+        match delivery.map_err(|_| Failure::ShuttingDown).and_then(Delivery::accept) {
+            Ok(Acquired::Refused(mut refused)) => {
+                refused.waited = requested_at.elapsed();
+                return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
+            }
+            // Its turn has come, or its key has an answer that only an attempt on all keys gives.
+            Ok(_) => {}
+            Err(failure) => return drop(send(reply, Err(failure))),
+        }
+    }
+}
+
+/// Whether another attempt may succeed.
+fn is_passing(failure: &Failure) -> bool {
+    matches!(failure, Failure::Overloaded(_) | Failure::StoreUnavailable(_) | Failure::OutcomeUnknown(_))
+}
+
+async fn attempt(locks: &Locks, request: &Arc<LockManyRequest>, position: Position) -> Answer<Attempt> {
+    let addresses = request.locks.iter().map(|key| key.address.clone()).collect();
+    // Not this node's name, so that the turn of its waiters counts like any other. The turn of its own probe has the same
+    // position and does not block it.
+    let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
+    let request = Arc::clone(request);
+    let decide = move |states: Vec<LockState>, now: Timestamp, hold_off: Option<Timestamp>| {
+        let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
+        for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
+            let done = step(
+                &mut state,
+                &Command::Acquire(Acquire { hold_off, ..acquire(&request, key, &node, position) }),
+                now,
+            );
+            let result = match done.outcome {
+                Outcome::Granted(grant) => {
+                    is_new |= !grant.repeated;
+                    leases.push((grant.lease, grant.limit));
+                    if done.changed {
+                        writes.push((index, state, done.events));
+                    }
+                    continue;
+                }
+                Outcome::Refused(refusal) => Attempt::Refused { index, refusal, state: Box::new(state.clone()), now },
+                outcome => Attempt::Ended { index, outcome },
+            };
+            // No lease is granted. But the end of an expired lease is written before the caller is answered that it is lost.
+            let ends = matches!(&result, Attempt::Ended { outcome: Outcome::LeaseLost(_), .. }) && done.changed;
+            let writes = if ends { vec![(index, state, done.events)] } else { Vec::new() };
+            return Decision { result, writes };
+        }
+        Decision { result: Attempt::Granted { leases, is_new }, writes }
+    };
+    let permits = Arc::clone(&locks.acquire_many);
+    let Ok(Ok(_permit)) = timeout(locks.node.limits.store_timeout, permits.acquire_owned()).await else {
+        return Err(Failure::Overloaded("too many multilocks at once"));
+    };
+    locks.together(addresses, decide).await
+}
+
+fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, position: Position) -> Acquire {
+    Acquire {
+        lease_id: request.lease_id.clone(),
+        owner: request.owner.clone(),
+        mode: key.mode,
+        limit: key.limit,
+        ttl_ms: request.ttl_ms,
+        reentrant: request.reentrant,
+        barge: false,
+        delay_ms: request.delay_ms,
+        max_hold_ms: request.max_hold_ms,
+        node: node.clone(),
+        position,
+        behind: false,
+        hold_off: None,
+        metadata: request.metadata.clone(),
+    }
+}
+
+/// Answers with the leases; gives them back if the client has gone.
+async fn conclude(
+    locks: &Locks,
+    request: &LockManyRequest,
+    leases: Vec<(Lease, Option<u32>)>,
+    is_new: bool,
+    requested_at: Instant,
+    reply: Reply,
+) {
+    let now = locks.node.clock.latest().unwrap_or_default();
+    let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
+    if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
+        // One of the leases has expired meanwhile, so none is granted.
+        let acquired = Acquired::LeaseLost(expired(&leases[index].0));
+        drop(send(reply, Ok(AcquiredMany::Ended { index, acquired })));
+    } else {
+        let received = send(reply, Ok(AcquiredMany::Granted { leases, waited: requested_at.elapsed(), now }));
+        if !is_new || received.await.is_ok() {
+            return;
+        }
+    }
+    let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
+    let lease_id = request.lease_id.clone();
+    let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
+        let mut writes = Vec::new();
+        for (index, (mut state, token)) in states.into_iter().zip(&tokens).enumerate() {
+            let give_back = Command::GiveBack(GiveBack { lease_id: lease_id.clone(), token: *token });
+            let done = step(&mut state, &give_back, now);
+            if done.changed {
+                writes.push((index, state, done.events));
+            }
+        }
+        Decision { result: (), writes }
+    };
+    // If every attempt fails, the leases end when they expire.
+    for _ in 0..GIVE_BACK_TRIES {
+        if locks.together(addresses.clone(), decide.clone()).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+fn refused(
+    node: &Node,
+    state: &LockState,
+    refusal: Refusal,
+    position: Position,
+    requested_at: Instant,
+    now: Timestamp,
+) -> Refused {
+    Refused {
+        why: refusal.into(),
+        holders: state.holders().to_vec(),
+        waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
+        queue_number: state.waiting_before(&node.id, position) + 1,
+        waited: requested_at.elapsed(),
+        position,
+        now,
+    }
+}
+
+/// A probe in the queue of one key. It leaves the queue when it is dropped.
+struct Probe {
+    locks: Locks,
+    address: Address,
+    id: WaiterId,
+    notification: oneshot::Receiver<Delivery>,
+}
+
+impl Probe {
+    fn join(
+        locks: &Locks,
+        request: &LockManyRequest,
+        index: usize,
+        position: Position,
+        wait: Duration,
+    ) -> Answer<Self> {
+        let key = &request.locks[index];
+        let id = locks.next_waiter();
+        let (reply, notification) = oneshot::channel();
+        let request = LockRequest {
+            lease_id: request.lease_id.clone(),
+            owner: request.owner.clone(),
+            mode: key.mode,
+            limit: key.limit,
+            ttl_ms: request.ttl_ms,
+            reentrant: request.reentrant,
+            barge: false,
+            delay_ms: request.delay_ms,
+            max_hold_ms: request.max_hold_ms,
+            priority: request.priority,
+            metadata: None,
+            wait,
+            position: Some(position),
+        };
+        let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: true, reply };
+        locks.send(&key.address, Call::Acquire(call))?;
+        Ok(Self { locks: locks.clone(), address: key.address.clone(), id, notification })
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // If the shard is full, the reservation lapses.
+        let _ = self.locks.send(&self.address, Call::Leave(self.id));
+    }
+}

@@ -1,0 +1,379 @@
+//! The locks of a node: the rules in `latchgate_core::lock` meet a store.
+//!
+//! [`Locks`] sends each call to the shard of its key. A shard (`shard.rs`) serves its keys in batches (`batch.rs`), keeps
+//! their waiters (`key_queue.rs`), and replies (`answering.rs`).
+
+mod answering;
+mod answers;
+mod batch;
+mod cache;
+mod call;
+mod collector;
+mod health;
+mod held_many;
+mod history;
+mod key_queue;
+mod limits;
+mod many;
+mod node;
+mod schedule;
+mod shard;
+mod tasks;
+mod together;
+mod waker;
+mod watch;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use latchgate_core::lock::{Command, Lease, LeaseId, Outcome, WaiterId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::call::{AcquireCall, Call, Delivery, Envelope};
+pub use self::call::{
+    Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed,
+};
+use self::health::Health;
+pub use self::held_many::{ReleasedMany, RenewedMany};
+use self::history::History;
+pub use self::limits::Limits;
+pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
+use self::node::Node;
+use self::shard::Shard;
+use self::tasks::{exit_if_it_panics, pass_on, probe};
+use self::waker::Waker;
+pub use self::watch::{Watch, Watched};
+use crate::engines::LockEngines;
+use crate::store::store_clock::StoreClock;
+use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
+
+/// Listings that run at once at a node.
+const LISTS_MAX: usize = 4;
+/// Acquires of many keys that use the store at once. The rest is left for renewals and releases of many keys.
+const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
+
+/// This node's locks. Clones are handles on the same shards.
+#[derive(Clone)]
+pub struct Locks {
+    shards: Arc<[mpsc::Sender<Envelope>]>,
+    node: Arc<Node>,
+    next_waiter: Arc<AtomicU64>,
+    /// Permits for listings.
+    lists: Arc<Semaphore>,
+    /// Permits for multilocks at the store.
+    many: Arc<Semaphore>,
+    /// Permits for acquires of multilocks.
+    acquire_many: Arc<Semaphore>,
+    /// Ends the node's own tasks when the last handle is dropped.
+    _running: Arc<DropGuard>,
+}
+
+impl Locks {
+    /// Starts the shards.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn start(store: Arc<dyn LockStore>, limits: Limits) -> anyhow::Result<Self> {
+        Self::start_on(LockEngines::alone(store).await?, limits).await
+    }
+
+    /// Starts the shards on one store or a pair.
+    ///
+    /// # Errors
+    /// When no engine is in use, or it cannot be reached.
+    pub async fn start_on(store: LockEngines, limits: Limits) -> anyhow::Result<Self> {
+        let clock = StoreClock::default();
+        let sent = Instant::now();
+        match store.ping().await {
+            Ok(now) => clock.learn(now, sent, Instant::now()),
+            // The node was started without one engine, and the operator has to switch to one.
+            Err(error) if store.standing().is_none() => tracing::warn!(%error, "no engine is in use yet"),
+            Err(error) => return Err(error.into()),
+        }
+        let id = store.node_id();
+        let wake_ups = store.wake_ups(&id);
+        let running = CancellationToken::new();
+        let node = Arc::new(Node {
+            id,
+            clock,
+            health: Health::default(),
+            waker: Waker::start(store.clone(), limits.store_timeout),
+            closing: CancellationToken::new(),
+            rechecks: OnceLock::new(),
+            waiters: AtomicU64::new(0),
+            history: History::start(store.clone(), limits.history, limits.watchers, limits.store_timeout),
+            store,
+            limits,
+        });
+        let mut shards = Vec::new();
+        let mut shard_wake_ups = Vec::new();
+        for _ in 0..node.store.shards().max(1) {
+            let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
+            let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
+            exit_if_it_panics(tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run()));
+            shards.push(sender);
+            shard_wake_ups.push(wake_sender);
+        }
+        let _ = node.rechecks.set(shard_wake_ups.clone());
+        tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
+        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
+        let shards: Arc<[mpsc::Sender<Envelope>]> = shards.into();
+        let collector = collector::run(Arc::clone(&node), Arc::clone(&shards));
+        tokio::spawn(running.clone().run_until_cancelled_owned(collector));
+        Ok(Self {
+            shards,
+            node,
+            next_waiter: Arc::default(),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            many: Arc::new(Semaphore::new(LOCKED_AT_ONCE)),
+            acquire_many: Arc::new(Semaphore::new(ACQUIRE_MANY_AT_ONCE)),
+            _running: Arc::new(running.drop_guard()),
+        })
+    }
+
+    /// # Errors
+    /// When there is no answer; then see [`Failure`] for whether something was done.
+    pub async fn acquire(&self, address: &Address, request: LockRequest) -> Answer<Acquired> {
+        let mut request = request;
+        // While the node shuts down no caller waits: it gets a ticket at once and resumes at another node.
+        let ends_at_once = self.node.closing.is_cancelled() && !request.wait.is_zero();
+        if ends_at_once {
+            request.wait = Duration::ZERO;
+        }
+        let shard = self.shard(address);
+        // The last quarter of the shard's queue is for renewals and releases.
+        if shard.capacity() < shard.max_capacity() / 4 {
+            return Err(Failure::Overloaded("too many calls wait for this key's shard"));
+        }
+        self.cover(request.ttl_ms).await?;
+        let id = self.next_waiter();
+        let (reply, answer) = oneshot::channel();
+        let lease_id = request.lease_id.clone();
+        let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
+        self.send(address, Call::Acquire(call))?;
+        let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };
+        let delivery = answer.await;
+        leaving.is_armed = false;
+        match delivery.map_or_else(|_| Err(unanswered(&lease_id)), Delivery::accept) {
+            Ok(Acquired::Refused(refused)) if ends_at_once => {
+                Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
+            }
+            answer => answer,
+        }
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn renew(&self, address: &Address, lease_id: LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+        let first = self.covered_at_first(std::slice::from_ref(address), &lease_id, ttl_ms).await?;
+        if let Some((covered_ms, wanted_ms)) = first {
+            let renewed = self.renew_now(address, &lease_id, Some(covered_ms)).await?;
+            if !matches!(&renewed, Renewed::Renewed { lease, now } if lasts_for(lease, covered_ms, *now)) {
+                return Ok(renewed);
+            }
+            self.cover(wanted_ms).await?;
+            return self.renew_now(address, &lease_id, Some(wanted_ms)).await;
+        }
+        self.renew_now(address, &lease_id, ttl_ms).await
+    }
+
+    async fn renew_now(&self, address: &Address, lease_id: &LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Renew { lease_id: lease_id.clone(), ttl_ms, reply })?;
+        answer.await.unwrap_or_else(|_| Err(unanswered(lease_id)))
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
+        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.
+    ///
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn command(&self, address: &Address, command: Command) -> Answer<(Outcome, Timestamp)> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Command { command, reply })?;
+        let stopped = || Err(Failure::OutcomeUnknown("the node stopped while it served this".to_owned()));
+        answer.await.unwrap_or_else(|_| stopped())
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Inspect { reply })?;
+        answer.await.unwrap_or(Err(Failure::ShuttingDown))
+    }
+
+    /// States in key order, read from the store, and the store's time.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
+        let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
+        let list = |store: LockEngines| async move { store.list(&app, &prefix, after.as_ref(), limit).await };
+        let page = self.read(list).await?;
+        Ok((page, self.node.clock.now().unwrap_or_default()))
+    }
+
+    /// Reads from the store what may be large. Only some such reads run at once.
+    async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(LockEngines) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let permit = Arc::clone(&self.lists).try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::Overloaded("too many listings at once"))?;
+        let read = read(self.node.store.clone());
+        // The permit is returned when the store has answered, and not when the client has gone.
+        let bounded = async move {
+            let read = read.await;
+            drop(permit);
+            read
+        };
+        self.node.read(bounded).await
+    }
+
+    /// Whether the store answered its last probe, and the node is not shutting down.
+    pub fn is_ready(&self) -> bool {
+        self.node.health.is_up() && !self.node.closing.is_cancelled()
+    }
+
+    /// How many waiters this node's queues have.
+    pub fn waiters(&self) -> u64 {
+        self.node.waiters.load(Ordering::Relaxed)
+    }
+
+    /// For how long no new lease will be granted, in ms.
+    pub fn hold_off_ms(&self) -> u64 {
+        let store = &self.node.store;
+        store.hold_off(store.epoch(), self.now()).map_or(0, |until| until.ms_since(self.now()))
+    }
+
+    /// Waits until the store answers again, but no longer than `patience`.
+    pub async fn until_ready(&self, patience: Duration) {
+        let mut health = self.node.health.watch();
+        let _ = tokio::time::timeout(patience, health.wait_for(|is_up| *is_up)).await;
+    }
+
+    /// The store's clock, as far as this node knows.
+    pub fn now(&self) -> Timestamp {
+        self.node.clock.now().unwrap_or_default()
+    }
+
+    /// The store of these locks, or the pair.
+    pub fn engines(&self) -> &LockEngines {
+        &self.node.store
+    }
+
+    pub fn store_name(&self) -> &'static str {
+        self.node.store.name()
+    }
+
+    /// Whether a crash of the store may lose acknowledged leases.
+    pub fn is_volatile(&self) -> bool {
+        self.node.store.is_volatile()
+    }
+
+    /// For how long leases of an engine that was left by force may be live besides those known, in ms.
+    pub fn forced_ms(&self) -> Option<u64> {
+        let left = self.node.store.standing()?.forced_until.ms_since(self.now());
+        Some(left).filter(|left| *left > 0)
+    }
+
+    /// Ends all waits and begins no new ones. All other calls are still served.
+    pub fn close(&self) {
+        self.node.closing.cancel();
+    }
+
+    /// Returns when a lease of `ttl_ms` may be granted: at once unless it is the longest in use.
+    async fn cover(&self, ttl_ms: u64) -> Answer<()> {
+        let covered = self.node.store.cover(ttl_ms, self.now()).await;
+        covered.map_err(|error| Failure::StoreUnavailable(error.to_string()))
+    }
+
+    /// How long leases may be renewed for at once, if that is shorter than the caller wants: the whole length has to be
+    /// covered first, which takes longer than what may be left of them.
+    async fn covered_at_first(
+        &self,
+        addresses: &[Address],
+        lease_id: &LeaseId,
+        ttl_ms: Option<u64>,
+    ) -> Answer<Option<(u64, u64)>> {
+        let (store, now) = (&self.node.store, self.now());
+        let mut wanted_ms = ttl_ms.unwrap_or_default();
+        if ttl_ms.is_none() && store.may_need_cover(now) {
+            for address in addresses {
+                let state = self.inspect(address).await?.state;
+                let held = state.holders().iter().find(|lease| lease.lease_id == *lease_id);
+                wanted_ms = held.map_or(wanted_ms, |lease| lease.ttl_ms.max(wanted_ms));
+            }
+        }
+        let covered_ms = store.covered_ms(now);
+        Ok((wanted_ms > covered_ms).then_some((covered_ms, wanted_ms)))
+    }
+
+    fn next_waiter(&self) -> WaiterId {
+        self.next_waiter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn send(&self, address: &Address, call: Call) -> Result<(), Failure> {
+        if !self.node.health.is_up() {
+            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+        }
+        let envelope = Envelope { address: address.clone(), call };
+        self.shard(address).try_send(envelope).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for this key's shard"),
+            mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
+        })
+    }
+
+    fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
+        &self.shards[shard_of(address, self.shards.len())]
+    }
+}
+
+/// Whether a lease that was renewed for `ttl_ms` at `now` lasts that long: its longest hold or a revocation may end it earlier.
+fn lasts_for(lease: &Lease, ttl_ms: u64, now: Timestamp) -> bool {
+    lease.expires_at.plus_ms(RENEWAL_MS) > now.plus_ms(ttl_ms)
+}
+
+/// Longest time from a renewal to its answer, as a rule.
+const RENEWAL_MS: u64 = 1_000;
+
+/// Leaves the queue when the handler is dropped, because the client has gone.
+struct LeaveOnDrop<'a> {
+    shard: &'a mpsc::Sender<Envelope>,
+    address: &'a Address,
+    id: WaiterId,
+    is_armed: bool,
+}
+
+impl Drop for LeaveOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            // If the shard is full, it notices the closed reply when it comes to this waiter.
+            let _ = self.shard.try_send(Envelope { address: self.address.clone(), call: Call::Leave(self.id) });
+        }
+    }
+}
+
+fn shard_of(address: &Address, shards: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    usize::try_from(hasher.finish() % shards as u64).unwrap_or_default()
+}
+
+/// The shard stopped while it served this call.
+fn unanswered(lease_id: &LeaseId) -> Failure {
+    Failure::OutcomeUnknown(format!("the node stopped while it served lease {}", lease_id.as_str()))
+}

@@ -1,0 +1,109 @@
+//! What the shards of a node share: its name, its store, the store's clock, and the notifications.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use latchgate_core::lock::{LockState, NodeId, Turn};
+use latchgate_core::{Address, Timestamp};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Answer, Failure};
+use super::health::Health;
+use super::history::History;
+use super::waker::Waker;
+use crate::engines::LockEngines;
+use crate::store::store_clock::StoreClock;
+use crate::store::{Epoch, Loaded, LockedStates, StoreError};
+
+pub(super) struct Node {
+    pub id: NodeId,
+    pub store: LockEngines,
+    pub clock: StoreClock,
+    pub health: Health,
+    pub waker: Waker,
+    pub history: History,
+    pub limits: super::Limits,
+    /// Ends all waits.
+    pub closing: CancellationToken,
+    /// How many waiters its queues have, as of each shard's last batch.
+    pub waiters: AtomicU64,
+    /// Notifies the shards that a key has changed: one sender for each shard.
+    pub rechecks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
+}
+
+impl Node {
+    /// Notifies the node whose turn it is, if that is another node and the lock can be granted now.
+    pub(super) fn notify_next(&self, address: &Address, state: &LockState, now: Timestamp) {
+        let Some(first) = state.admissible_turn(now) else { return };
+        // A waiter that resumed with a ticket may have turns with one position at several nodes: any may have it now.
+        let is_first = |turn: &&Turn| turn.position == first.position && turn.node != self.id;
+        for turn in state.turns().iter().filter(is_first) {
+            self.waker.wake(turn.node.clone(), address.clone());
+        }
+    }
+
+    /// Has the key evaluated again, if it has waiters at this node.
+    pub(super) fn recheck(&self, address: &Address) {
+        let Some(shards) = self.rechecks.get() else { return };
+        let _ = shards[super::shard_of(address, shards.len())].try_send(Some(address.clone()));
+    }
+
+    /// Locks states; `None` if the epoch is over. If another caller keeps them locked until `deadline`, that does not count as a failure of the store.
+    pub(super) async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+        deadline: Instant,
+    ) -> Answer<Option<(Loaded, Box<dyn LockedStates>)>> {
+        let sent = Instant::now();
+        let locked = timeout_at(deadline, self.store.lock(epoch, addresses)).await;
+        let locked = locked.unwrap_or(Err(StoreError::Contended("other callers keep these keys locked")));
+        if matches!(locked, Err(StoreError::EpochOver)) {
+            return Ok(None);
+        }
+        let (loaded, locked) = locked.map_err(|error| self.failure(&error.of_reading()))?;
+        self.clock.learn(loaded.now, sent, Instant::now());
+        Ok(Some((loaded, locked)))
+    }
+
+    /// Unlocks states that no change is made to. If that fails, the store unlocks them when they are dropped, and the caller
+    /// is answered all the same.
+    pub(super) async fn give_up(&self, locked: Box<dyn LockedStates>, deadline: Instant) {
+        match timeout_at(deadline, locked.give_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "locked states were not unlocked"),
+            Err(_) => tracing::debug!("locked states were not unlocked in time"),
+        }
+    }
+
+    /// Reads for a client, in a task of its own: a client that goes away does not cut off the statement half-way.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Answer<T> {
+        let reading = tokio::spawn(timeout(self.limits.store_timeout, read));
+        let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
+        let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
+        read.map_err(|error| match error {
+            StoreError::Contended(what) => Failure::Overloaded(what),
+            other => Failure::StoreUnavailable(other.to_string()),
+        })
+    }
+
+    /// The failure that a caller gets for an error of the store.
+    pub(super) fn failure(&self, error: &StoreError) -> Failure {
+        tracing::warn!(%error, store = self.store.name(), "the store failed");
+        // A store that refuses one batch still answers others.
+        if !matches!(error, StoreError::Contended(_)) {
+            self.health.set(false);
+        }
+        match error {
+            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
+            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+            StoreError::Contended(what) => Failure::Overloaded(what),
+            StoreError::EpochOver => Failure::StoreUnavailable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! A shard: one task that serves its keys in batches. It takes the calls that have arrived, loads the states that it has
+//! not cached, evaluates each key, writes all changes in one commit, and replies.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use latchgate_core::Address;
+use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, Renew, WaiterId, can_only_wait};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::batch::{self, Failed, Work};
+use super::cache::Cache;
+use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply};
+use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
+use super::node::Node;
+use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
+use crate::store::Epoch;
+
+/// How many calls one batch takes.
+const BATCH_MAX: usize = 512;
+
+pub(super) struct Shard {
+    pub(super) node: Arc<Node>,
+    calls: mpsc::Receiver<Envelope>,
+    /// Where a delivery that fails sends its give-back.
+    pub(super) home: mpsc::WeakSender<Envelope>,
+    wake_ups: mpsc::Receiver<Option<Address>>,
+    pub(super) queues: HashMap<Address, KeyQueue>,
+    schedule: Schedule,
+    pub(super) cache: Cache,
+    pub(super) waiters: usize,
+    /// How many of the waiters are in the node's count.
+    counted: usize,
+}
+
+/// What one batch brings to one key.
+#[derive(Default)]
+pub(super) struct BatchInput {
+    pub commands: Vec<Command>,
+    /// One for each command, in order.
+    pub replies: Vec<Reply>,
+    /// Waiters that joined the queue.
+    pub arrived: Vec<Rank>,
+    /// Waiters whose wait ends with this batch.
+    pub ended: Vec<Rank>,
+    /// The state must be loaded, whatever is cached.
+    pub must_load: bool,
+}
+
+/// In the order of the keys.
+type Inputs = BTreeMap<Address, BatchInput>;
+
+impl Shard {
+    pub(super) fn new(
+        node: Arc<Node>,
+        calls: mpsc::Receiver<Envelope>,
+        home: mpsc::WeakSender<Envelope>,
+        wake_ups: mpsc::Receiver<Option<Address>>,
+    ) -> Self {
+        let cache = Cache::new(node.limits.cached_keys_per_shard);
+        let (queues, schedule) = (HashMap::new(), Schedule::default());
+        Self { node, calls, home, wake_ups, queues, schedule, cache, waiters: 0, counted: 0 }
+    }
+
+    /// Serves until every handle on the shard has been dropped.
+    pub(super) async fn run(mut self) {
+        let mut calls = Vec::with_capacity(BATCH_MAX);
+        let closing = self.node.closing.clone();
+        let mut is_closing = false;
+        loop {
+            let mut inputs = Inputs::new();
+            let next = self.schedule.next();
+            tokio::select! {
+                biased;
+                () = closing.cancelled(), if !is_closing => is_closing = true,
+                Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut inputs),
+                count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
+            }
+            // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
+            // returns at once.
+            tokio::task::yield_now().await;
+            while calls.len() < BATCH_MAX {
+                let Ok(envelope) = self.calls.try_recv() else { break };
+                calls.push(envelope);
+            }
+            while let Ok(wake_up) = self.wake_ups.try_recv() {
+                self.wake(wake_up, &mut inputs);
+            }
+            for envelope in calls.drain(..) {
+                self.take(envelope, &mut inputs);
+            }
+            if is_closing {
+                self.end_waits(&mut inputs);
+            }
+            self.recheck_due(&mut inputs);
+            self.serve(inputs).await;
+            self.count_waiters();
+        }
+    }
+
+    fn count_waiters(&mut self) {
+        if self.waiters > self.counted {
+            self.node.waiters.fetch_add((self.waiters - self.counted) as u64, Ordering::Relaxed);
+        } else if self.waiters < self.counted {
+            self.node.waiters.fetch_sub((self.counted - self.waiters) as u64, Ordering::Relaxed);
+        }
+        self.counted = self.waiters;
+    }
+
+    fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
+        match address {
+            Some(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
+            Some(_) => {}
+            // Wake-ups may have been missed: all keys are due, and a batch takes as many as it can.
+            None => {
+                let now = Instant::now();
+                for address in self.queues.keys() {
+                    self.schedule.set(address.clone(), now);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, Envelope { address, call }: Envelope, inputs: &mut Inputs) {
+        let (command, reply) = match call {
+            Call::Acquire(call) => {
+                if !call.reply.is_closed() {
+                    self.enqueue(address, call, inputs);
+                }
+                return;
+            }
+            Call::Leave(id) => {
+                self.leave(address, id, inputs);
+                return;
+            }
+            Call::Renew { lease_id, ttl_ms, reply } => {
+                (Command::Renew(Renew { lease_id, ttl_ms }), Reply::Renew(reply))
+            }
+            Call::Release { lease_id, reply } => (Command::Release(Release { lease_id }), Reply::Release(reply)),
+            Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
+            Call::Command { command, reply } => (command, Reply::Outcome(reply)),
+            Call::GiveBack { give_back, until } => {
+                (Command::GiveBack(give_back.clone()), Reply::GiveBack { give_back, until })
+            }
+            Call::Recheck => (Command::Tick, Reply::None),
+        };
+        let input = inputs.entry(address).or_default();
+        input.must_load |= matches!((&command, &reply), (Command::Tick, _));
+        input.commands.push(command);
+        input.replies.push(reply);
+    }
+
+    fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
+        let AcquireCall { id, request, requested_at, is_probe, reply } = call;
+        let limits = &self.node.limits;
+        let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
+        let waits = !request.wait.is_zero();
+        if waits && (in_queue >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
+            let _ = reply.send(Delivery::new(Err(Failure::Overloaded("too many callers wait already"))));
+            return;
+        }
+        // Without a clock the load fails too, and the arrival orders nothing.
+        let arrival = self.node.clock.arrival(requested_at).unwrap_or_default();
+        let position = Position { priority: request.priority, arrival, serial: id };
+        let acquire = Acquire {
+            lease_id: request.lease_id,
+            owner: request.owner,
+            mode: request.mode,
+            limit: request.limit,
+            ttl_ms: request.ttl_ms,
+            reentrant: request.reentrant,
+            barge: request.barge,
+            delay_ms: request.delay_ms,
+            max_hold_ms: request.max_hold_ms,
+            node: self.node.id.clone(),
+            position: request.position.unwrap_or(position),
+            behind: false,
+            hold_off: None,
+            metadata: request.metadata,
+        };
+        let waiter = Waiter {
+            id,
+            request: acquire,
+            deadline: waits.then(|| requested_at + request.wait),
+            is_returning: request.position.is_some(),
+            is_probe,
+            reply: ReplyHandle { sender: reply, requested_at },
+        };
+        let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
+        self.waiters += 1;
+        inputs.entry(address).or_default().arrived.push(rank);
+    }
+
+    /// The client of a waiter has gone.
+    fn leave(&mut self, address: Address, id: WaiterId, inputs: &mut Inputs) {
+        let Some(KeyQueue { queue, .. }) = self.queues.get_mut(&address) else { return };
+        let was_waiting = queue.rank_of(id).and_then(|rank| queue.remove(rank)).is_some();
+        self.waiters -= usize::from(was_waiting);
+        if was_waiting || queue.drop_reserved(id) {
+            inputs.entry(address).or_default();
+        }
+    }
+
+    /// The node shuts down: every wait ends with a ticket.
+    fn end_waits(&mut self, inputs: &mut Inputs) {
+        for (address, queue) in &mut self.queues {
+            let ended = queue.queue.all_waiting();
+            // A client resumes its wait at another node, so the turn of this node must not block it there.
+            let had_reserved = queue.queue.drop_all_reservations();
+            if had_reserved || !ended.is_empty() {
+                inputs.entry(address.clone()).or_default().ended = ended;
+            }
+        }
+    }
+
+    /// Adds the keys whose recheck is due: a wait has ended, a lease may have expired, or the turn must be refreshed.
+    fn recheck_due(&mut self, inputs: &mut Inputs) {
+        let now = Instant::now();
+        while inputs.len() < BATCH_MAX {
+            let Some(address) = self.schedule.pop_due(now) else { break };
+            let Some(queue) = self.queues.get_mut(&address) else { continue };
+            let input = inputs.entry(address).or_default();
+            let overdue = queue.queue.overdue(now);
+            if overdue.is_empty() {
+                // This walks the whole queue, so it is not done each time that one wait ends.
+                self.waiters -= queue.queue.remove_closed();
+            }
+            let had_ended = queue.queue.drop_ended_reservations(now);
+            // If no wait or reservation has ended, the recheck is for a change in the store.
+            input.must_load |= overdue.is_empty() && !had_ended;
+            for rank in &overdue {
+                let is_returning = queue.queue.get(*rank).is_some_and(|waiter| waiter.is_returning);
+                if is_returning && queue.queue.reserved_len() < self.node.limits.waiters_per_key {
+                    queue.queue.reserve(*rank, now + self.node.limits.ticket_hold);
+                }
+            }
+            input.ended = overdue;
+        }
+    }
+
+    /// Evaluates, commits and answers one batch.
+    async fn serve(&mut self, mut inputs: Inputs) {
+        if inputs.is_empty() {
+            return;
+        }
+        let mut works = Vec::with_capacity(inputs.len());
+        let is_up = self.node.health.is_up();
+        let epoch = self.node.store.epoch();
+        for (address, input) in &mut inputs {
+            if !is_up {
+                let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
+                let arrived = std::mem::take(&mut input.arrived);
+                self.cache.remove(address);
+                self.answer_failure(address, input, &Failed { failure, unknown: Vec::new(), arrived });
+            } else if !self.only_waits(address, input, epoch) {
+                works.push(self.work(address, input, epoch));
+            }
+        }
+        if !works.is_empty() {
+            let (queues, no_waiters) = (&self.queues, WaitQueue::default());
+            let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
+            for done in batch::run(&self.node, works, queue_of).await {
+                if let Some(input) = inputs.get_mut(&done.address) {
+                    self.answer(done, input);
+                }
+            }
+        }
+        for (address, input) in inputs {
+            self.answer_ended(&address, &input.ended);
+            self.schedule_next(address);
+        }
+    }
+
+    fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Work {
+        Work {
+            address: address.clone(),
+            commands: std::mem::take(&mut input.commands),
+            arrived: std::mem::take(&mut input.arrived),
+            ended: input.ended.clone(),
+            uncertain: self.queues.get(address).map(|queue| queue.uncertain.clone()).unwrap_or_default(),
+            base: if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) },
+            epoch,
+        }
+    }
+
+    /// Whether the key needs neither a read nor a write: its new waiters only join a queue whose turn is published.
+    fn only_waits(&self, address: &Address, input: &BatchInput, epoch: Epoch) -> bool {
+        if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
+            return false;
+        }
+        let state = self.cache.for_joining(address, !input.arrived.is_empty(), epoch);
+        let (Some(queue), Some(state), Some(now)) = (self.queues.get(address), state, self.node.clock.now()) else {
+            return false;
+        };
+        can_only_wait(state, &input.arrived, &queue.queue, &self.node.id, now)
+    }
+
+    /// Drops the queue if it is empty; otherwise sets the key's next recheck.
+    fn schedule_next(&mut self, address: Address) {
+        let Some(KeyQueue { queue, .. }) = self.queues.get(&address) else { return };
+        if queue.is_empty() {
+            self.queues.remove(&address);
+            self.schedule.remove(&address);
+            return;
+        }
+        let now = Instant::now();
+        let first = queue.first_waiting(|_| false, &LockState::default());
+        let recheck = match (self.cache.last_known(&address), first) {
+            (Some(state), Some(first)) => next_recheck(&self.node, state, first.position, now),
+            _ => now + DOWN_PAUSE,
+        };
+        let at = queue.next_deadline().map_or(recheck, |deadline| deadline.min(recheck));
+        self.schedule.set(address, at);
+    }
+}
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
+}

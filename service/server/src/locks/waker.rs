@@ -1,0 +1,40 @@
+//! Notifies other nodes that their turn has come: in batches, after the commit. No call waits for it.
+
+use std::time::Duration;
+
+use latchgate_core::Address;
+use latchgate_core::lock::NodeId;
+use tokio::sync::mpsc;
+
+use crate::engines::LockEngines;
+
+/// More wake-ups than this at once are dropped. The refresh of turns makes up for them.
+const PENDING_MAX: usize = 10_000;
+const BATCH_MAX: usize = 512;
+
+pub(super) struct Waker {
+    wake_ups: mpsc::Sender<(NodeId, Address)>,
+}
+
+impl Waker {
+    /// Sends until it is dropped.
+    pub(super) fn start(store: LockEngines, time_out: Duration) -> Self {
+        let (wake_ups, mut pending) = mpsc::channel(PENDING_MAX);
+        tokio::spawn(async move {
+            let mut batch = Vec::with_capacity(BATCH_MAX);
+            while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
+                match tokio::time::timeout(time_out, store.wake(&batch)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, "wake-ups were lost"),
+                    Err(_) => tracing::warn!("wake-ups were lost: the store took too long"),
+                }
+                batch.clear();
+            }
+        });
+        Self { wake_ups }
+    }
+
+    pub(super) fn wake(&self, node: NodeId, address: Address) {
+        let _ = self.wake_ups.try_send((node, address));
+    }
+}

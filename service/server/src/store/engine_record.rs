@@ -1,0 +1,300 @@
+//! The engine record: what a store says of itself, so that it can refuse nodes that do not know it yet.
+//!
+//! A store keeps one record for locks and one for the gate. Every load and every commit names an epoch, and the store refuses
+//! it in the same statement or script unless its record says `active` in this epoch. So a change of the record stops every
+//! node at once, whatever the node believes and however long it was paused.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use latchgate_core::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+
+/// Numbers the times in which one store is written to under one rule about new grants. A change of the engine, a fail-over
+/// of it and every change of a hold-off begin a new epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// Before the first epoch: of an engine that was never active.
+    pub const NONE: Self = Self(0);
+
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The epoch after this one. Epochs follow the clock, so that two that were chosen without knowledge of each other differ.
+    #[must_use]
+    pub fn next(self, now: Timestamp) -> Self {
+        Self((self.0 + 1).max(now.as_ms()))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineState {
+    /// Ready to become active; what it holds does not count.
+    Standby,
+    /// Copiers write the states of the other engine into it.
+    Filling,
+    /// Nodes read and write it.
+    Active,
+    /// Frozen: its states are being copied to the other engine.
+    Moving,
+    /// Its states were copied to the other engine, or an operator said that it is stopped.
+    Retired,
+}
+
+impl EngineState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Standby => "standby",
+            Self::Filling => "filling",
+            Self::Active => "active",
+            Self::Moving => "moving",
+            Self::Retired => "retired",
+        }
+    }
+}
+
+/// Which records a store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Locks,
+    Gate,
+}
+
+impl Purpose {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Gate => "gate",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineRecord {
+    pub state: EngineState,
+    pub epoch: Epoch,
+    /// The names of both engines of the pair in alphabetical order; empty for a store that is used alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pair: Vec<String>,
+    /// Until then, by the store's clock, nothing new is granted: leases that clients hold may be missing here.
+    #[serde(default)]
+    pub hold_off_until: Timestamp,
+    /// Until then, by the store's clock, leases that clients hold may be missing here, and an operator has forced grants all
+    /// the same.
+    #[serde(default)]
+    pub forced_until: Timestamp,
+    #[serde(default)]
+    pub longest_lease: LongestLease,
+    /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did.
+    #[serde(default)]
+    pub since: Epoch,
+}
+
+/// The longest lease in use, in steps that double. It bounds a hold-off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongestLease {
+    /// Leases up to this length need no entry: every hold-off lasts at least as long. At most [`LEASE_MS_SHORT`].
+    #[serde(default)]
+    pub short_ms: u64,
+    /// No longer lease ends after `until`; none that is longer than `short_ms` ends after that.
+    #[serde(default)]
+    pub ms: u64,
+    /// By the store's clock.
+    #[serde(default)]
+    pub until: Timestamp,
+}
+
+/// What counts as a short lease, in ms, unless no node grants leases of this length.
+pub const LEASE_MS_SHORT: u64 = 60_000;
+
+impl LongestLease {
+    /// With short leases only, where no lease is longer than `lease_ms_max`.
+    pub fn short(lease_ms_max: u64) -> Self {
+        Self { short_ms: lease_ms_max.min(LEASE_MS_SHORT), ..Self::default() }
+    }
+
+    /// Whether a hold-off that begins at any time from `now` on outlasts a lease of `ttl_ms` that is granted at `now`.
+    pub fn covers(self, ttl_ms: u64, now: Timestamp) -> bool {
+        ttl_ms <= self.short_ms || (ttl_ms <= self.ms && now.plus_ms(ttl_ms) <= self.until)
+    }
+
+    /// The longest lease that is covered if it is granted at `now`, in ms.
+    pub fn covered_ms(self, now: Timestamp) -> u64 {
+        self.ms.min(self.until.ms_since(now)).max(self.short_ms)
+    }
+
+    /// What covers a lease of `ttl_ms` too, granted at `now` or soon after. It lapses by itself when no such lease is
+    /// granted for about twice its length.
+    #[must_use]
+    pub fn widened(self, ttl_ms: u64, now: Timestamp) -> Self {
+        if ttl_ms <= LEASE_MS_SHORT {
+            return Self { short_ms: self.short_ms.max(ttl_ms), ..self };
+        }
+        let ms = ttl_ms.next_power_of_two();
+        let until = now.plus_ms(2 * ms);
+        // What is left of the entry before ends within the new one, or the new one is no longer than the one before.
+        if ms >= self.ms || self.until.ms_since(now) <= ms {
+            return Self { ms, until: until.max(self.until), ..self };
+        }
+        Self { until: self.until.max(until), ..self }
+    }
+
+    /// As the entry says at `now`, in ms.
+    pub fn ms_at(self, now: Timestamp) -> u64 {
+        if self.until > now { self.ms.max(self.short_ms) } else { self.short_ms }
+    }
+
+    /// The end of a hold-off that begins at `now`.
+    pub fn hold_off_until(self, now: Timestamp) -> Timestamp {
+        let longest = now.plus_ms(self.ms).min(self.until);
+        now.plus_ms(self.short_ms).max(longest).plus_ms(HOLD_OFF_MARGIN_MS)
+    }
+}
+
+/// A node's clock may be ahead by the clock bound, and by its clock a lease ends late.
+const HOLD_OFF_MARGIN_MS: u64 = 2 * latchgate_core::CLOCK_BOUND_MS;
+
+impl EngineRecord {
+    pub fn new(state: EngineState, epoch: Epoch, pair: &[String]) -> Self {
+        Self {
+            state,
+            epoch,
+            pair: pair.to_vec(),
+            hold_off_until: Timestamp::default(),
+            forced_until: Timestamp::default(),
+            longest_lease: LongestLease::default(),
+            since: Epoch::NONE,
+        }
+    }
+
+    /// The same in another state and epoch.
+    #[must_use]
+    pub fn turned(&self, state: EngineState, epoch: Epoch) -> Self {
+        Self { state, epoch, ..self.clone() }
+    }
+
+    /// The same with a hold-off of the longest lease, beginning at `now`.
+    #[must_use]
+    pub fn held_off(&self, now: Timestamp) -> Self {
+        let until = self.longest_lease.hold_off_until(now).max(self.hold_off_until);
+        Self { hold_off_until: until, ..self.clone() }
+    }
+}
+
+/// An engine record as a store holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// `None` while the store has none: it is new, or has lost what it had.
+    pub record: Option<EngineRecord>,
+    /// Which write made the record, at random: 0 while there is none.
+    pub revision: u64,
+    /// How many states copiers have written since the store began to fill.
+    pub copied: u64,
+    /// Which server answered, where a fail-over shows in it.
+    pub server: String,
+    /// The record was written on another server: commits that were acknowledged may be missing here.
+    pub is_after_fail_over: bool,
+    /// The store's clock while it answered.
+    pub now: Timestamp,
+}
+
+impl Reading {
+    pub fn is(&self, state: EngineState) -> bool {
+        self.record.as_ref().is_some_and(|record| record.state == state)
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.record.as_ref().map_or(Epoch::NONE, |record| record.epoch)
+    }
+}
+
+/// A store that keeps an engine record.
+#[async_trait]
+pub trait RecordStore: Send + Sync + 'static {
+    /// The kind of the store: `memory`, `sqlite`, `postgres`, `redis`.
+    fn kind(&self) -> &'static str;
+
+    /// Whether the store checks the record in every load and commit. A Redis Cluster cannot: it has no one place for it.
+    fn is_fenced(&self) -> bool {
+        true
+    }
+
+    /// Whether commits that were acknowledged may be lost in a fail-over, so that a change must be given time to reach
+    /// replicas before anything relies on it.
+    fn may_fail_over(&self) -> bool {
+        false
+    }
+
+    /// Whether the record may be lost without the process of the store, or with it.
+    fn may_forget(&self) -> bool {
+        false
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError>;
+
+    /// Replaces the record that was read if neither it nor the server has changed since; waits for commits in flight, so that
+    /// none lands after the change. Returns whether it was replaced.
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_ms(1_000_000_000);
+
+    #[test]
+    fn a_hold_off_outlasts_every_lease_that_was_covered_when_it_was_granted() {
+        let mut longest = LongestLease::short(u64::MAX);
+        let mut leases: Vec<Timestamp> = Vec::new();
+        let mut now = NOW;
+        for round in 0..2_000_u64 {
+            now = now.plus_ms(1 + (round * 7_919) % 90_000);
+            let ttl_ms = [100, 59_000, 61_000, 300_000, 3_600_000][usize::try_from(round % 5).unwrap()];
+            // Long leases come in phases, so that the entry lapses in between.
+            let ttl_ms = if round % 400 < 200 { ttl_ms } else { ttl_ms.min(300_000) };
+            if !longest.covers(ttl_ms, now) {
+                longest = longest.widened(ttl_ms, now);
+                assert!(longest.covers(ttl_ms, now));
+            }
+            leases.push(now.plus_ms(ttl_ms));
+            leases.retain(|end| *end > now);
+            assert!(leases.iter().all(|end| *end <= longest.hold_off_until(now)), "{round}: {longest:?}");
+        }
+    }
+
+    #[test]
+    fn a_hold_off_is_short_again_when_no_long_lease_was_granted_for_long() {
+        let longest = LongestLease::short(u64::MAX).widened(3_600_000, NOW);
+        assert!(longest.hold_off_until(NOW).ms_since(NOW) >= 3_600_000);
+        let later = NOW.plus_ms(10_000_000);
+        assert!(longest.hold_off_until(later).ms_since(later) <= LEASE_MS_SHORT + HOLD_OFF_MARGIN_MS);
+        // A shorter one that is granted near the end of a longer one does not carry that on.
+        let late = NOW.plus_ms(8_300_000);
+        let longest = longest.widened(300_000, late);
+        assert!(longest.ms < 3_600_000, "{longest:?}");
+    }
+
+    #[test]
+    fn epochs_rise_and_follow_the_clock() {
+        assert_eq!(Epoch::NONE.next(NOW), Epoch::from_number(NOW.as_ms()));
+        let ahead = Epoch::from_number(NOW.as_ms() + 5);
+        assert_eq!(ahead.next(NOW), Epoch::from_number(NOW.as_ms() + 6));
+    }
+}

@@ -1,0 +1,234 @@
+//! Where the gate's records live. A store knows no rule: it claims an id that has no record, and replaces a record if its
+//! version is still the one that the caller saw.
+
+use async_trait::async_trait;
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use tokio::sync::mpsc;
+
+use super::engine_record::{EngineState, Epoch};
+use super::{RecordStore, StoreError, Version};
+
+/// How many records a store looks at for one page of a listing, matching or not.
+pub const EXAMINED_MAX: usize = 2_000;
+
+/// A record as a store holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub version: Version,
+    pub record: OperationRecord,
+}
+
+/// An answer, and the store's clock while it gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At<T> {
+    pub now: Timestamp,
+    pub answer: T,
+}
+
+/// What the store's engine record must say for a call. If it says anything else, the store refuses the call with
+/// [`StoreError::EpochOver`] in the same statement or script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// Nothing: for durable operations and those of the outage mode `fallback`, which live in the second store whichever engine
+    /// is active.
+    None,
+    /// The store is active in this epoch.
+    Active(Epoch),
+    /// The store is being filled for this epoch.
+    Filling(Epoch),
+}
+
+impl Fence {
+    pub(super) const fn requirement(self) -> Option<(EngineState, Epoch)> {
+        match self {
+            Self::None => None,
+            Self::Active(epoch) => Some((EngineState::Active, epoch)),
+            Self::Filling(epoch) => Some((EngineState::Filling, epoch)),
+        }
+    }
+}
+
+/// One page of the records that a switch copies, and where the next begins; `None` at the end.
+pub type DumpPage = (Vec<(OperationAddress, OperationRecord)>, Option<String>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The id had no record and has this one now.
+    Claimed,
+    /// The id has a record: nothing was written.
+    Exists(Box<Stored>),
+    /// The id had a record that is gone by now: nothing was written.
+    Moved,
+    /// The caller's estimate of the store's clock was off by more than the clock bound: nothing was written.
+    ClockOff,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    Replaced,
+    /// Somebody else has changed or removed the record: nothing was written.
+    Moved,
+    /// The caller's estimate of the store's clock was off by more than the clock bound: nothing was written.
+    ClockOff,
+}
+
+/// What becomes of a record, if its version is still `expected`.
+#[derive(Clone, Debug)]
+pub struct Change<'a> {
+    pub expected: Version,
+    /// None: the record is removed.
+    pub record: Option<&'a OperationRecord>,
+    /// Whoever waits for the operation is to be told.
+    pub wakes: bool,
+}
+
+/// Which records a listing shows. Vacant ones count as forgotten, unless a double run is suspected.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub operation: Option<OperationName>,
+    pub state: Option<State>,
+    /// Only those of which a double run is suspected.
+    pub suspect: bool,
+}
+
+/// One page of a listing. A page may be short, even empty, and still have a `next`: a store looks at a bounded number
+/// of records at a time.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub records: Vec<(OperationId, OperationRecord)>,
+    /// Where the next page begins, in a form of the store's own; None at the end.
+    pub next: Option<String>,
+}
+
+/// Tells a node to look at an operation that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WakeUp {
+    Operation(OperationAddress),
+    /// Wake-ups may have been missed: look at every operation that is waited for.
+    All,
+}
+
+/// The cursor is not one that this store gave.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("the cursor is not one of this listing")]
+    InvalidCursor,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A place where operation records live. Callers bound every call by a time-out; a call that is dropped half-way leaves
+/// nothing behind but, for a write, an unknown outcome.
+#[async_trait]
+pub trait GateStore: RecordStore {
+    /// Whether what it has acknowledged is on disk.
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    /// Stores `record` if the id has none, in one round trip. `now` is the caller's estimate of the store's clock, by
+    /// which the record was made.
+    async fn claim(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+    ) -> Result<At<Claimed>, StoreError>;
+
+    async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError>;
+
+    /// Replaces or removes a record if its version is still the expected one.
+    async fn replace(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+    ) -> Result<At<Replaced>, StoreError>;
+
+    /// Visible records of `app`, at most `limit`, in an order of the store's own. Begins at the front without a
+    /// `cursor`.
+    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError>;
+
+    /// Removes at most `limit` records whose time is over; returns how many. 0 from a store that does so by itself.
+    async fn expire(&self, limit: usize) -> Result<u64, StoreError>;
+
+    /// At most `limit` records that were claimed here because the primary store was away. None in a store that is only
+    /// ever the primary.
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let _ = limit;
+        Ok(Vec::new())
+    }
+
+    /// What this node is told from now on of operations that end while someone waits. [`WakeUp::All`] follows every gap.
+    async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
+
+    /// A page of the records that a switch copies, those of fast operations, in an order of the store's own. A record may come
+    /// twice.
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
+
+    /// Removes the records that a switch copies, while the store is filling for this epoch; returns whether it is. Records that
+    /// must be carried back from the fallback store stay.
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError>;
+
+    /// Notes how many records have been copied, while the store is filling for this epoch; returns whether it is.
+    async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError>;
+
+    /// Whether the store answers; gives its clock.
+    async fn ping(&self) -> Result<Timestamp, StoreError>;
+}
+
+impl Filter {
+    /// Whether a record is shown at `now`, for stores that cannot ask their database.
+    pub(super) fn admits(&self, record: &OperationRecord, now: Timestamp) -> bool {
+        record.is_visible()
+            && !record.is_gone(now)
+            && (!self.suspect || record.is_suspect())
+            && self.state.is_none_or(|state| record.state() == state)
+            && self.operation.as_ref().is_none_or(|operation| record.operation == *operation)
+    }
+}
+
+impl<T> At<T> {
+    pub(super) fn new(now: Timestamp, answer: T) -> Self {
+        Self { now, answer }
+    }
+}
+
+/// A page of a walk along the addresses: if it is full, there may be more.
+pub(super) fn page_of(records: Vec<(OperationAddress, OperationRecord)>, limit: usize) -> DumpPage {
+    let last = records.last().filter(|_| records.len() >= limit);
+    let next = last.map(|(address, _)| serde_json::json!([address.app, address.id]).to_string());
+    (records, next)
+}
+
+/// After which address a page begins.
+pub(super) fn read_position(from: &str) -> Result<OperationAddress, StoreError> {
+    let (app, id) = serde_json::from_str::<(App, OperationId)>(from).map_err(|_| super::dump::no_position())?;
+    Ok(OperationAddress { app, id })
+}
+
+/// Whether a caller's estimate of the store's clock is off by more than it may be.
+pub(super) fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
+    store_now.ms_apart(now) > CLOCK_BOUND_MS
+}
+
+/// An id as the SQL stores keep it.
+pub(super) fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
+    bytes.try_into().map(OperationId::from_bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+/// A version for a record about to be written: at random and not counted up, because a record may be removed and
+/// claimed anew between a load and a replacement.
+pub(super) fn fresh_version() -> Version {
+    // A signed 64-bit column holds it.
+    Version::from_number(rand::random::<u64>() >> 1)
+}
+
+/// The latest time from which a record whose end is `goes_at` is gone, seen from `now`: the bound that
+/// `OperationRecord::is_gone` keeps.
+pub(super) fn gone_before(now: Timestamp) -> Timestamp {
+    Timestamp::from_ms(now.as_ms().saturating_sub(CLOCK_BOUND_MS))
+}

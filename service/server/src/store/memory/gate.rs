@@ -1,0 +1,241 @@
+//! Records in this process's memory: for trials, and the oracle that the other stores are compared with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use latchgate_core::gate::{OperationAddress, OperationId, OperationRecord};
+use latchgate_core::{App, Timestamp};
+use tokio::sync::mpsc;
+
+use super::MemoryRecord;
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use crate::store::gate::{
+    At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
+    fresh_version, gone_before, is_off, page_of, read_position,
+};
+use crate::store::process_clock::ProcessClock;
+use crate::store::{RecordStore, StoreError, WAKE_UPS_MAX};
+
+/// Clones share the records, as nodes share a database.
+#[derive(Clone)]
+pub struct MemoryGateStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: ProcessClock,
+    tables: Mutex<Tables>,
+    listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    engine: MemoryRecord,
+    records: BTreeMap<OperationAddress, Stored>,
+    /// Records that go by themselves, soonest first.
+    ends: BTreeSet<(Timestamp, OperationAddress)>,
+}
+
+impl Tables {
+    /// # Errors
+    /// When the engine record does not say what is required.
+    fn check(&self, fence: Fence) -> Result<(), StoreError> {
+        let is_met = |(state, epoch)| self.engine.is_in_force(state, epoch);
+        if fence.requirement().is_none_or(is_met) { Ok(()) } else { Err(StoreError::EpochOver) }
+    }
+
+    fn put(&mut self, address: &OperationAddress, record: Option<&OperationRecord>) {
+        let before = match record {
+            Some(record) => {
+                let stored = Stored { version: fresh_version(), record: record.clone() };
+                self.records.insert(address.clone(), stored)
+            }
+            None => self.records.remove(address),
+        };
+        if let Some(end) = before.and_then(|stored| stored.record.goes_at()) {
+            self.ends.remove(&(end, address.clone()));
+        }
+        if let Some(end) = record.and_then(OperationRecord::goes_at) {
+            self.ends.insert((end, address.clone()));
+        }
+    }
+}
+
+impl Default for MemoryGateStore {
+    fn default() -> Self {
+        let (tables, listeners) = Default::default();
+        Self { shared: Arc::new(Shared { clock: ProcessClock::start(), tables, listeners }) }
+    }
+}
+
+impl MemoryGateStore {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at<T>(&self, answer: T) -> At<T> {
+        At::new(self.shared.clock.now(), answer)
+    }
+
+    fn wake(&self, address: &OperationAddress) {
+        let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for listener in listeners.iter() {
+            // A full listener misses it; whoever waits looks again on a timer all the same.
+            let _ = listener.try_send(WakeUp::Operation(address.clone()));
+        }
+    }
+}
+
+#[async_trait]
+impl RecordStore for MemoryGateStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        Ok(self.tables().engine.read(self.shared.clock.now()))
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        Ok(self.tables().engine.write(read, next))
+    }
+}
+
+#[async_trait]
+impl GateStore for MemoryGateStore {
+    async fn claim(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+    ) -> Result<At<Claimed>, StoreError> {
+        let mut tables = self.tables();
+        tables.check(fence)?;
+        if let Some(stored) = tables.records.get(address) {
+            return Ok(self.at(Claimed::Exists(Box::new(stored.clone()))));
+        }
+        if is_off(self.shared.clock.now(), now) {
+            return Ok(self.at(Claimed::ClockOff));
+        }
+        tables.put(address, Some(record));
+        Ok(self.at(Claimed::Claimed))
+    }
+
+    async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
+        let tables = self.tables();
+        tables.check(fence)?;
+        Ok(self.at(tables.records.get(address).cloned()))
+    }
+
+    async fn replace(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+    ) -> Result<At<Replaced>, StoreError> {
+        let mut tables = self.tables();
+        tables.check(fence)?;
+        if is_off(self.shared.clock.now(), now) {
+            return Ok(self.at(Replaced::ClockOff));
+        }
+        if tables.records.get(address).map(|stored| stored.version) != Some(change.expected) {
+            return Ok(self.at(Replaced::Moved));
+        }
+        tables.put(address, change.record);
+        drop(tables);
+        if change.wakes {
+            self.wake(address);
+        }
+        Ok(self.at(Replaced::Replaced))
+    }
+
+    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
+        let from = match after.transpose()? {
+            Some(id) => Bound::Excluded(OperationAddress { app: app.clone(), id }),
+            None => Bound::Included(OperationAddress { app: app.clone(), id: OperationId::from_bytes([0; 16]) }),
+        };
+        let (tables, now) = (self.tables(), self.shared.clock.now());
+        let mut page = Page::default();
+        let of_app = tables.records.range((from, Bound::Unbounded)).take_while(|(address, _)| address.app == *app);
+        for (examined, (address, stored)) in of_app.enumerate() {
+            if filter.admits(&stored.record, now) {
+                page.records.push((address.id, stored.record.clone()));
+            }
+            if page.records.len() == limit || examined + 1 == EXAMINED_MAX {
+                page.next = Some(address.id.to_string());
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let mut tables = self.tables();
+        let bound = gone_before(self.shared.clock.now());
+        let over: Vec<_> = tables.ends.iter().take_while(|(end, _)| *end <= bound).take(limit).cloned().collect();
+        for (_, address) in &over {
+            tables.put(address, None);
+        }
+        Ok(over.len() as u64)
+    }
+
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let tables = self.tables();
+        let found = tables
+            .records
+            .iter()
+            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::Shelf::Fallback);
+        Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
+    }
+
+    async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+        let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| !listener.is_closed());
+        listeners.push(sender);
+        Ok(receiver)
+    }
+
+    /// The place is the last address of the page.
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let tables = self.tables();
+        let after = from.map(read_position).transpose()?;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let moved =
+            tables.records.range((from, Bound::Unbounded)).filter(|(_, stored)| stored.record.is_moved_by_a_switch());
+        let page = moved.take(limit).map(|(address, stored)| (address.clone(), stored.record.clone()));
+        Ok(page_of(page.collect(), limit))
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        if tables.check(Fence::Filling(epoch)).is_err() {
+            return Ok(false);
+        }
+        let goes = |record: &OperationRecord| {
+            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::Shelf::Fallback
+        };
+        let gone: Vec<_> =
+            tables.records.iter().filter(|(_, stored)| goes(&stored.record)).map(|(at, _)| at.clone()).collect();
+        gone.iter().for_each(|address| tables.put(address, None));
+        Ok(true)
+    }
+
+    async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch);
+        if is_filling {
+            tables.engine.count(copied);
+        }
+        Ok(is_filling)
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.shared.clock.now())
+    }
+}

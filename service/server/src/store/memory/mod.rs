@@ -1,0 +1,389 @@
+//! States in this process's memory: for trials, and as the reference that the other stores are compared with.
+
+pub mod gate;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use latchgate_core::lock::{Event, EventKind, LockState, NodeId};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use tokio::sync::{OwnedMutexGuard, mpsc};
+
+use super::dump::{page_of, read_position};
+use super::engine_record::{EngineRecord, EngineState, Reading};
+use super::process_clock::ProcessClock;
+use super::{
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+};
+
+/// Clones share their states, as nodes share a database.
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: ProcessClock,
+    /// Held while states are locked. Every commit takes it.
+    exclusive: Arc<tokio::sync::Mutex<()>>,
+    tables: Mutex<Tables>,
+    listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
+    secret: Mutex<Option<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    rows: BTreeMap<Address, Row>,
+    /// By number.
+    events: BTreeMap<u64, LoggedEvent>,
+    last_event: u64,
+    engine: MemoryRecord,
+}
+
+impl Tables {
+    fn log(&mut self, address: &Address, event: &Event) {
+        self.last_event += 1;
+        let cursor = EventCursor::from_number(self.last_event);
+        let logged = LoggedEvent { cursor, address: address.clone(), event: event.clone() };
+        self.events.insert(self.last_event, logged);
+    }
+
+    /// Deletes the oldest of the selected events, up to the first that is younger than `bound`.
+    fn delete_oldest(&mut self, is_selected: fn(&Event) -> bool, bound: Timestamp, limit: usize) -> u64 {
+        let selected = self.events.values().filter(|logged| is_selected(&logged.event));
+        let older = selected.take(limit).take_while(|logged| logged.event.at < bound);
+        let older: Vec<u64> = older.map(|logged| logged.cursor.number).collect();
+        for number in &older {
+            self.events.remove(number);
+        }
+        older.len() as u64
+    }
+}
+
+/// An engine record in memory.
+#[derive(Default)]
+pub(super) struct MemoryRecord {
+    reading: Reading,
+}
+
+impl MemoryRecord {
+    pub(super) fn read(&self, now: Timestamp) -> Reading {
+        Reading { now, ..self.reading.clone() }
+    }
+
+    pub(super) fn write(&mut self, read: &Reading, next: &EngineRecord) -> bool {
+        let is_unchanged = self.reading.revision == read.revision;
+        if is_unchanged {
+            let (record, revision) = (Some(next.clone()), super::random_number());
+            self.reading = Reading { record, revision, ..Reading::default() };
+        }
+        is_unchanged
+    }
+
+    pub(super) fn count(&mut self, copied: u64) {
+        self.reading.copied = self.reading.copied.max(copied);
+    }
+
+    pub(super) fn is_in_force(&self, state: EngineState, epoch: Epoch) -> bool {
+        self.reading.is(state) && self.reading.epoch() == epoch
+    }
+}
+
+struct Row {
+    stored: Stored,
+    notice_at: Option<Timestamp>,
+    keep_until: Timestamp,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::with_clock(ProcessClock::start())
+    }
+}
+
+impl MemoryStore {
+    /// An empty store whose clock shows `now`, for simulations with a clock of their own.
+    pub fn starting_at(now: Timestamp) -> Self {
+        Self::with_clock(ProcessClock::start_at(now))
+    }
+
+    /// Loses all states, events and the engine record, as a store does whose data was deleted.
+    pub fn forget(&self) {
+        *self.shared.tables() = Tables::default();
+    }
+
+    fn with_clock(clock: ProcessClock) -> Self {
+        let shared = Shared {
+            clock,
+            exclusive: Arc::default(),
+            tables: Mutex::default(),
+            listeners: Mutex::default(),
+            secret: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Shared {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        let tables = self.tables();
+        if !tables.engine.is_in_force(EngineState::Active, epoch) {
+            return Err(StoreError::EpochOver);
+        }
+        let state = |address| tables.rows.get(address).map_or_else(Stored::default, |row: &Row| row.stored.clone());
+        Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() })
+    }
+
+    fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+        let mut tables = self.tables();
+        let store_now = self.clock.now();
+        let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
+        if !tables.engine.is_in_force(EngineState::Active, epoch) {
+            return Err(StoreError::EpochOver);
+        }
+        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
+            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+        }
+        let holds = |tables: &Tables, change: &Change| {
+            tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
+        };
+        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
+            return Ok(Committed { now: store_now, result: CommitResult::Checked(vec![None; changes.len()]) });
+        }
+        let write = |change: &Change| {
+            if !holds(&tables, change) {
+                return None;
+            }
+            let version = change.expected.next(now);
+            let stored = Stored { version, state: change.state.clone() };
+            let row = Row { stored, notice_at: change.notice_at, keep_until: change.keep_until };
+            tables.rows.insert(change.address.clone(), row);
+            for event in &change.events {
+                tables.log(&change.address, event);
+            }
+            Some(version)
+        };
+        let versions = changes.iter().map(write).collect();
+        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+    }
+}
+
+#[async_trait]
+impl RecordStore for MemoryStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        Ok(self.shared.tables().engine.read(self.shared.clock.now()))
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        let _turn = self.shared.exclusive.lock().await;
+        Ok(self.shared.tables().engine.write(read, next))
+    }
+}
+
+#[async_trait]
+impl LockStore for MemoryStore {
+    fn shards(&self) -> usize {
+        2
+    }
+
+    fn node_id(&self) -> NodeId {
+        super::fresh_node_id()
+    }
+
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        self.shared.load(epoch, addresses)
+    }
+
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        let _turn = self.shared.exclusive.lock().await;
+        self.shared.commit(now, changes, Rule::Each)
+    }
+
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        let turn = Arc::clone(&self.shared.exclusive).lock_owned().await;
+        let loaded = self.shared.load(epoch, addresses)?;
+        Ok((loaded, Box::new(Locked { shared: Arc::clone(&self.shared), _turn: turn })))
+    }
+
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        let tables = self.shared.tables();
+        let listed =
+            |(address, row): (&Address, &Row)| -> (Key, LockState) { (address.key.clone(), row.stored.state.clone()) };
+        let of_app =
+            tables.rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
+        Ok(of_app
+            .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
+            .map(listed)
+            .take(limit)
+            .collect())
+    }
+
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        let rows = &mut self.shared.tables().rows;
+        let now = self.shared.clock.now();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let page: Vec<(&Address, &Row)> = rows.range((from, Bound::Unbounded)).take(limit).collect();
+        let addresses = |is_selected: fn(&Row, Timestamp) -> bool| -> Vec<Address> {
+            page.iter().filter(|(_, row)| is_selected(row, now)).map(|(address, _)| (*address).clone()).collect()
+        };
+        let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
+        let removable = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
+        let next = if page.len() == limit { page.last().map(|(address, _)| (*address).clone()) } else { None };
+        for address in &removable {
+            rows.remove(address);
+        }
+        Ok(Collected { removed: removable.len() as u64, due, next })
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        let mut tables = self.shared.tables();
+        for (address, event) in events {
+            tables.log(address, event);
+        }
+        Ok(())
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let tables = self.shared.tables();
+        let page = tables.events.range((Bound::Excluded(after.number), Bound::Unbounded)).take(limit);
+        let page: Vec<&LoggedEvent> = page.map(|(_, logged)| logged).collect();
+        let last = page.last().map_or(after, |logged| logged.cursor);
+        let is_wanted = |address: &Address| address.app == *app && scope.includes(&address.key);
+        Ok((page.into_iter().filter(|logged| is_wanted(&logged.address)).cloned().collect(), last))
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        Ok(EventCursor::from_number(self.shared.tables().last_event))
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        let tables = self.shared.tables();
+        let before = before.unwrap_or(EventCursor::END).number;
+        let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged).filter(|logged| {
+            logged.address.app == *app && logged.address.key == *key && logged.event.kind != EventKind::Renewed
+        });
+        Ok(of_key.take(limit).cloned().collect())
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let mut tables = self.shared.tables();
+        let renewed = tables.delete_oldest(|event| event.kind == EventKind::Renewed, renewed_before, limit);
+        let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
+        Ok(renewed + tables.delete_oldest(|_| true, older_than, rest))
+    }
+
+    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, address) in wake_ups {
+            if let Some(listener) = listeners.get(node) {
+                // If the channel is full, the wake-up is lost. The node still finds the key when it refreshes its turn.
+                let _ = listener.try_send(WakeUp::Key(address.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
+        let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|_, listener| !listener.is_closed());
+        listeners.insert(node.clone(), sender);
+        Ok(receiver)
+    }
+
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut secret = self.shared.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(secret.get_or_insert_with(|| fresh.to_vec()).clone())
+    }
+
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        *self.shared.secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret.to_vec());
+        Ok(())
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let after = read_position(from)?;
+        let rows = &self.shared.tables().rows;
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let page = rows.range((from, Bound::Unbounded)).take(limit);
+        let copied = |(address, row): (&Address, &Row)| CopiedState {
+            address: address.clone(),
+            state: row.stored.state.clone(),
+            notice_at: row.notice_at,
+            keep_until: row.keep_until,
+        };
+        Ok(page_of(page.map(copied).collect(), limit))
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        let mut tables = self.shared.tables();
+        let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch);
+        if is_filling {
+            tables.rows.clear();
+            tables.events.clear();
+        }
+        Ok(is_filling)
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        let mut tables = self.shared.tables();
+        if !tables.engine.is_in_force(EngineState::Filling, epoch) {
+            return Ok(false);
+        }
+        let version = Version::ABSENT.next(self.shared.clock.now());
+        for CopiedState { address, state, notice_at, keep_until } in states {
+            let stored = Stored { version, state: state.clone() };
+            let row = Row { stored, notice_at: *notice_at, keep_until: *keep_until };
+            tables.rows.insert(address.clone(), row);
+        }
+        tables.engine.count(copied);
+        Ok(true)
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.shared.clock.now())
+    }
+}
+
+struct Locked {
+    shared: Arc<Shared>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.shared.commit(now, changes, Rule::Each)
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.shared.commit(now, changes, Rule::AllOrNone)
+    }
+
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! Records in Postgres: one row per id, each verb one statement and one commit.
+
+mod statements;
+mod wake_ups;
+
+use async_trait::async_trait;
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::types::Json;
+use sqlx::{Postgres, Row};
+use tokio::sync::mpsc;
+
+use crate::store::database_error::message;
+use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
+use crate::store::gate::{
+    At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
+    fresh_version, id_of, is_off, page_of, read_position,
+};
+use crate::store::postgres::sessions::{Route, Session, Sessions};
+use crate::store::postgres::wake_ups::listen;
+use crate::store::postgres::{self, PostgresConfig, checks, record};
+use crate::store::{RecordStore, StoreError, Version};
+
+const EXAMINED: i64 = EXAMINED_MAX as i64;
+/// Connections for all calls together.
+const CALL_CONNECTIONS: usize = 16;
+/// And one to listen on.
+pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
+/// Records that one statement removes at most.
+const CLEAR_MAX: i64 = 5_000;
+
+pub struct PostgresGateStore {
+    sessions: Sessions,
+    /// For LISTEN.
+    direct: Route,
+    knows_timeline: bool,
+}
+
+impl PostgresGateStore {
+    /// Connects and checks that the server keeps what it acknowledges and that the schema is up to date.
+    ///
+    /// # Errors
+    /// Says what is wrong with the URL, the server or the schema.
+    pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
+        let (route, direct) = (config.route()?, config.direct_route()?);
+        checks::connect(direct.options(), config.allow_volatile, &postgres::MIGRATIONS).await?;
+        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
+        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
+        Ok(Self { sessions, direct, knows_timeline })
+    }
+
+    async fn check_out(&self) -> Result<Session, StoreError> {
+        self.sessions.check_out().await.map_err(|error| self.read_failed(&error))
+    }
+
+    /// Three parameters.
+    fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
+        let requirement = fence.requirement();
+        query
+            .bind(requirement.map(|(state, _)| state.as_str()))
+            .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
+            .bind(self.knows_timeline)
+    }
+
+    fn read_failed(&self, error: &sqlx::Error) -> StoreError {
+        self.forget_dead(error);
+        StoreError::Unavailable(message(error))
+    }
+
+    fn write_failed(&self, error: &sqlx::Error) -> StoreError {
+        self.forget_dead(error);
+        if is_known_not_committed(error) {
+            StoreError::Unavailable(message(error))
+        } else {
+            StoreError::OutcomeUnknown(message(error))
+        }
+    }
+
+    /// When one connection turns out to be dead, all idle ones may be.
+    fn forget_dead(&self, error: &sqlx::Error) {
+        if !matches!(error, sqlx::Error::Database(_)) {
+            self.sessions.forget_idle();
+        }
+    }
+}
+
+#[async_trait]
+impl RecordStore for PostgresGateStore {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        let mut connection = self.check_out().await?;
+        let reading = record::read(&mut connection, Purpose::Gate, self.knows_timeline).await;
+        let reading = reading.map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(reading)
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        let mut connection = self.check_out().await?;
+        let written = record::write(&mut connection, Purpose::Gate, self.knows_timeline, read, next).await;
+        let written = written.map_err(|error| self.write_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+        Ok(written)
+    }
+}
+
+#[async_trait]
+impl GateStore for PostgresGateStore {
+    async fn claim(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        record: &OperationRecord,
+    ) -> Result<At<Claimed>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = bind_record(connection.query(statements::CLAIM), now, address, record);
+        let query = self.bind_fence(query, fence);
+        let row = query.fetch_one(&mut *connection).await.map_err(|error| self.write_failed(&error))?;
+        let read = read_claimed(&row).map_err(|error| self.write_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+        let At { now: store_now, answer } = read.ok_or(StoreError::EpochOver)?;
+        let claimed = match answer {
+            (true, _) => Claimed::Claimed,
+            (false, Some(stored)) => Claimed::Exists(Box::new(stored)),
+            (false, None) if is_off(store_now, now) => Claimed::ClockOff,
+            // The row was committed while the statement waited for it, and the statement does not see it.
+            (false, None) => match self.load(fence, address).await? {
+                At { answer: Some(stored), .. } => Claimed::Exists(Box::new(stored)),
+                At { answer: None, .. } => Claimed::Moved,
+            },
+        };
+        Ok(At::new(store_now, claimed))
+    }
+
+    async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = connection.query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
+        let row = self.bind_fence(query, fence).fetch_one(&mut *connection).await;
+        let loaded =
+            row.and_then(|row| Ok(is_in_force(&row)?.then_some(At::new(read_timestamp(&row)?, read_stored(&row, 2)?))));
+        let loaded = loaded.map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        loaded.ok_or(StoreError::EpochOver)
+    }
+
+    async fn replace(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: Change<'_>,
+    ) -> Result<At<Replaced>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let expected = change.expected.number().cast_signed();
+        let wake_up = change.wakes.then(|| wake_ups::payload(address));
+        let query = match change.record {
+            Some(record) => bind_record(connection.query(statements::REPLACE), now, address, record),
+            None => bind_address(connection.query(statements::REMOVE), now, address),
+        };
+        let query = self.bind_fence(query, fence).bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
+        let row = query.fetch_one(&mut *connection).await;
+        let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
+        let (store_now, is_in_force, replaced) = read.map_err(|error| self.write_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+        if !is_in_force {
+            return Err(StoreError::EpochOver);
+        }
+        let answer = match replaced {
+            true => Replaced::Replaced,
+            false if is_off(store_now, now) => Replaced::ClockOff,
+            false => Replaced::Moved,
+        };
+        Ok(At::new(store_now, answer))
+    }
+
+    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
+        let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+        let mut connection = self.check_out().await?;
+        let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST };
+        let rows = connection
+            .query(statement)
+            .bind(app.as_str())
+            .bind(&after)
+            .bind(filter.operation.as_ref().map(OperationName::as_str))
+            .bind(filter.state.map(State::as_str))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(EXAMINED)
+            .bind(CLOCK_BOUND_MS.cast_signed())
+            .fetch_all(&mut *connection)
+            .await;
+        let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
+        let records = records.map_err(|error| self.read_failed(&error))?;
+        let next = if records.len() == limit {
+            records.last().map(|(id, _)| id.to_string())
+        } else if filter.suspect {
+            None
+        } else {
+            let last = connection
+                .query(statements::LAST_EXAMINED)
+                .bind(app.as_str())
+                .bind(&after)
+                .bind(EXAMINED)
+                .fetch_optional(&mut *connection)
+                .await
+                .and_then(|row| row.map(|row| id_of(row.try_get(0)?)).transpose())
+                .map_err(|error| self.read_failed(&error))?;
+            last.map(|id| id.to_string())
+        };
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(Page { records, next })
+    }
+
+    async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = connection
+            .query(statements::EXPIRE)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(CLOCK_BOUND_MS.cast_signed());
+        let removed = query.execute(&mut *connection).await.map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(removed.rows_affected())
+    }
+
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
+        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
+        let found = found.map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(found)
+    }
+
+    async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        let (options, channel) = (self.direct.options().clone(), wake_ups::CHANNEL.to_owned());
+        let heard = listen(options, channel, wake_ups::read, || WakeUp::All).await;
+        heard.map_err(|error| self.read_failed(&error))
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        let after = from.map(read_position).transpose()?;
+        let mut connection = self.check_out().await?;
+        let rows = connection
+            .query(statements::DUMP)
+            .bind(after.as_ref().map_or("", |address| address.app.as_str()))
+            .bind(after.as_ref().map_or_else(Vec::new, |address| address.id.as_bytes().to_vec()))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
+        let found = found.map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(page_of(found.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        loop {
+            let mut connection = self.check_out().await?;
+            let query = self.bind_fence(connection.query(statements::CLEAR), Fence::Filling(epoch)).bind(CLEAR_MAX);
+            let row = query.fetch_one(&mut *connection).await;
+            let read = row.and_then(|row| Ok((row.try_get::<bool, _>(0)?, row.try_get::<i64, _>(1)?)));
+            let (is_filling, removed) = read.map_err(|error| self.write_failed(&error))?;
+            connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+            if !is_filling || removed < CLEAR_MAX {
+                return Ok(is_filling);
+            }
+        }
+    }
+
+    async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query =
+            self.bind_fence(connection.query(statements::COUNT), Fence::Filling(epoch)).bind(copied.cast_signed());
+        let row = query.fetch_one(&mut *connection).await;
+        let is_filling = row.and_then(|row| row.try_get(0)).map_err(|error| self.write_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+        Ok(is_filling)
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.check_out().await?;
+        let row = connection.query(statements::PING).fetch_one(&mut *connection).await;
+        let now = row.and_then(|row| read_timestamp(&row)).map_err(|error| self.read_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        Ok(now)
+    }
+}
+
+/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
+/// cancellation, refusals before it began. Of any other nobody knows.
+fn is_known_not_committed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| {
+        let class = code.get(..2).unwrap_or_default();
+        matches!(class, "22" | "23" | "25" | "40" | "42" | "53") || matches!(&*code, "55P03" | "57014" | "57P03")
+    })
+}
+
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+
+/// $1 to $4.
+fn bind_address<'q>(query: PgQuery<'q>, now: Timestamp, address: &'q OperationAddress) -> PgQuery<'q> {
+    query
+        .bind(address.app.as_str())
+        .bind(address.id.as_bytes())
+        .bind(now.as_ms().cast_signed())
+        .bind(CLOCK_BOUND_MS.cast_signed())
+}
+
+/// $1 to $11.
+fn bind_record<'q>(
+    query: PgQuery<'q>,
+    now: Timestamp,
+    address: &'q OperationAddress,
+    record: &'q OperationRecord,
+) -> PgQuery<'q> {
+    bind_address(query, now, address)
+        .bind(fresh_version().number().cast_signed())
+        .bind(record.operation.as_str())
+        .bind(record.state().as_str())
+        .bind(record.is_suspect())
+        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
+        .bind(Json(record))
+}
+
+/// `None` if the engine record does not say what is required.
+/// Whether the claim was made, and the record that is there.
+type ClaimRow = At<(bool, Option<Stored>)>;
+
+fn read_claimed(row: &PgRow) -> Result<Option<ClaimRow>, sqlx::Error> {
+    let claimed = At::new(read_timestamp(row)?, (row.try_get(2)?, read_stored(row, 3)?));
+    Ok(is_in_force(row)?.then_some(claimed))
+}
+
+/// The second column.
+fn is_in_force(row: &PgRow) -> Result<bool, sqlx::Error> {
+    row.try_get(1)
+}
+
+/// Two columns from `index`: the version, and the record.
+fn read_stored(row: &PgRow, index: usize) -> Result<Option<Stored>, sqlx::Error> {
+    let Some(version) = row.try_get::<Option<i64>, _>(index)? else { return Ok(None) };
+    let Json(record) = row.try_get(index + 1)?;
+    Ok(Some(Stored { version: Version::from_number(version.cast_unsigned()), record }))
+}
+
+fn read_listed(row: &PgRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
+    let Json(record) = row.try_get(1)?;
+    Ok((id_of(row.try_get(0)?)?, record))
+}
+
+fn read_fallback(row: &PgRow) -> Result<(OperationAddress, Stored), sqlx::Error> {
+    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let version: i64 = row.try_get(2)?;
+    let Json(record) = row.try_get(3)?;
+    let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
+    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
+}
+
+fn read_timestamp(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
+    let ms: i64 = row.try_get(0)?;
+    Ok(Timestamp::from_ms(ms.cast_unsigned()))
+}

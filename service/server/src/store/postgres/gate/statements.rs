@@ -1,0 +1,137 @@
+//! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
+//! waits for locks included.
+
+/// One statement: the insert does nothing to an id that has a row, and the select beside it shows that row. Nothing is written
+/// unless the engine record says what `gate_fence` is given, and the caller's clock is right.
+pub(super) const CLAIM: &str = r#"
+with clock as materialized (
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14)
+), claimed as (
+    insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
+    select $1, $2, $5, $6, $7, $8, $9, $10, $11
+    from clock where clock.is_right
+    on conflict (app, id) do nothing
+    returning 1
+)
+select clock.now, clock.is_in_force, exists (select 1 from claimed), o.version, o.record
+from clock left join operations o on o.app = $1 and o.id = $2"#;
+
+/// Engine record and operation are of one snapshot: if the record is in force there, so was the operation.
+pub(super) const LOAD: &str = r#"
+select clock.now, clock.is_in_force, o.version, o.record
+from (
+    select now_ms() as now, $3::text is null or exists (
+        select from engine_records
+        where purpose = 'gate' and state = $3 and epoch = $4 and split_part(server, '/', 2) = timeline_here($5)
+    ) as is_in_force
+) clock
+left join operations o on o.app = $1 and o.id = $2"#;
+
+/// The row is found by its version: a statement that had to wait for its lock finds another version there.
+pub(super) const REPLACE: &str = r#"
+with clock as materialized (
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14)
+), replaced as (
+    update operations o
+    set version = $5, operation = $6, state = $7, suspect = $8, fallback = $9, goes_at = $10, record = $11
+    from clock
+    where o.app = $1 and o.id = $2 and o.version = $15 and clock.is_right
+    returning 1
+)
+select clock.now, clock.is_in_force, exists (select 1 from replaced),
+    (select count(pg_notify($16, $17)) from replaced where $17 is not null)
+from clock"#;
+
+pub(super) const REMOVE: &str = r#"
+with clock as materialized (
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($5, $6, $7)
+), removed as (
+    delete from operations o using clock
+    where o.app = $1 and o.id = $2 and o.version = $8 and clock.is_right
+    returning 1
+)
+select clock.now, clock.is_in_force, exists (select 1 from removed),
+    (select count(pg_notify($9, $10)) from removed where $10 is not null)
+from clock"#;
+
+/// A bounded piece of the primary key, and what the filter leaves of it.
+pub(super) const LIST: &str = r#"
+select id, record from (
+    select id, operation, state, suspect, goes_at, record from operations
+    where app = $1 and id > $2
+    order by id
+    limit $6
+) examined
+where ($3::text is null or operation = $3) and ($4::text is null or state = $4) and (state <> 'vacant' or suspect)
+    and (goes_at is null or goes_at + $7 > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
+order by id
+limit $5"#;
+
+/// Where the piece ends, if the table does not end first.
+pub(super) const LAST_EXAMINED: &str = r#"
+select id from operations
+where app = $1 and id > $2
+order by id
+offset $3 - 1
+limit 1"#;
+
+/// Suspects are few and have an index of their own.
+pub(super) const LIST_SUSPECTS: &str = r#"
+select id, record from operations
+where app = $1 and id > $2 and suspect
+    and ($3::text is null or operation = $3) and ($4::text is null or state = $4)
+    and (goes_at is null or goes_at + $7 > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
+    and $6 > 0
+order by id
+limit $5"#;
+
+/// A batch from the front of the index; rows that somebody is changing can wait for the next one. The clock is read in
+/// a subquery, once: compared with a volatile function, the index would be walked to its end.
+pub(super) const EXPIRE: &str = r#"
+delete from operations o
+using (
+    select app, id from operations
+    where goes_at <= (select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint - $2)
+    order by goes_at
+    limit $1
+    for update skip locked
+) over
+where o.app = over.app and o.id = over.id"#;
+
+pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
+
+/// Records of fast operations, along the primary key.
+pub(super) const DUMP: &str = r#"
+select app, id, version, record from operations
+where (app, id) > ($1 collate "C", $2) and record ->> 'durability' = 'fast'
+order by app, id
+limit $3"#;
+
+/// At most $4 of the records that a switch copies, so that no statement takes too long. Answers whether the store is filling, and
+/// how many records were removed.
+pub(super) const CLEAR: &str = r#"
+with clock as materialized (
+    select is_in_force from gate_fence($1, $2, $3)
+), removed as (
+    delete from operations o
+    using (
+        select app, id from operations
+        where record ->> 'durability' = 'fast' and not fallback
+        limit $4
+    ) old, clock
+    where clock.is_in_force and o.app = old.app and o.id = old.id
+    returning 1
+)
+select clock.is_in_force, (select count(*) from removed) from clock"#;
+
+pub(super) const COUNT: &str = r#"
+with clock as materialized (
+    select is_in_force from gate_fence($1, $2, $3)
+), counted as (
+    update engine_records set copied = greatest(copied, $4) from clock where purpose = 'gate' and clock.is_in_force
+)
+select is_in_force from clock"#;
+
+/// Records that were claimed while the primary store was away, from the index of those alone.
+pub(super) const FALLBACKS: &str =
+    "select app, id, version, record from operations where fallback order by app, id limit $1";

@@ -1,0 +1,95 @@
+//! Engine records in Postgres: one row each. A promoted standby writes on a timeline of its own, so the record names the server
+//! that it was written on, and commits are refused on any other: commits that were acknowledged may be missing there.
+
+use latchgate_core::Timestamp;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use super::rows::read_timestamp;
+use super::sessions::Session;
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
+use crate::store::{Version, random_number};
+
+/// Fails on a server that does not know its timeline, and on a standby.
+const TIMELINE: &str = "select timeline_here(true)";
+
+const READ: &str = "
+select now_ms(), server_here($2), r.server, r.revision, r.copied, r.body
+from (select) nothing left join engine_records r on r.purpose = $1";
+
+const WRITE: &str = "select replace_engine_record($1, $2, $3, $4, $5, $6, $7, $8)";
+
+const FENCE: &str = "select now, is_in_force from fence($1, $2, $3, $4)";
+
+/// Whether this Postgres tells its timeline: some that are compatible with it do not.
+pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result<bool, sqlx::Error> {
+    match connection.query(TIMELINE).execute(&mut **connection).await {
+        Ok(_) => Ok(true),
+        Err(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == "0A000") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(in crate::store) async fn read(
+    connection: &mut Session,
+    purpose: Purpose,
+    knows_timeline: bool,
+) -> Result<Reading, sqlx::Error> {
+    let query = connection.query(READ).bind(purpose.as_str()).bind(knows_timeline);
+    let row = query.fetch_one(&mut **connection).await?;
+    read_row(&row)
+}
+
+fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
+    let server: String = row.try_get(1)?;
+    let reading = Reading { now: read_timestamp(row, 0)?, server, ..Reading::default() };
+    let Some(recorded) = row.try_get::<Option<String>, _>(2)? else { return Ok(reading) };
+    let (revision, copied): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
+    let record: EngineRecord =
+        serde_json::from_str(row.try_get(5)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Reading {
+        record: Some(record),
+        revision: revision.cast_unsigned(),
+        copied: copied.cast_unsigned(),
+        is_after_fail_over: recorded != reading.server,
+        ..reading
+    })
+}
+
+/// One statement, which on the server itself is its own transaction.
+pub(in crate::store) async fn write(
+    connection: &mut Session,
+    purpose: Purpose,
+    knows_timeline: bool,
+    read: &Reading,
+    next: &EngineRecord,
+) -> Result<bool, sqlx::Error> {
+    let body = serde_json::to_string(next).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let query = connection
+        .query(WRITE)
+        .bind(purpose.as_str())
+        .bind(read.revision.cast_signed())
+        .bind(read.server.clone())
+        .bind(knows_timeline)
+        .bind(random_number().cast_signed())
+        .bind(next.state.as_str())
+        .bind(next.epoch.number().cast_signed())
+        .bind(body);
+    query.fetch_one(&mut **connection).await?.try_get(0)
+}
+
+/// Whether the store is active in this epoch. Within a transaction it stays so until that ends.
+pub(super) async fn fence(
+    connection: &mut Session,
+    epoch: Epoch,
+    knows_timeline: bool,
+) -> Result<(Timestamp, bool), sqlx::Error> {
+    let query = connection.query(FENCE).bind(Purpose::Locks.as_str()).bind(EngineState::Active.as_str());
+    let row = query.bind(epoch.number().cast_signed()).bind(knows_timeline).fetch_one(&mut **connection).await?;
+    Ok((read_timestamp(&row, 0)?, row.try_get(1)?))
+}
+
+/// A version for a copied state.
+pub(super) fn fresh_versions(count: usize) -> Vec<i64> {
+    (0..count).map(|_| Version::fresh().number().cast_signed()).collect()
+}

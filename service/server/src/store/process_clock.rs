@@ -1,0 +1,35 @@
+//! The clock of the stores in this process.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use latchgate_core::Timestamp;
+use tokio::time::Instant;
+
+/// The wall clock at the start plus the monotonic time since then, so that setting the machine's clock does not change the
+/// length of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessClock {
+    started_at: Timestamp,
+    started: Instant,
+}
+
+impl ProcessClock {
+    #[allow(clippy::disallowed_methods, reason = "an embedded store's clock is this machine's")]
+    pub(super) fn start() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::start_at(Timestamp::from_ms(ms(since_epoch)))
+    }
+
+    /// A clock that shows `started_at` now.
+    pub(super) fn start_at(started_at: Timestamp) -> Self {
+        Self { started_at, started: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.started_at.plus_ms(ms(self.started.elapsed()))
+    }
+}
+
+fn ms(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

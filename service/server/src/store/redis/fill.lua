@@ -1,0 +1,27 @@
+-- If the store is filling: writes copied states, replacing existing ones, or removes states.
+-- KEYS: the engine record; the index; the states. ARGV: 1 how the record must begin; 2 how many states were copied in total,
+-- or '' to remove states; then for each state its address and, unless it is removed, its value, until when it is kept, and when
+-- it is due, or '-'.
+local record = redis.call('GET', KEYS[1])
+if not record or string.sub(record, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then
+    for i = 3, #ARGV do
+        redis.call('DEL', KEYS[i])
+        redis.call('ZREM', KEYS[2], ARGV[i])
+    end
+    return 1
+end
+for i = 3, #KEYS do
+    local at = 3 + (i - 3) * 4
+    if ARGV[at + 3] == '-' then
+        redis.call('SET', KEYS[i], ARGV[at + 1], 'PXAT', ARGV[at + 2])
+    else
+        redis.call('SET', KEYS[i], ARGV[at + 1])
+    end
+    redis.call('ZADD', KEYS[2], 0, ARGV[at])
+end
+local copied = string.match(record, '^%a+ %d+ %d+ (%d+) ')
+if tonumber(copied) < tonumber(ARGV[2]) then
+    redis.call('SET', KEYS[1], (string.gsub(record, '^(%a+ %d+ %d+) %d+', '%1 ' .. ARGV[2], 1)))
+end
+return 1

@@ -1,0 +1,171 @@
+//! A node's estimate of its store's clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use tokio::time::Instant;
+
+/// How fast two clocks may drift apart, in parts per million. Crystals drift much less.
+const DRIFT_PPM: f64 = 200.0;
+
+/// The store's clock, as the monotonic clock plus an offset in a known interval.
+///
+/// The store's clock showed the answer's time at some moment between request and answer, which bounds the offset from both
+/// sides. The intersection of these bounds is the estimate (K. Marzullo and S. Owicki, 1983). As bounds age, they widen by the
+/// drift.
+#[derive(Debug)]
+pub struct StoreClock {
+    origin: Instant,
+    bounds: Mutex<Option<Bounds>>,
+    /// In ms.
+    latest_arrival: AtomicU64,
+}
+
+/// Bounds of the offset, in ms.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    low: f64,
+    high: f64,
+    at: Instant,
+}
+
+impl Default for StoreClock {
+    fn default() -> Self {
+        Self { origin: Instant::now(), bounds: Mutex::new(None), latest_arrival: AtomicU64::new(0) }
+    }
+}
+
+impl StoreClock {
+    /// Takes note that the store's clock showed `shown` between the two instants.
+    pub fn learn(&self, shown: Timestamp, sent: Instant, answered: Instant) {
+        #[allow(clippy::cast_precision_loss, reason = "ms since 1970 are exact in an f64 for 285 000 years")]
+        let shown_ms = shown.as_ms() as f64;
+        // The store cut off a fraction of a ms.
+        let fresh = Bounds {
+            low: shown_ms - self.since_origin_ms(answered),
+            high: shown_ms + 1.0 - self.since_origin_ms(sent),
+            at: answered,
+        };
+        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        *bounds = Some(match *bounds {
+            Some(known) => known.narrowed(fresh),
+            None => fresh,
+        });
+    }
+
+    /// The estimate of the store's clock; `None` before the first answer.
+    pub fn now(&self) -> Option<Timestamp> {
+        self.at(Instant::now())
+    }
+
+    /// The latest time that the store's clock can show now. The remaining time of a lease is computed from it, so that it is
+    /// never too long.
+    pub fn latest(&self) -> Option<Timestamp> {
+        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(to_timestamp(self.since_origin_ms(Instant::now()) + bounds.high))
+    }
+
+    /// The estimate of the store's clock at `instant`.
+    pub fn at(&self, instant: Instant) -> Option<Timestamp> {
+        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(to_timestamp(self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high)))
+    }
+
+    /// The time of a request that arrives at `instant`. It is never before an earlier arrival, even if the estimate has been
+    /// corrected downwards. Only a store's clock that was set back restarts the order.
+    pub fn arrival(&self, instant: Instant) -> Option<Timestamp> {
+        let estimate = self.at(instant)?;
+        let latest = Timestamp::from_ms(self.latest_arrival.fetch_max(estimate.as_ms(), Ordering::Relaxed));
+        if latest.ms_since(estimate) <= CLOCK_BOUND_MS {
+            return Some(latest.max(estimate));
+        }
+        self.latest_arrival.store(estimate.as_ms(), Ordering::Relaxed);
+        Some(estimate)
+    }
+
+    /// How long from `instant` until the store's clock shows `time`; zero if that has passed.
+    pub fn until(&self, time: Timestamp, instant: Instant) -> Duration {
+        let now = self.at(instant).unwrap_or(time);
+        Duration::from_millis(time.ms_since(now))
+    }
+
+    fn since_origin_ms(&self, instant: Instant) -> f64 {
+        // The first request may have been sent before this clock was created.
+        match instant.checked_duration_since(self.origin) {
+            Some(since) => since.as_secs_f64() * 1_000.0,
+            None => self.origin.duration_since(instant).as_secs_f64() * -1_000.0,
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+fn to_timestamp(ms: f64) -> Timestamp {
+    Timestamp::from_ms(ms as u64)
+}
+
+impl Bounds {
+    /// The intersection of both. If they contradict each other, a clock was set, and the newer one counts.
+    fn narrowed(self, fresh: Self) -> Self {
+        let drift_ms = fresh.at.saturating_duration_since(self.at).as_secs_f64() * DRIFT_PPM / 1_000.0;
+        let low = fresh.low.max(self.low - drift_ms);
+        let high = fresh.high.min(self.high + drift_ms);
+        if low <= high { Self { low, high, at: fresh.at } } else { fresh }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_slow_answer_does_not_spoil_a_good_estimate() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
+        let estimate = clock.at(start + 100 * MS).unwrap();
+        assert!(estimate.ms_apart(Timestamp::from_ms(10_100)) <= 1, "{estimate:?}");
+    }
+
+    #[test]
+    fn the_estimate_follows_a_clock_that_was_set_at_once() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
+        let estimate = clock.at(start + 2 * MS).unwrap();
+        assert!(estimate.ms_apart(Timestamp::from_ms(3_610_002)) <= 1, "{estimate:?}");
+    }
+
+    #[test]
+    fn arrivals_stay_in_order_when_the_estimate_goes_back() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(10_000), start, start + 80 * MS);
+        let earlier = clock.arrival(start + 80 * MS).unwrap();
+        clock.learn(Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
+        assert!(clock.at(start + 82 * MS).unwrap() < earlier);
+        assert!(clock.arrival(start + 82 * MS).unwrap() >= earlier);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_restarts_the_order_of_arrivals() {
+        let clock = StoreClock::default();
+        let start = Instant::now();
+        clock.learn(Timestamp::from_ms(3_600_000), start, start + MS);
+        clock.arrival(start + MS).unwrap();
+        clock.learn(Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
+        for after in 2..5 {
+            assert!(clock.arrival(start + after * MS).unwrap() < Timestamp::from_ms(20_000));
+        }
+    }
+
+    #[test]
+    fn before_the_first_answer_there_is_no_estimate() {
+        assert_eq!(StoreClock::default().now(), None);
+    }
+}

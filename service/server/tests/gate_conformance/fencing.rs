@@ -1,0 +1,164 @@
+//! What a store refuses because of its engine record, and what a switch copies and removes.
+
+use latchgate::store::StoreError;
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate::store::gate::{Change, Claimed, Fence, Replaced};
+use latchgate_core::gate::{Durability, Shelf};
+
+use crate::on_every_store;
+use crate::world::{EPOCH, FENCE, Operation, World, turn};
+
+on_every_store! {
+    a_call_that_names_another_epoch_or_state_does_nothing,
+    a_call_without_a_fence_is_served_in_every_state,
+    records_of_fast_operations_are_dumped_page_by_page_and_durable_ones_stay,
+    a_store_is_cleared_and_counted_only_while_it_is_filling,
+    an_engine_record_is_replaced_only_as_it_was_read,
+}
+
+fn next(epoch: Epoch) -> Epoch {
+    Epoch::from_number(epoch.number() + 1)
+}
+
+async fn is_refused(world: &World, fence: Fence) {
+    let (known, fresh) = (world.operation(), world.operation());
+    let now = world.now().await;
+    world.put(&known, &known.started(now, |_| {})).await;
+    let stored = world.store().load(Fence::None, &known.address).await.unwrap().answer.unwrap();
+    let claimed = world.store().claim(fence, world.now().await, &fresh.address, &stored.record).await;
+    assert!(matches!(claimed, Err(StoreError::EpochOver)), "{claimed:?}");
+    let claimed = world.store().claim(fence, world.now().await, &known.address, &stored.record).await;
+    assert!(matches!(claimed, Err(StoreError::EpochOver)), "{claimed:?}");
+    let loaded = world.store().load(fence, &known.address).await;
+    assert!(matches!(loaded, Err(StoreError::EpochOver)), "{loaded:?}");
+    for record in [Some(&stored.record), None] {
+        let change = Change { expected: stored.version, record, wakes: false };
+        let replaced = world.store().replace(fence, world.now().await, &known.address, change).await;
+        assert!(matches!(replaced, Err(StoreError::EpochOver)), "{replaced:?}");
+    }
+    assert_eq!(world.store().load(Fence::None, &known.address).await.unwrap().answer, Some(stored));
+    assert_eq!(world.store().load(Fence::None, &fresh.address).await.unwrap().answer, None);
+}
+
+async fn a_call_that_names_another_epoch_or_state_does_nothing(world: World) {
+    is_refused(&world, Fence::Active(next(EPOCH))).await;
+    is_refused(&world, Fence::Active(Epoch::from_number(1))).await;
+    is_refused(&world, Fence::Active(Epoch::from_number(10 * EPOCH.number()))).await;
+    is_refused(&world, Fence::Filling(EPOCH)).await;
+    turn(world.store(), EngineState::Moving, next(EPOCH)).await;
+    for fence in [FENCE, Fence::Active(next(EPOCH)), Fence::Filling(next(EPOCH))] {
+        is_refused(&world, fence).await;
+    }
+    turn(world.store(), EngineState::Filling, next(EPOCH)).await;
+    is_refused(&world, Fence::Active(next(EPOCH))).await;
+    let operation = world.operation();
+    let record = operation.started(world.now().await, |_| {});
+    let filling = Fence::Filling(next(EPOCH));
+    let claimed = world.store().claim(filling, world.now().await, &operation.address, &record).await.unwrap();
+    assert!(matches!(claimed.answer, Claimed::Claimed | Claimed::ClockOff));
+}
+
+async fn a_call_without_a_fence_is_served_in_every_state(world: World) {
+    for state in [EngineState::Standby, EngineState::Moving, EngineState::Retired] {
+        turn(world.store(), state, EPOCH).await;
+        let operation = world.operation();
+        world.put(&operation, &operation.started(world.now().await, |_| {})).await;
+        let stored = world.store().load(Fence::None, &operation.address).await.unwrap().answer.unwrap();
+        loop {
+            let change = Change { expected: stored.version, record: None, wakes: false };
+            let replaced = world.store().replace(Fence::None, world.now().await, &operation.address, change).await;
+            match replaced.unwrap().answer {
+                Replaced::Replaced => break,
+                Replaced::ClockOff => {}
+                Replaced::Moved => panic!("it has not moved"),
+            }
+        }
+    }
+}
+
+/// Puts fast, durable and fallback records there.
+async fn fill(world: &World, count: usize) -> [Vec<Operation>; 3] {
+    let mut operations = [Vec::new(), Vec::new(), Vec::new()];
+    for number in 0..3 * count {
+        let operation = world.operation();
+        let record = operation.started(world.now().await, |claim| match number % 3 {
+            0 => {}
+            1 => claim.durability = Durability::Durable,
+            _ => claim.shelf = Shelf::Fallback,
+        });
+        world.put(&operation, &record).await;
+        operations[number % 3].push(operation);
+    }
+    operations
+}
+
+async fn dumped(world: &World, limit: usize) -> Vec<String> {
+    let (mut found, mut from, mut pages) = (Vec::new(), None::<String>, 0);
+    loop {
+        let (page, next) = world.store().dump(from.as_deref(), limit).await.unwrap();
+        for (address, record) in page {
+            let loaded = world.store().load(Fence::None, &address).await.unwrap().answer.unwrap();
+            assert_eq!(loaded.record, record);
+            found.push(address.id.to_string());
+        }
+        from = next;
+        pages += 1;
+        if from.is_none() {
+            found.sort();
+            found.dedup();
+            return found;
+        }
+        assert!(pages < 1_000_000, "a dump must end");
+    }
+}
+
+fn ids(operations: &[Operation]) -> Vec<String> {
+    operations.iter().map(|operation| operation.address.id.to_string()).collect()
+}
+
+async fn records_of_fast_operations_are_dumped_page_by_page_and_durable_ones_stay(world: World) {
+    assert_eq!(dumped(&world, 10).await, [""; 0]);
+    let [fast, _, fallback] = fill(&world, 25).await;
+    let mut expected = [ids(&fast), ids(&fallback)].concat();
+    expected.sort();
+    for limit in [1, 7, 1_000] {
+        assert_eq!(dumped(&world, limit).await, expected);
+    }
+}
+
+async fn a_store_is_cleared_and_counted_only_while_it_is_filling(world: World) {
+    let [fast, durable, fallback] = fill(&world, 3).await;
+    let epoch = next(EPOCH);
+    assert!(!world.store().clear(EPOCH).await.unwrap());
+    assert!(!world.store().count(EPOCH, 7).await.unwrap());
+    turn(world.store(), EngineState::Filling, epoch).await;
+    assert!(!world.store().clear(EPOCH).await.unwrap());
+    let is_there = async |operation: &Operation| {
+        world.store().load(Fence::None, &operation.address).await.unwrap().answer.is_some()
+    };
+    assert!(is_there(&fast[0]).await);
+    assert!(world.store().clear(epoch).await.unwrap());
+    for operation in &fast {
+        assert!(!is_there(operation).await);
+    }
+    // A Redis has but copies of durable records, and none that is to be carried back.
+    for operation in durable.iter().chain(&fallback) {
+        assert_eq!(is_there(operation).await, world.store().kind() != "redis");
+    }
+    for (copied, shown) in [(7, 7), (5, 7), (9, 9)] {
+        assert!(world.store().count(epoch, copied).await.unwrap());
+        assert_eq!(world.stores[1].read_record().await.unwrap().copied, shown);
+    }
+    assert!(!world.store().count(EPOCH, 20).await.unwrap());
+}
+
+async fn an_engine_record_is_replaced_only_as_it_was_read(world: World) {
+    let read = world.stores[1].read_record().await.unwrap();
+    assert_eq!(read.record, Some(EngineRecord::new(EngineState::Active, EPOCH, &[])));
+    turn(world.store(), EngineState::Moving, next(EPOCH)).await;
+    let retired = EngineRecord::new(EngineState::Retired, next(EPOCH), &[]);
+    assert!(!world.stores[1].write_record(&read, &retired).await.unwrap());
+    let read = world.stores[1].read_record().await.unwrap();
+    assert!(read.is(EngineState::Moving));
+    assert!(world.stores[1].write_record(&read, &retired).await.unwrap());
+}

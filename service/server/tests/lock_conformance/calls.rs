@@ -1,0 +1,180 @@
+//! Short functions to call a node and to wait for a state.
+
+use futures::poll;
+use latchgate::locks::{Acquired, Answer, Granted, Inspected, LockRequest, Locks, Refused, Released, Renewed};
+use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, Mode, Outcome, Owner};
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::eventually;
+use tokio::task::{JoinHandle, consume_budget};
+
+use crate::worlds::PATIENCE;
+
+pub fn key() -> Address {
+    at("key")
+}
+
+pub fn at(key: &str) -> Address {
+    Address { app: App::default(), key: Key::parse(key).unwrap() }
+}
+
+pub fn id(lease: &str) -> LeaseId {
+    LeaseId::parse(lease).unwrap()
+}
+
+pub fn owner(name: &str) -> Option<Owner> {
+    Some(Owner::parse(name).unwrap())
+}
+
+/// A request for a long lease, without waiting. The owner has the name of the lease.
+pub fn request(lease: &str) -> LockRequest {
+    LockRequest { owner: owner(lease), ..LockRequest::new(id(lease), 60_000) }
+}
+
+/// The same request, with a long wait.
+pub fn wait(lease: &str) -> LockRequest {
+    LockRequest { wait: 2 * PATIENCE, ..request(lease) }
+}
+
+/// The request with another owner.
+pub fn by(name: &str, request: LockRequest) -> LockRequest {
+    LockRequest { owner: owner(name), ..request }
+}
+
+pub fn shared(request: LockRequest) -> LockRequest {
+    LockRequest { mode: Mode::Shared, ..request }
+}
+
+pub fn permits(permits: u32, limit: impl Into<Option<u32>>, request: LockRequest) -> LockRequest {
+    LockRequest { mode: Mode::Permits(permits), limit: limit.into(), ..request }
+}
+
+pub async fn take(node: &Locks, address: &Address, request: LockRequest) -> Granted {
+    granted(node.acquire(address, request).await)
+}
+
+pub async fn hold(node: &Locks, lease: &str) -> Granted {
+    take(node, &key(), request(lease)).await
+}
+
+pub fn granted(answer: Answer<Acquired>) -> Granted {
+    match answer {
+        Ok(Acquired::Granted(granted)) => granted,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn refused(answer: Answer<Acquired>) -> Refused {
+    match answer {
+        Ok(Acquired::Refused(refused)) => refused,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The reason why the lease is lost.
+pub fn acquire_lost(answer: Answer<Acquired>) -> Option<EndReason> {
+    match answer {
+        Ok(Acquired::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub fn renew_lost(answer: Answer<Renewed>) -> Option<EndReason> {
+    match answer {
+        Ok(Renewed::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub fn release_lost(answer: Answer<Released>) -> Option<EndReason> {
+    match answer {
+        Ok(Released::LeaseLost(lost)) => lost.why,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+pub async fn release(node: &Locks, lease: &str) {
+    let released = node.release(&key(), id(lease)).await.unwrap();
+    assert!(matches!(released, Released::Released { still_held: 0, already: false }), "{released:?}");
+}
+
+/// Releases one of its owner's leases; returns how many are left.
+pub async fn release_one(node: &Locks, lease: &str) -> u32 {
+    match node.release(&key(), id(lease)).await {
+        Ok(Released::Released { still_held, already: false }) => still_held,
+        other => panic!("not released: {other:?}"),
+    }
+}
+
+pub async fn renew(node: &Locks, lease: &str, ttl_ms: Option<u64>) -> Lease {
+    match node.renew(&key(), id(lease), ttl_ms).await {
+        Ok(Renewed::Renewed { lease, .. }) => lease,
+        other => panic!("not renewed: {other:?}"),
+    }
+}
+
+pub async fn command(node: &Locks, command: Command) -> Outcome {
+    node.command(&key(), command).await.unwrap().0
+}
+
+/// Joins the queue behind all earlier requests of this task to this node.
+pub async fn join(node: &Locks, request: LockRequest) -> JoinHandle<Answer<Acquired>> {
+    let node = node.clone();
+    let mut acquire = Box::pin(async move { node.acquire(&key(), request).await });
+    // The first poll sends the call.
+    match poll!(&mut acquire) {
+        std::task::Poll::Pending => tokio::spawn(acquire),
+        std::task::Poll::Ready(answer) => tokio::spawn(std::future::ready(answer)),
+    }
+}
+
+/// Sends a call and does not read its answer, even if it is there at once.
+pub async fn send_unread(call: &mut (impl Future + Unpin)) {
+    // When a task has used up its budget, every poll is pending.
+    while poll!(Box::pin(consume_budget())).is_ready() {}
+    assert!(poll!(call).is_pending());
+}
+
+/// Sends an acquire that may be answered at once.
+pub async fn send(node: &Locks, request: LockRequest) -> JoinHandle<Answer<Acquired>> {
+    let node = node.clone();
+    tokio::spawn(async move { node.acquire(&key(), request).await })
+}
+
+pub async fn joined(waiting: JoinHandle<Answer<Acquired>>) -> Answer<Acquired> {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in time").unwrap()
+}
+
+pub async fn inspect(node: &Locks) -> Inspected {
+    node.inspect(&key()).await.unwrap()
+}
+
+pub async fn holder(node: &Locks) -> Option<String> {
+    inspect(node).await.state.holders().first().map(|lease| lease.owner.as_str().to_owned())
+}
+
+/// The owners of all leases, in the order of their grants.
+pub async fn holders(node: &Locks) -> Vec<String> {
+    let state = inspect(node).await.state;
+    state.holders().iter().map(|lease| lease.owner.as_str().to_owned()).collect()
+}
+
+pub async fn until_waiting(node: &Locks, waiters: u64) {
+    let are_waiting = || async { inspect(node).await.waiters == waiters };
+    assert!(eventually(PATIENCE, are_waiting).await, "{:?}", inspect(node).await);
+}
+
+pub async fn until_held_by(node: &Locks, name: &str) {
+    let is_held = || async { holder(node).await.as_deref() == Some(name) };
+    assert!(eventually(PATIENCE, is_held).await, "{:?}", inspect(node).await);
+}
+
+pub async fn until_free(node: &Locks) {
+    let is_free = || async { holder(node).await.is_none() };
+    assert!(eventually(PATIENCE, is_free).await, "{:?}", inspect(node).await);
+}
+
+/// Waits until the store's clock is past `time`.
+pub async fn until_past(node: &Locks, time: Timestamp) {
+    let is_past = || async { inspect(node).await.now > time };
+    assert!(eventually(PATIENCE, is_past).await);
+}

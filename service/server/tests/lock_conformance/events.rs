@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use latchgate::locks::{Acquired, Limits, LockRequest};
+use latchgate::store::{EventCursor, LockStore, Scope};
+use latchgate_core::App;
+use latchgate_core::lock::EventKind;
+use latchgate_testkit::eventually;
+
+use crate::calls::{hold, id, key, release, request, take};
+use crate::worlds::{PATIENCE, World, patient, start_with};
+
+/// The kinds of the key's events, newest first.
+async fn history(store: &dyn LockStore) -> Vec<EventKind> {
+    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    logged.into_iter().map(|logged| logged.event.kind).collect()
+}
+
+pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
+    let store = world.store().await;
+    let node = start_with(store.clone(), patient()).await;
+    let granted = hold(&node, "me").await;
+    node.renew(&key(), id("me"), None).await.unwrap();
+    release(&node, "me").await;
+    // The history has the events as soon as the calls are answered.
+    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    let [released, first] = &logged[..] else { panic!("{logged:?}") };
+    assert_eq!((released.event.kind, first.event.kind), (EventKind::Released, EventKind::Granted));
+    assert_eq!(first.event.token, granted.lease.token);
+    assert_eq!(first.event.owner.as_ref(), Some(&granted.lease.owner));
+    assert!(released.event.held_ms.is_some());
+    let are_written = || async {
+        let (read, _) = store.events(&App::default(), Scope::Key(&key().key), EventCursor::START, 100).await.unwrap();
+        let kinds: Vec<_> = read.into_iter().map(|logged| logged.event.kind).collect();
+        kinds == [EventKind::Granted, EventKind::Renewed, EventKind::Released]
+    };
+    assert!(eventually(PATIENCE, are_written).await);
+}
+
+pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
+    let store = world.store().await;
+    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
+    let node = start_with(store.clone(), limits).await;
+    take(&node, &key(), LockRequest { ttl_ms: 100, ..request("me") }).await;
+    let is_written = || async { history(&*store).await == [EventKind::Expired, EventKind::Granted] };
+    assert!(eventually(PATIENCE, is_written).await);
+}
+
+pub async fn without_a_history_no_event_is_kept(world: &World) {
+    let store = world.store().await;
+    let limits = Limits { history: false, collect_interval: Duration::from_millis(10), ..patient() };
+    let node = start_with(store.clone(), limits).await;
+    hold(&node, "me").await;
+    release(&node, "me").await;
+    take(&node, &key(), LockRequest { ttl_ms: 100, ..request("again") }).await;
+    // The next acquire ends the expired lease.
+    let is_over = || async { matches!(node.acquire(&key(), request("next")).await, Ok(Acquired::Granted(_))) };
+    assert!(eventually(PATIENCE, is_over).await);
+    assert_eq!(history(&*store).await, []);
+}
+
+pub async fn events_past_their_retention_are_deleted(world: &World) {
+    let store = world.store().await;
+    let retention = Duration::from_millis(200);
+    let limits = Limits { history_retention: retention, collect_interval: Duration::from_millis(10), ..patient() };
+    let node = start_with(store.clone(), limits).await;
+    hold(&node, "me").await;
+    release(&node, "me").await;
+    let is_forgotten = || async { history(&*store).await.is_empty() };
+    assert!(eventually(PATIENCE, is_forgotten).await);
+}

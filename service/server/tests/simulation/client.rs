@@ -1,0 +1,346 @@
+//! Clients: what they send, and what they may rely on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::locks::{
+    Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RefusedBecause, Released, ReleasedMany, Renewed,
+    RequestedLock,
+};
+use latchgate_core::lock::{Lease, LeaseId, Mode, Owner, Position};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::check::Claim;
+use crate::random::Random;
+use crate::world::{Node, World};
+
+/// A client is sure of a lease for at least this long, whatever a node believes about the time.
+const MARGIN_MS: u64 = 800;
+
+/// What all requests for a key have in common.
+#[derive(Clone, Copy, Debug)]
+pub enum Flavour {
+    Exclusive,
+    Shared,
+    Permits(u32),
+}
+
+pub struct Client {
+    world: Arc<World>,
+    number: usize,
+    random: Random,
+    keys: Vec<(String, Flavour)>,
+    requests: u64,
+}
+
+/// How one acquire ended for its client.
+enum Ended {
+    Granted(Lease),
+    /// With the position, if the wait can be resumed.
+    Refused(Option<Position>),
+    Failed,
+    /// The client hung up.
+    Left,
+}
+
+impl Client {
+    pub fn new(world: &Arc<World>, number: usize, keys: Vec<(String, Flavour)>) -> Self {
+        let random = world.random.stream();
+        Self { world: Arc::clone(world), number, random, keys, requests: 0 }
+    }
+
+    /// Uses the locks until `end`, and finishes what it has begun.
+    pub async fn run(mut self, end: Instant) {
+        while Instant::now() < end {
+            sleep(Duration::from_millis(self.random.between(0..=120))).await;
+            if self.keys.len() > 1 && self.random.percent(8) {
+                self.use_many().await;
+            } else {
+                self.use_one(end).await;
+            }
+        }
+    }
+
+    fn line(&self, line: impl FnOnce() -> String) {
+        self.world.log.line(|| format!("client-{}  {}", self.number, line()));
+    }
+
+    fn any_node(&self) -> Node {
+        self.world.node(self.random.below(self.world.plan.nodes))
+    }
+
+    fn lease_id(&mut self) -> LeaseId {
+        self.requests += 1;
+        LeaseId::parse(&format!("c{}-{}", self.number, self.requests)).unwrap()
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::parse(&format!("client-{}", self.number)).unwrap()
+    }
+
+    fn request(&mut self, flavour: Flavour) -> LockRequest {
+        let random = &self.random;
+        let (mode, limit) = match flavour {
+            Flavour::Exclusive => (Mode::Exclusive, None),
+            Flavour::Shared => (if random.percent(60) { Mode::Shared } else { Mode::Exclusive }, None),
+            Flavour::Permits(limit) => {
+                (Mode::Permits(random.one_of(&[1, 1, 2, limit]).min(&limit).to_owned()), Some(limit))
+            }
+        };
+        let wait_ms = match random.between(0..=9) {
+            0..=2 => 0,
+            3..=7 => random.between(50..=3_000),
+            _ => random.between(3_000..=25_000),
+        };
+        let request = LockRequest {
+            owner: Some(self.owner()).filter(|_| !random.percent(15)),
+            mode,
+            limit,
+            reentrant: random.percent(25),
+            barge: random.percent(5),
+            delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
+            priority: if random.percent(25) { 2 } else { 1 },
+            wait: Duration::from_millis(wait_ms),
+            ttl_ms: if random.percent(50) { random.between(150..=800) } else { random.between(500..=3_000) },
+            ..LockRequest::new(LeaseId::parse("unset").unwrap(), 1)
+        };
+        LockRequest { lease_id: self.lease_id(), ..request }
+    }
+
+    /// Acquires one lock: repeats calls that failed, resumes waits that ended, and uses the lease if there is one.
+    async fn use_one(&mut self, end: Instant) {
+        let (key, flavour) = self.random.one_of(&self.keys).clone();
+        let mut request = self.request(flavour);
+        for _ in 0..4 {
+            let node = self.any_node();
+            match self.acquire(&node, &key, &request).await {
+                Ended::Granted(lease) => return self.use_lease(&key, &request, lease, end).await,
+                Ended::Refused(Some(position)) if self.random.percent(60) => {
+                    self.world.log.saw("resumed wait");
+                    request.position = Some(position);
+                }
+                Ended::Failed | Ended::Left if self.random.percent(70) => {}
+                Ended::Refused(_) | Ended::Failed | Ended::Left => return,
+            }
+            sleep(Duration::from_millis(self.random.between(0..=150))).await;
+        }
+    }
+
+    async fn acquire(&self, node: &Node, key: &str, request: &LockRequest) -> Ended {
+        let address = World::address(key);
+        let wait_ms = u64::try_from(request.wait.as_millis()).unwrap();
+        let (id, mode) = (request.lease_id.as_str(), request.mode);
+        self.line(|| format!("{}: acquire {key} {id} {mode:?} wait {wait_ms} ttl {}", node.name, request.ttl_ms));
+        let call = node.locks.acquire(&address, request.clone());
+        let is_leaving = self.random.percent(12);
+        let patience_ms = if is_leaving { self.random.between(0..=wait_ms.max(20)) } else { wait_ms + 10_000 };
+        let Ok(answer) = timeout(Duration::from_millis(patience_ms), call).await else {
+            self.line(|| format!("{id} leaves"));
+            if is_leaving {
+                self.world.log.saw("client that hung up");
+            } else {
+                self.world.checker.broken(format!("{}: acquire of {key} {id} has no answer", node.name));
+            }
+            return Ended::Left;
+        };
+        let now = self.world.now().await;
+        match answer {
+            Ok(Acquired::Granted(granted)) => {
+                let lease = granted.lease;
+                self.line(|| format!("{id} is granted {key}, token {}", lease.token % 100_000_000));
+                self.world.log.saw(if wait_ms > 0 && granted.waited > Duration::ZERO {
+                    "granted after a wait"
+                } else {
+                    "granted"
+                });
+                self.world.checker.holds(key, self.claim(node, key, &lease), now);
+                Ended::Granted(lease)
+            }
+            Ok(Acquired::Refused(refused)) => {
+                self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
+                if self.world.checker.is_held(key, &request.lease_id, now, MARGIN_MS) {
+                    self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
+                }
+                Ended::Refused(Some(refused.position).filter(|_| refused.why == RefusedBecause::WaitTimeout))
+            }
+            Ok(other) => {
+                self.line(|| format!("{id} of {key}: {other:?}"));
+                if self.world.checker.is_held(key, &request.lease_id, now, MARGIN_MS) {
+                    self.world.checker.broken(format!("{id} was answered for {key} while it holds it: {other:?}"));
+                }
+                self.world.checker.ends(key, &request.lease_id);
+                Ended::Refused(None)
+            }
+            Err(failure) => {
+                self.failed(id, &failure);
+                Ended::Failed
+            }
+        }
+    }
+
+    fn failed(&self, id: &str, failure: &Failure) {
+        self.line(|| format!("{id} fails: {failure:?}"));
+        self.world.log.saw(match failure {
+            Failure::OutcomeUnknown(_) => "unknown outcome",
+            Failure::StoreUnavailable(_) => "store unavailable",
+            _ => "other failure",
+        });
+    }
+
+    fn claim(&self, node: &Node, key: &str, lease: &Lease) -> Claim {
+        Claim {
+            lease_id: lease.lease_id.clone(),
+            owner: lease.owner.clone(),
+            mode: lease.mode,
+            token: lease.token,
+            until: self.world.checker.true_end(key, lease),
+            is_forced: node.locks.forced_ms().is_some(),
+        }
+    }
+
+    /// Holds a lease for a while: renews it, repeats its acquire, releases it or lets it expire.
+    async fn use_lease(&mut self, key: &str, request: &LockRequest, lease: Lease, end: Instant) {
+        for _ in 0..self.random.between(0..=3) {
+            sleep(Duration::from_millis(self.random.between(0..=lease.ttl_ms / 3))).await;
+            let node = self.any_node();
+            if self.random.percent(25) {
+                self.world.log.saw("repeated acquire");
+                let wait =
+                    if self.random.percent(50) { Duration::ZERO } else { request.wait.min(Duration::from_secs(2)) };
+                let request = LockRequest { wait, position: None, ..request.clone() };
+                self.acquire(&node, key, &request).await;
+            } else if self.random.percent(50) && Instant::now() < end {
+                self.renew(&node, key, &lease).await;
+            } else if self.random.percent(20) && Instant::now() < end {
+                // Nested, an upgrade, or more permits.
+                let (_, flavour) = self.keys.iter().find(|(name, _)| name == key).unwrap().clone();
+                let another = LockRequest { reentrant: true, wait: Duration::ZERO, ..self.request(flavour) };
+                self.world.log.saw("another acquire by the holder");
+                if let Ended::Granted(another) = self.acquire(&node, key, &another).await {
+                    self.release(&self.any_node(), key, &another.lease_id).await;
+                }
+            }
+        }
+        if self.random.percent(20) {
+            sleep(Duration::from_millis(lease.ttl_ms)).await;
+            if self.random.percent(50) {
+                return;
+            }
+        }
+        for _ in 0..3 {
+            let node = self.any_node();
+            if self.release(&node, key, &lease.lease_id).await {
+                return;
+            }
+        }
+    }
+
+    async fn renew(&self, node: &Node, key: &str, lease: &Lease) {
+        let id = lease.lease_id.as_str();
+        self.line(|| format!("{}: renew {key} {id}", node.name));
+        let address = World::address(key);
+        let call = node.locks.renew(&address, lease.lease_id.clone(), None);
+        let Ok(answer) = timeout(Duration::from_secs(10), call).await else {
+            return self.world.checker.broken(format!("{}: renew of {key} {id} has no answer", node.name));
+        };
+        let now = self.world.now().await;
+        match answer {
+            Ok(Renewed::Renewed { lease, .. }) => {
+                self.line(|| format!("{id} is renewed"));
+                self.world.log.saw("renewed");
+                self.world.checker.holds(key, self.claim(node, key, &lease), now);
+            }
+            Ok(Renewed::LeaseLost(lost)) => {
+                self.line(|| format!("{id} is lost: {lost:?}"));
+                self.world.log.saw("lost");
+                if self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
+                    self.world
+                        .checker
+                        .broken(format!("{id} was answered that {key} is lost while it holds it: {lost:?}"));
+                }
+                self.world.checker.ends(key, &lease.lease_id);
+            }
+            Err(failure) => self.failed(id, &failure),
+        }
+    }
+
+    /// Returns whether the release was answered.
+    async fn release(&self, node: &Node, key: &str, lease_id: &LeaseId) -> bool {
+        let id = lease_id.as_str();
+        self.line(|| format!("{}: release {key} {id}", node.name));
+        self.world.checker.ends(key, lease_id);
+        let address = World::address(key);
+        let call = node.locks.release(&address, lease_id.clone());
+        let Ok(answer) = timeout(Duration::from_secs(10), call).await else {
+            self.world.checker.broken(format!("{}: release of {key} {id} has no answer", node.name));
+            return true;
+        };
+        self.line(|| format!("{id} release: {answer:?}"));
+        match answer {
+            Ok(Released::Released { .. }) => {
+                self.world.log.saw("released");
+                true
+            }
+            Ok(Released::LeaseLost(_)) => true,
+            Err(failure) => {
+                self.failed(id, &failure);
+                false
+            }
+        }
+    }
+
+    /// Acquires all keys in one commit.
+    async fn use_many(&mut self) {
+        let keys: Vec<String> = self.keys.iter().map(|(key, _)| key.clone()).collect();
+        let (lease_id, node) = (self.lease_id(), self.any_node());
+        let id = lease_id.as_str().to_owned();
+        let lock = |(key, flavour): &(String, Flavour)| {
+            let (mode, limit) = match flavour {
+                Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),
+                Flavour::Exclusive | Flavour::Shared => (Mode::Exclusive, None),
+            };
+            RequestedLock { address: World::address(key), mode, limit }
+        };
+        let wait_ms = *self.random.one_of(&[0, 500, 3_000]);
+        let request = LockManyRequest {
+            locks: self.keys.iter().map(lock).collect(),
+            lease_id: lease_id.clone(),
+            owner: Some(self.owner()),
+            ttl_ms: self.random.between(500..=3_000),
+            reentrant: false,
+            delay_ms: 0,
+            max_hold_ms: None,
+            priority: 1,
+            metadata: None,
+            wait: Duration::from_millis(wait_ms),
+            position: None,
+        };
+        self.line(|| format!("{}: acquire all {id} wait {wait_ms}", node.name));
+        let Ok(answer) = timeout(Duration::from_millis(wait_ms + 10_000), node.locks.acquire_many(request)).await
+        else {
+            return self.world.checker.broken(format!("{}: multilock {id} has no answer", node.name));
+        };
+        let now = self.world.now().await;
+        self.line(|| format!("{id} multilock: {answer:?}"));
+        let Ok(AcquiredMany::Granted { leases, .. }) = answer else { return };
+        self.world.log.saw("multilock granted");
+        for (key, (lease, _)) in keys.iter().zip(&leases) {
+            self.world.checker.holds(key, self.claim(&node, key, lease), now);
+        }
+        sleep(Duration::from_millis(self.random.between(0..=600))).await;
+        let addresses: Vec<_> = keys.iter().map(|key| World::address(key)).collect();
+        for _ in 0..3 {
+            keys.iter().for_each(|key| self.world.checker.ends(key, &lease_id));
+            let call = self.any_node().locks.clone();
+            let Ok(answer) =
+                timeout(Duration::from_secs(10), call.release_many(addresses.clone(), lease_id.clone())).await
+            else {
+                return self.world.checker.broken(format!("release of multilock {id} has no answer"));
+            };
+            self.line(|| format!("{id} multilock release: {answer:?}"));
+            if let Ok(ReleasedMany::Released { .. } | ReleasedMany::Lost(_)) = answer {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One simulated database: the states of all keys, and a check of every commit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use latchgate::store::engine_record::{EngineRecord, EngineState};
+use latchgate::store::memory::MemoryStore;
+use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, LockStore};
+use latchgate_core::lock::{EventKind, Lease, LockState, Mode, Turn};
+use latchgate_core::{Address, Timestamp};
+
+use crate::check::Checker;
+use crate::log::Log;
+
+/// The store's clock at the start of each run.
+pub const EPOCH: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+pub struct Database {
+    pub name: &'static str,
+    pub store: MemoryStore,
+    /// How much more its clock shows than the true time, in ms.
+    pub ahead_ms: i64,
+    pub checker: Arc<Checker>,
+    pub log: Arc<Log>,
+    pub states: Mutex<BTreeMap<Address, LockState>>,
+    /// The engine record that was written last; `None` if the database has lost it.
+    pub record: Mutex<Option<EngineRecord>>,
+    /// The other one of a pair.
+    pub other: OnceLock<Weak<Database>>,
+}
+
+impl Database {
+    pub fn new(name: &'static str, ahead_ms: i64, checker: Arc<Checker>, log: Arc<Log>) -> Self {
+        let store = MemoryStore::starting_at(Timestamp::from_ms(EPOCH.as_ms().saturating_add_signed(ahead_ms)));
+        let (states, record, other) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        Self { name, store, ahead_ms, checker, log, states, record, other }
+    }
+
+    /// The state that was committed last.
+    pub fn state(&self, address: &Address) -> LockState {
+        self.states.lock().unwrap().get(address).cloned().unwrap_or_default()
+    }
+
+    /// A copier has emptied the database.
+    pub fn cleared(&self, epoch: Epoch) {
+        self.expect_filling(epoch);
+        self.states.lock().unwrap().clear();
+    }
+
+    /// A copier has written states.
+    pub fn filled(&self, epoch: Epoch, copied: &[CopiedState]) {
+        self.expect_filling(epoch);
+        for CopiedState { address, state, .. } in copied {
+            self.checker.has(address.key.as_str(), state, self.ahead_ms);
+            self.states.lock().unwrap().insert(address.clone(), state.clone());
+        }
+    }
+
+    fn expect_filling(&self, epoch: Epoch) {
+        let record = self.record.lock().unwrap();
+        if !record.as_ref().is_some_and(|record| record.state == EngineState::Filling && record.epoch == epoch) {
+            self.checker.broken(format!("{} takes a copy of epoch {epoch}: {record:?}", self.name));
+        }
+    }
+
+    /// The true time when its clock shows this.
+    pub fn true_time(&self, shown: Timestamp) -> Timestamp {
+        Timestamp::from_ms(shown.as_ms().saturating_add_signed(-self.ahead_ms))
+    }
+
+    /// What its clock shows.
+    pub async fn now(&self) -> Timestamp {
+        self.store.ping().await.unwrap()
+    }
+
+    /// Takes note of a commit that has just been executed for `node`.
+    pub fn executed(&self, node: &str, changes: &[Change], committed: &Committed) {
+        let CommitResult::Checked(versions) = &committed.result else {
+            self.log.saw("clock off");
+            return self.log.line(|| format!("{node}  {}: commit refused: {:?}", self.name, committed.result));
+        };
+        let mut states = self.states.lock().unwrap();
+        for (change, version) in changes.iter().zip(versions) {
+            let key = change.address.key.as_str();
+            let Some(version) = version else {
+                self.log.saw("lost race");
+                self.log.line(|| format!("{node}  {}: {key} lost: not {:?}", self.name, change.expected));
+                continue;
+            };
+            let before = states.insert(change.address.clone(), change.state.clone()).unwrap_or_default();
+            if change.events.iter().any(|event| event.kind == EventKind::GivenBack) {
+                self.log.saw("given back");
+            }
+            let (name, expected) = (self.name, change.expected);
+            self.log.line(|| format!("{node}  {name}: {key} {expected:?} -> {version:?} {}", summary(&change.state)));
+            self.checker.has(key, &change.state, self.ahead_ms);
+            self.checker.committed(key, &before, &change.state, self.true_time(committed.now), self.is_in_charge());
+        }
+    }
+}
+
+fn summary(state: &LockState) -> String {
+    let holder = |lease: &Lease| {
+        let Lease { lease_id, mode, token, expires_at, .. } = lease;
+        let mode = match mode {
+            Mode::Exclusive => "x".to_owned(),
+            Mode::Shared => "s".to_owned(),
+            Mode::Permits(permits) => format!("p{permits}"),
+        };
+        format!("{}:{mode}:{}..{}", lease_id.as_str(), token % 100_000_000, expires_at.ms_since(EPOCH))
+    };
+    let holders: Vec<String> = state.holders().iter().map(holder).collect();
+    let turn = |turn: &Turn| {
+        let (priority, arrival, until) =
+            (turn.position.priority, turn.position.arrival.ms_since(EPOCH), turn.until.ms_since(EPOCH));
+        format!("{}:{priority}@{arrival}x{}..{until}", turn.node.as_str(), turn.waiting)
+    };
+    let turns: Vec<String> = state.turns().iter().map(turn).collect();
+    format!("held by [{}], turns [{}]", holders.join(" "), turns.join(" "))
+}

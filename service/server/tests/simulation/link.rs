@@ -1,0 +1,251 @@
+//! The connection of one node to one database, and what goes wrong on it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use latchgate::store::StoreError;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::log::Log;
+use crate::random::Random;
+
+/// How often calls go wrong, in percent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// A request or an answer takes long, up to several time-outs.
+    pub late: u64,
+    pub lost_requests: u64,
+    pub lost_answers: u64,
+    /// The request is executed twice.
+    pub duplicated: u64,
+    /// The store refuses the call and does nothing.
+    pub refused: u64,
+    /// Notifications.
+    pub lost_wake_ups: u64,
+    pub late_wake_ups: u64,
+}
+
+pub struct Link {
+    pub node: String,
+    random: Random,
+    pub log: Arc<Log>,
+    state: Mutex<State>,
+    is_dead: watch::Sender<bool>,
+}
+
+struct State {
+    faults: Faults,
+    frozen_until: Instant,
+    /// How far the times that the node learns are off, in ms.
+    skew_ms: i64,
+    cut: Option<Cut>,
+}
+
+/// How a database behaves that the node cannot reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A call fails at once.
+    Refusing,
+    /// A call has no answer.
+    Silent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    LostRequest,
+    LostAnswer,
+    Duplicated,
+    Unavailable,
+    Contended,
+}
+
+/// A call, as it can be executed twice.
+pub type Execute<T> = Box<dyn Fn() -> BoxFuture<'static, Result<T, StoreError>> + Send + Sync>;
+
+impl Link {
+    pub fn new(node: &str, random: Random, log: Arc<Log>) -> Self {
+        let state = State { faults: Faults::default(), frozen_until: Instant::now(), skew_ms: 0, cut: None };
+        Self { node: node.to_owned(), random, log, state: Mutex::new(state), is_dead: watch::Sender::new(false) }
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        self.state.lock().unwrap().faults = faults;
+    }
+
+    pub fn set_skew(&self, skew_ms: i64) {
+        self.state.lock().unwrap().skew_ms = skew_ms;
+    }
+
+    pub fn skew_ms(&self) -> i64 {
+        self.state.lock().unwrap().skew_ms
+    }
+
+    pub fn set_cut(&self, cut: Option<Cut>) {
+        self.state.lock().unwrap().cut = cut;
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        self.state.lock().unwrap().cut
+    }
+
+    /// Withholds all requests, answers and notifications for so long.
+    pub fn freeze(&self, duration: Duration) {
+        self.state.lock().unwrap().frozen_until = Instant::now() + duration;
+    }
+
+    pub fn thaw(&self) {
+        self.state.lock().unwrap().frozen_until = Instant::now();
+    }
+
+    /// Nothing passes the link from now on.
+    pub fn kill(&self) {
+        self.is_dead.send_replace(true);
+    }
+
+    /// Waits until something can pass the link.
+    async fn pass(&self) {
+        loop {
+            if *self.is_dead.borrow() {
+                std::future::pending::<()>().await;
+            }
+            let until = self.state.lock().unwrap().frozen_until;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until.min(Instant::now() + Duration::from_millis(50))).await;
+        }
+    }
+
+    fn faults(&self) -> Faults {
+        self.state.lock().unwrap().faults
+    }
+
+    fn delay(&self) -> Duration {
+        let late = self.faults().late;
+        let ms = match self.random.between(0..=99) {
+            roll if roll < late / 3 => self.random.between(800..=3_000),
+            roll if roll < late => self.random.between(20..=400),
+            _ => self.random.between(0..=2),
+        };
+        Duration::from_millis(ms)
+    }
+
+    fn fate(&self) -> Fate {
+        let faults = self.faults();
+        let mut roll = self.random.between(0..=99);
+        let fates = [
+            (faults.lost_requests, Fate::LostRequest),
+            (faults.lost_answers, Fate::LostAnswer),
+            (faults.duplicated, Fate::Duplicated),
+            (faults.refused, if self.random.percent(50) { Fate::Unavailable } else { Fate::Contended }),
+        ];
+        for (percent, fate) in fates {
+            if roll < percent {
+                return fate;
+            }
+            roll -= percent;
+        }
+        Fate::Fine
+    }
+
+    /// Sends a call to the database. It is on its way even if the caller drops this future.
+    pub async fn call<T: Send + 'static>(self: &Arc<Self>, what: String, execute: Execute<T>) -> Result<T, StoreError> {
+        let (fate, before, after) = (self.fate(), self.delay(), self.delay());
+        let (answer, receiver) = oneshot::channel();
+        let link = Arc::clone(self);
+        tokio::spawn(async move {
+            if matches!(fate, Fate::Unavailable | Fate::Contended) {
+                link.saw(fate, &what);
+                sleep(before).await;
+                let _ = answer.send(Err(match fate {
+                    Fate::Unavailable => StoreError::Unavailable("simulated".to_owned()),
+                    _ => StoreError::Contended("simulated"),
+                }));
+                return;
+            }
+            sleep(before).await;
+            link.pass().await;
+            if let Some(cut) = link.cut() {
+                return match cut {
+                    Cut::Silent => link.lose(answer).await,
+                    Cut::Refusing => drop(answer.send(Err(StoreError::Unavailable("simulated: refused".to_owned())))),
+                };
+            }
+            if fate == Fate::LostRequest {
+                link.saw(fate, &what);
+                return link.lose(answer).await;
+            }
+            if answer.is_closed() {
+                link.log.saw("executed after the caller gave up");
+                link.line(|| format!("{what}: executed late"));
+            }
+            let result = execute().await;
+            if fate == Fate::LostAnswer {
+                link.saw(fate, &what);
+                return link.lose(answer).await;
+            }
+            if fate == Fate::Duplicated {
+                let (again, link) = (execute(), Arc::clone(&link));
+                let delay = link.delay();
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    link.pass().await;
+                    if link.cut().is_none() {
+                        link.saw(fate, &what);
+                        drop(again.await);
+                    }
+                });
+            }
+            sleep(after).await;
+            link.pass().await;
+            if link.cut().is_some() {
+                return link.lose(answer).await;
+            }
+            let _ = answer.send(result);
+        });
+        receiver.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("simulated: the connection broke".to_owned())))
+    }
+
+    /// The caller learns at once that the connection broke, or nothing until its time-out.
+    async fn lose<T>(&self, answer: oneshot::Sender<Result<T, StoreError>>) {
+        if self.random.percent(50) {
+            sleep(Duration::from_secs(60)).await;
+        }
+        drop(answer);
+    }
+
+    fn saw(&self, fate: Fate, what: &str) {
+        self.log.saw(match fate {
+            Fate::LostRequest => "lost request",
+            Fate::LostAnswer => "lost answer",
+            Fate::Duplicated => "duplicated request",
+            Fate::Unavailable => "unavailable",
+            Fate::Contended => "contended",
+            Fate::Fine => "fine",
+        });
+        self.line(|| format!("{what}: {fate:?}"));
+    }
+
+    pub fn line(&self, line: impl FnOnce() -> String) {
+        self.log.line(|| format!("{}  {}", self.node, line()));
+    }
+
+    /// How long a notification takes; `None` if it is lost.
+    pub fn notification_delay(&self) -> Option<Duration> {
+        let faults = self.faults();
+        if self.cut().is_some() || self.random.percent(faults.lost_wake_ups) {
+            self.log.saw("lost notification");
+            return None;
+        }
+        let is_late = self.random.percent(faults.late_wake_ups);
+        Some(Duration::from_millis(if is_late { self.random.between(50..=3_000) } else { self.random.between(0..=2) }))
+    }
+
+    pub async fn notification_passes(&self, delay: Duration) {
+        sleep(delay).await;
+        self.pass().await;
+    }
+}

@@ -1,0 +1,138 @@
+//! The locks of several nodes over a simulated store, in simulated time, from one number.
+//!
+//! A seed decides everything: how many nodes and clients there are, what the clients do, which requests and answers are
+//! late, lost or repeated, which nodes freeze or die, how far clocks are off. Real shards, queues and batches run in paused
+//! time, so a minute takes some milliseconds and the same seed gives the same run.
+//!
+//! - `SIMULATION_SEEDS=n` runs n seeds (default 200); `SIMULATION_FROM=n` begins with seed n.
+//! - `SIMULATION_SEED=n` runs this seed alone and prints its log, step by step.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod chaos;
+mod check;
+mod client;
+mod database;
+mod link;
+mod log;
+mod operator;
+mod pair;
+mod random;
+mod run;
+mod store;
+mod world;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::run::{Report, run};
+
+const SEEDS: u64 = 200;
+/// A failure prints at most this many lines of its log; `SIMULATION_SEED` prints all.
+const LINES_MAX: usize = 400;
+
+#[test]
+fn every_seed_keeps_the_promises() {
+    run_seeds(false);
+}
+
+#[test]
+fn every_seed_of_a_pair_keeps_the_promises() {
+    run_seeds(true);
+}
+
+fn run_seeds(is_pair: bool) {
+    if let Some(seed) = number("SIMULATION_SEED") {
+        let report = run(seed, is_pair, true);
+        print(&report, usize::MAX);
+        assert!(report.violations.is_empty(), "seed {seed} breaks promises");
+        return;
+    }
+    let from = number("SIMULATION_FROM").unwrap_or(1);
+    let next = AtomicU64::new(from);
+    let end = from + number("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let failed = Mutex::new(Vec::new());
+    let seen = Mutex::new(BTreeMap::<&'static str, u64>::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            let report = run(seed, is_pair, false);
+            for (what, count) in report.seen {
+                *seen.lock().unwrap().entry(what).or_default() += count;
+            }
+            if !report.violations.is_empty() {
+                failed.lock().unwrap().push(seed);
+            }
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    let mut failed = failed.into_inner().unwrap();
+    failed.sort_unstable();
+    println!("{:?}", seen.into_inner().unwrap());
+    if let Some(seed) = failed.first() {
+        print(&run(*seed, is_pair, true), LINES_MAX);
+        panic!(
+            "{} of {} seeds break promises: {failed:?}; replay with SIMULATION_SEED={seed}",
+            failed.len(),
+            end - from
+        );
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    for (is_pair, seeds) in [(false, 1..=6), (true, 1..=3)] {
+        let mut lines = 0;
+        for seed in seeds {
+            let (first, second) = (run(seed, is_pair, true), run(seed, is_pair, true));
+            for (number, (one, other)) in first.lines.iter().zip(&second.lines).enumerate() {
+                assert_eq!(one, other, "seed {seed} differs in line {number}");
+            }
+            assert_eq!(first.lines.len(), second.lines.len());
+            lines += first.lines.len();
+        }
+        assert!(lines > 2_000, "these seeds do too little: {lines} lines");
+    }
+}
+
+/// Faults that never happen prove nothing.
+#[test]
+fn the_runs_reach_what_they_are_about() {
+    for (is_pair, situations) in [(false, &run::SITUATIONS[..]), (true, &run::SITUATIONS_OF_A_PAIR)] {
+        let mut seen = BTreeMap::<&'static str, u64>::new();
+        for seed in 1..=30 {
+            for (what, count) in run(seed, is_pair, false).seen {
+                *seen.entry(what).or_default() += count;
+            }
+        }
+        let never: Vec<&&str> = situations.iter().filter(|what| !seen.contains_key(**what)).collect();
+        assert!(never.is_empty(), "no run had {never:?}: {seen:?}");
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+/// Past the capture of the test harness, which would lose it if the process exits.
+fn print(report: &Report, lines_max: usize) {
+    let mut out = std::io::stderr().lock();
+    let skipped = report.lines.len().saturating_sub(lines_max);
+    let _ = writeln!(out, "seed {}: {} lines, the first {skipped} left out", report.seed, report.lines.len());
+    for line in &report.lines[skipped..] {
+        let _ = writeln!(out, "{line}");
+    }
+    for violation in &report.violations {
+        let _ = writeln!(out, "BROKEN: {violation}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What happens to a pair of engines: an operator switches from one to the other while nodes and engines fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::engines::{OrderFailure, SwitchOrder};
+use tokio::time::{Instant, sleep};
+
+use crate::link::Cut;
+use crate::random::Random;
+use crate::world::{Node, World};
+
+/// How long a call for a switch waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time until all nodes use an engine that they reach.
+const FOLLOW_MAX: Duration = Duration::from_secs(12);
+
+pub struct Operator {
+    world: Arc<World>,
+    random: Random,
+    deaths: u32,
+}
+
+impl Operator {
+    pub fn new(world: &Arc<World>) -> Self {
+        let deaths = if world.plan.deaths { 4 } else { 0 };
+        Self { world: Arc::clone(world), random: world.random.stream(), deaths }
+    }
+
+    /// Orders switches until `end`, and leaves both engines running.
+    pub async fn run(mut self, end: Instant) {
+        self.world.set_faults(self.world.plan.faults);
+        loop {
+            sleep(self.ms(100, 2_000)).await;
+            if Instant::now() >= end {
+                return;
+            }
+            match self.random.between(0..=99) {
+                0..=54 => self.switch().await,
+                55..=74 => self.lose_active().await,
+                75..=81 => self.empty().await,
+                82..=87 => self.hold_off().await,
+                88..=93 => self.cut_off_one().await,
+                _ => self.freeze_one().await,
+            }
+        }
+    }
+
+    fn ms(&self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.between(from..=to))
+    }
+
+    fn any(&self) -> usize {
+        self.random.below(self.world.plan.nodes)
+    }
+
+    fn any_node(&self) -> Node {
+        self.world.node(self.any())
+    }
+
+    fn name(&self, engine: usize) -> String {
+        self.world.databases[engine].name.to_owned()
+    }
+
+    async fn freeze_one(&self) {
+        self.world.freeze(self.any(), self.ms(100, 4_000));
+    }
+
+    /// One node does not reach one of the engines for a while.
+    async fn cut_off_one(&self) {
+        let (node, engine) = (self.any_node(), self.random.below(2));
+        let (cut, time) = (self.cut(), self.ms(300, 4_000));
+        let world = Arc::clone(&self.world);
+        world.log.saw("node cut off from an engine");
+        world.log.line(|| format!("{}  is cut off from {} for {} ms", node.name, engine, time.as_millis()));
+        node.links[engine].set_cut(Some(cut));
+        tokio::spawn(async move {
+            sleep(time).await;
+            node.links[engine].set_cut(world.down(engine));
+        });
+    }
+
+    fn cut(&self) -> Cut {
+        *self.random.one_of(&[Cut::Refusing, Cut::Silent])
+    }
+
+    /// A planned switch, and at most one thing that goes wrong with it.
+    async fn switch(&mut self) {
+        let Some(active) = self.world.active() else { return };
+        let index = self.any();
+        let node = self.world.node(index);
+        let to = Some(self.name(1 - active)).filter(|_| self.random.percent(50));
+        let trouble = self.random.between(0..=11);
+        match trouble {
+            0 => {
+                self.freeze_one().await;
+                sleep(self.ms(0, 300)).await;
+            }
+            1 => {
+                self.cut_off_one().await;
+                sleep(self.ms(0, 1_200)).await;
+            }
+            _ => {}
+        }
+        let order = SwitchOrder { to, ..SwitchOrder::default() };
+        let ordered = tokio::spawn(give(Arc::clone(&self.world), node.clone(), order));
+        match trouble {
+            2 | 3 => {
+                sleep(self.ms(0, 30)).await;
+                self.world.log.saw("copier frozen");
+                self.world.freeze(index, self.ms(1_100, 4_000));
+            }
+            4 | 5 if self.deaths > 0 => {
+                sleep(self.ms(0, 30)).await;
+                self.deaths -= 1;
+                self.world.log.saw("copier killed");
+                self.world.replace(index, self.ms(0, 1_500)).await;
+                self.world.set_faults(self.world.plan.faults);
+                return self.follow(None).await;
+            }
+            6 => {
+                self.world.log.saw("raced orders");
+                sleep(self.ms(0, 20)).await;
+                let to = self.random.one_of(&[None, Some(self.name(0)), Some(self.name(1))]).clone();
+                let order = SwitchOrder { to, ..SwitchOrder::default() };
+                let _ = give(Arc::clone(&self.world), self.any_node(), order).await;
+            }
+            7 => {
+                sleep(self.ms(0, 20)).await;
+                self.world.log.saw("target lost during a copy");
+                self.world.set_down(1 - active, Some(self.cut()));
+                sleep(self.ms(300, 7_000)).await;
+                self.world.set_down(1 - active, None);
+            }
+            8 => {
+                sleep(self.ms(0, 20)).await;
+                self.world.log.saw("source lost during a copy");
+                self.lose(active).await;
+            }
+            9 => {
+                sleep(self.ms(0, 20)).await;
+                self.world.log.saw("engine emptied during a copy");
+                self.world.forget(self.random.below(2));
+            }
+            _ => {}
+        }
+        let _ = ordered.await;
+        self.follow(None).await;
+    }
+
+    /// The active engine stops, and the operator says so.
+    async fn lose_active(&mut self) {
+        let Some(active) = self.world.active() else { return };
+        if self.random.percent(25) {
+            self.freeze_one().await;
+        }
+        self.lose(active).await;
+    }
+
+    async fn lose(&mut self, lost: usize) {
+        self.world.log.saw("engine stopped");
+        self.world.set_down(lost, Some(self.cut()));
+        sleep(self.ms(0, 1_500)).await;
+        let other = 1 - lost;
+        let force = self.random.percent(20);
+        let to = Some(self.name(other)).filter(|_| self.random.percent(50));
+        let order = SwitchOrder { to, is_stopped: true, force };
+        if give(Arc::clone(&self.world), self.any_node(), order.clone()).await.is_err() {
+            // It may have been carried out: then the other engine would be this one.
+            let to = Some(self.name(other));
+            if !self.insist(|| SwitchOrder { to: to.clone(), ..order.clone() }).await {
+                self.world.checker.broken(format!("no node leaves {}", self.name(lost)));
+            }
+        }
+        if self.deaths > 0 && self.random.percent(20) {
+            self.deaths -= 1;
+            self.world.replace(self.any(), self.ms(0, 500)).await;
+            self.world.set_faults(self.world.plan.faults);
+        }
+        if self.random.percent(25) {
+            sleep(self.ms(0, 2_500)).await;
+            self.world.log.saw("forced later");
+            let to = self.name(other);
+            self.insist(|| SwitchOrder { to: Some(to.clone()), force: true, ..SwitchOrder::default() }).await;
+        }
+        self.follow(Some(other)).await;
+        // The calls that were sent to the engine before are over, too.
+        sleep(self.ms(1_000, 3_000)).await;
+        self.world.set_down(lost, None);
+    }
+
+    /// Orders it at one node after the other until one has carried it out.
+    async fn insist(&self, order: impl Fn() -> SwitchOrder) -> bool {
+        for _ in 0..20 {
+            if give(Arc::clone(&self.world), self.any_node(), order()).await.is_ok() {
+                return true;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        false
+    }
+
+    async fn empty(&self) {
+        self.world.log.saw("engine emptied");
+        if self.random.percent(30) {
+            self.freeze_one().await;
+        }
+        self.world.forget(self.random.below(2));
+    }
+
+    async fn hold_off(&self) {
+        let for_ms = *self.random.one_of(&[None, Some(0), Some(2_000)]);
+        let node = self.any_node();
+        let ordered = node.locks.engines().order_hold_off(for_ms).await;
+        self.world.log.saw("hold-off ordered");
+        self.world.log.line(|| format!("{}  is ordered a hold-off of {for_ms:?}: {ordered:?}", node.name));
+    }
+
+    /// Waits until all nodes use this engine, or any.
+    async fn follow(&self, engine: Option<usize>) {
+        let started = Instant::now();
+        let uses = |node: Node| {
+            node.locks.engines().standing().is_some_and(|used| engine.is_none_or(|engine| used.index == engine))
+        };
+        while !self.world.nodes().into_iter().all(uses) {
+            if started.elapsed() > FOLLOW_MAX {
+                return self.world.checker.broken(format!("not all nodes use engine {engine:?}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+async fn give(world: Arc<World>, node: Node, order: SwitchOrder) -> Result<(), OrderFailure> {
+    world.log.line(|| format!("{}  is ordered {order:?}", node.name));
+    let ordered = node.locks.engines().switch(&order, PATIENCE).await;
+    world.log.line(|| format!("{}  has carried out {order:?}: {ordered:?}", node.name));
+    ordered
+}

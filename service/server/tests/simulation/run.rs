@@ -1,0 +1,300 @@
+//! One run: a storm of requests and faults, then calm, in which every waiter must be served in time.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use latchgate::locks::{Acquired, Answer, LockRequest};
+use latchgate_core::lock::LeaseId;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::chaos::disturb;
+use crate::client::{Client, Flavour};
+use crate::operator::Operator;
+use crate::pair::LEASE_MS_MAX;
+use crate::world::{Node, World};
+
+/// What a batch of runs must have seen.
+pub const SITUATIONS: [&str; 27] = [
+    "granted",
+    "granted after a wait",
+    "resumed wait",
+    "repeated acquire",
+    "another acquire by the holder",
+    "renewed",
+    "released",
+    "lost",
+    "multilock granted",
+    "client that hung up",
+    "given back",
+    "left while it was granted",
+    "unknown outcome",
+    "store unavailable",
+    "executed after the caller gave up",
+    "lost request",
+    "lost answer",
+    "duplicated request",
+    "unavailable",
+    "contended",
+    "lost notification",
+    "lost race",
+    "locked states",
+    "clock off",
+    "frozen node",
+    "dead node",
+    "skewed clock",
+];
+
+/// What a batch of runs of a pair must have seen besides.
+pub const SITUATIONS_OF_A_PAIR: [&str; 17] = [
+    "planned switch",
+    "switch given up",
+    "switch during a hold-off",
+    "node cut off from an engine",
+    "copier frozen",
+    "copier killed",
+    "raced orders",
+    "target lost during a copy",
+    "source lost during a copy",
+    "engine emptied during a copy",
+    "engine stopped",
+    "forced later",
+    "forced grant",
+    "engine emptied",
+    "hold-off ordered",
+    "frozen node",
+    "dead node",
+];
+
+/// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
+const SETTLE_MAX: Duration = Duration::from_secs(4);
+
+pub struct Report {
+    pub seed: u64,
+    pub violations: Vec<String>,
+    pub lines: Vec<String>,
+    pub seen: BTreeMap<&'static str, u64>,
+}
+
+pub fn run(seed: u64, is_pair: bool, has_log: bool) -> Report {
+    name_the_seed_of_a_panic(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let (violations, (lines, seen)) = runtime.block_on(async {
+        let world = World::new(seed, is_pair, has_log).await;
+        play(&world).await;
+        (world.checker.violations(), world.log.take())
+    });
+    Report { seed, violations, lines, seen }
+}
+
+async fn play(world: &Arc<World>) {
+    let end = Instant::now() + world.plan.stormy;
+    let keys = keys(world);
+    let chaos = if world.plan.apart_ms.is_some() {
+        tokio::spawn(Operator::new(world).run(end))
+    } else {
+        tokio::spawn(disturb(Arc::clone(world), end))
+    };
+    let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
+    let clients: Vec<_> = clients.collect();
+    chaos.await.unwrap();
+    world.calm_down();
+    if world.plan.apart_ms.is_some() {
+        settle(world).await;
+    }
+    let monitor = tokio::spawn(watch_waiters(Arc::clone(world), keys.clone()));
+    for client in clients {
+        if timeout(Duration::from_secs(200), client).await.is_err() {
+            world.checker.broken("a client never came to an end");
+        }
+    }
+    monitor.abort();
+    // By now no lease of the storm is left, and no reservation.
+    sleep(Duration::from_secs(8)).await;
+    for node in world.nodes() {
+        if node.locks.waiters() > 0 {
+            world.checker.broken(format!("{} has {} waiters left", node.name, node.locks.waiters()));
+        }
+    }
+    hand_over(world).await;
+    leave_while_granted(world).await;
+    repeat_at_another_node(world).await;
+}
+
+/// After faults of engines, each node grants locks again when a hold-off is over.
+async fn settle(world: &Arc<World>) {
+    let bound = SETTLE_MAX + Duration::from_millis(LEASE_MS_MAX + 200);
+    let calm = Instant::now();
+    for node in world.nodes() {
+        let address = World::address(&format!("settle-{}", node.name));
+        loop {
+            let lease_id = LeaseId::parse("settle").unwrap();
+            let answer = node.locks.acquire(&address, LockRequest::new(lease_id, 1_000)).await;
+            if matches!(answer, Ok(Acquired::Granted(_))) {
+                break;
+            }
+            if calm.elapsed() > bound {
+                return world.checker.broken(format!("{} grants nothing: {answer:?}", node.name));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    world.log.line(|| format!("settled after {} ms", calm.elapsed().as_millis()));
+}
+
+fn keys(world: &World) -> Vec<(String, Flavour)> {
+    let flavour = |index: usize| {
+        let flavour =
+            *world.random.one_of(&[Flavour::Exclusive, Flavour::Exclusive, Flavour::Shared, Flavour::Permits(3)]);
+        let limit = if let Flavour::Permits(limit) = flavour { limit } else { 0 };
+        let key = format!("key-{index}");
+        world.checker.expect_key(&key, matches!(flavour, Flavour::Exclusive), limit);
+        (key, flavour)
+    };
+    (0..world.plan.keys).map(flavour).collect()
+}
+
+/// After the storm, no key with waiters may stay free for longer than a dead node's turn lasts.
+async fn watch_waiters(world: Arc<World>, keys: Vec<(String, Flavour)>) {
+    const STEP: Duration = Duration::from_millis(100);
+    let bound = Duration::from_millis(if world.plan.deaths { 5_500 } else { 2_500 }) + Duration::from_millis(500);
+    // A node that was frozen or whose store was down notices within this time that all is well.
+    sleep(Duration::from_secs(2)).await;
+    let mut free_for: BTreeMap<&str, Duration> = BTreeMap::new();
+    loop {
+        sleep(STEP).await;
+        let Some(database) = world.active().map(|active| &world.databases[active]) else { continue };
+        let now = database.now().await;
+        for (key, _) in &keys {
+            let address = World::address(key);
+            let state = database.state(&address);
+            let is_held = state.holders().iter().any(|lease| now < lease.ends_at().plus_ms(200 + lease.delay_ms));
+            let is_delayed = state.delayed_until(now).is_some();
+            let has_waiters = state.turns().iter().any(|turn| turn.until > now);
+            let free_for = free_for.entry(key).or_default();
+            *free_for = if !is_held && !is_delayed && has_waiters { *free_for + STEP } else { Duration::ZERO };
+            if *free_for > bound {
+                return world.checker.broken(format!("{key} stays free at {now:?} with waiters: {state:?}"));
+            }
+        }
+    }
+}
+
+/// Waiters at all nodes take one lock in turns. Each hand-over must be quick: at once if notifications arrive, and within
+/// the refresh of turns if none does.
+async fn hand_over(world: &Arc<World>) {
+    const WAITERS: usize = 6;
+    world.checker.expect_key("calm", true, 0);
+    let bound = Duration::from_millis(if world.plan.is_silent { 2_500 } else { 300 });
+    let (sender, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..WAITERS {
+        let (node, sender) = (world.node(number), sender.clone());
+        tokio::spawn(async move {
+            let address = World::address("calm");
+            let lease_id = LeaseId::parse(&format!("calm-{number}")).unwrap();
+            let wait = Duration::from_secs(50);
+            let request = LockRequest { wait, ..LockRequest::new(lease_id.clone(), 30_000) };
+            let answer = node.locks.acquire(&address, request).await;
+            sleep(Duration::from_millis(200)).await;
+            let is_released = node.locks.release(&address, lease_id).await.is_ok();
+            let _ = sender.send((number, answer, is_released, Instant::now()));
+        });
+    }
+    let mut last = Instant::now();
+    for _ in 0..WAITERS {
+        let Ok(Some((number, answer, is_released, at))) = timeout(Duration::from_secs(60), grants.recv()).await else {
+            return world.checker.broken("a waiter of the hand-over was not served");
+        };
+        let took = (at - last).saturating_sub(Duration::from_millis(200));
+        world.log.line(|| format!("hand-over to {number} took {} ms", took.as_millis()));
+        if !matches!(answer, Ok(Acquired::Granted(_))) || !is_released {
+            return world.checker.broken(format!("hand-over to {number}: {answer:?}"));
+        }
+        if took > bound {
+            world.checker.broken(format!("the hand-over to {number} took {} ms", took.as_millis()));
+        }
+        last = at;
+    }
+}
+
+/// A client leaves at about the time when it is granted the lock for a minute. The next one must not have to wait for that.
+async fn leave_while_granted(world: &Arc<World>) {
+    let address = World::address("calm");
+    let request = |name: String, wait_ms: u64| LockRequest {
+        wait: Duration::from_millis(wait_ms),
+        ..LockRequest::new(LeaseId::parse(&name).unwrap(), 60_000)
+    };
+    for number in 0..8 {
+        let (leaver, next) = (world.node(world.random.below(3)), world.node(world.random.below(3)));
+        let leave_after = Duration::from_millis(world.random.between(0..=8));
+        let left =
+            timeout(leave_after, leaver.locks.acquire(&address, request(format!("leaver-{number}"), 5_000))).await;
+        let patience_ms = if world.plan.is_silent { 3_000 } else { 500 };
+        let (lease_id, id) = match left {
+            Ok(Ok(Acquired::Granted(granted))) => (granted.lease.lease_id, "leaver"),
+            Ok(other) => return world.checker.broken(format!("a free lock was not granted: {other:?}")),
+            Err(_) => {
+                world.log.saw("left while it was granted");
+                match next.locks.acquire(&address, request(format!("next-{number}"), patience_ms)).await {
+                    Ok(Acquired::Granted(granted)) => (granted.lease.lease_id, "next"),
+                    other => return world.checker.broken(format!("after a client left: {other:?}")),
+                }
+            }
+        };
+        world.log.line(|| format!("{id} {number} was granted the lock"));
+        if let Err(failure) = next.locks.release(&address, lease_id).await {
+            return world.checker.broken(format!("a release failed in calm: {failure:?}"));
+        }
+    }
+}
+
+/// A client repeats its acquire at a node whose waiter came later. That node knows an older state, in which the lease is not
+/// granted yet; the client must be answered at once all the same.
+async fn repeat_at_another_node(world: &Arc<World>) {
+    let address = World::address("calm");
+    let (one, other) = (world.node(0), world.node(1));
+    let id = |name: &str| LeaseId::parse(name).unwrap();
+    let request =
+        |name: &str, wait: u64| LockRequest { wait: Duration::from_secs(wait), ..LockRequest::new(id(name), 60_000) };
+    let acquire = |node: &Node, request: LockRequest| {
+        let (locks, address) = (node.locks.clone(), address.clone());
+        tokio::spawn(async move { locks.acquire(&address, request).await })
+    };
+    let is_granted = |answer: &Answer<Acquired>| matches!(answer, Ok(Acquired::Granted(_)));
+    let first = acquire(&one, request("first", 0)).await.unwrap();
+    let earlier = acquire(&one, request("earlier", 10));
+    sleep(Duration::from_millis(50)).await;
+    let later = acquire(&other, request("later", 10));
+    sleep(Duration::from_millis(100)).await;
+    let released = one.locks.release(&address, id("first")).await;
+    let earlier = earlier.await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let repeated = timeout(Duration::from_millis(500), acquire(&other, request("earlier", 10))).await;
+    if !is_granted(&first) || released.is_err() || !is_granted(&earlier) {
+        return world.checker.broken(format!("in calm: {first:?}, {released:?}, {earlier:?}"));
+    }
+    if !repeated.as_ref().is_ok_and(|repeated| repeated.as_ref().is_ok_and(is_granted)) {
+        return world.checker.broken(format!("a holder that repeats its acquire is not answered: {repeated:?}"));
+    }
+    let released = one.locks.release(&address, id("earlier")).await;
+    let later = later.await.unwrap();
+    if released.is_err() || !is_granted(&later) {
+        world.checker.broken(format!("in calm: {released:?}, {later:?}"));
+    }
+}
+
+/// A shard that panics ends the process, and the test harness would lose its output.
+fn name_the_seed_of_a_panic(seed: u64) {
+    thread_local!(static SEED: Cell<u64> = const { Cell::new(0) });
+    static HOOK: Once = Once::new();
+    SEED.set(seed);
+    HOOK.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr().lock(), "seed {}: {panic}", SEED.get());
+            default(panic);
+        }));
+    });
+}

@@ -1,0 +1,247 @@
+//! Databases, nodes, and the links between them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use latchgate::locks::{Limits, Locks};
+use latchgate::store::LockStore;
+use latchgate_core::lock::NodeId;
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::time::sleep;
+
+use crate::check::Checker;
+use crate::database::Database;
+use crate::link::{Cut, Faults, Link};
+use crate::log::Log;
+use crate::pair;
+use crate::random::Random;
+use crate::store::SimulatedStore;
+
+/// A node: real locks, over links to all databases.
+#[derive(Clone)]
+pub struct Node {
+    pub name: String,
+    pub locks: Locks,
+    pub links: Vec<Arc<Link>>,
+}
+
+pub struct World {
+    pub random: Random,
+    pub log: Arc<Log>,
+    pub checker: Arc<Checker>,
+    pub databases: Vec<Arc<Database>>,
+    pub plan: Plan,
+    /// The nodes that run now. A node that died is replaced by one with another name.
+    nodes: Mutex<Vec<Node>>,
+    started: Mutex<u64>,
+    /// Which databases no node reaches.
+    down: Mutex<[Option<Cut>; 2]>,
+}
+
+/// What the seed has decided about the run as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub nodes: usize,
+    pub clients: usize,
+    pub keys: usize,
+    /// For how long clients send new requests and links are faulty.
+    pub stormy: Duration,
+    pub faults: Faults,
+    /// Every notification is lost, to the end of the run.
+    pub is_silent: bool,
+    pub freezes: bool,
+    pub deaths: bool,
+    pub skews: bool,
+    /// By how much the clock of the second engine of a pair differs; `None` if there is one database.
+    pub apart_ms: Option<i64>,
+}
+
+impl Plan {
+    fn new(random: &Random, is_pair: bool) -> Self {
+        let intensity = *random.one_of(&[0, 1, 1, 2, 4]);
+        let some = |at_most: u64| random.between(0..=at_most) * intensity;
+        let faults = Faults {
+            late: some(5),
+            lost_requests: some(2),
+            lost_answers: some(2),
+            duplicated: some(2),
+            refused: some(1),
+            lost_wake_ups: some(15).min(100),
+            late_wake_ups: some(15).min(100),
+        };
+        let plan = Self {
+            nodes: *random.one_of(&[2, 2, 3]),
+            clients: usize::try_from(random.between(3..=9)).unwrap(),
+            keys: *random.one_of(&[1, 1, 2, 3]),
+            stormy: Duration::from_secs(random.between(8..=20)),
+            faults,
+            is_silent: random.percent(20),
+            freezes: random.percent(50),
+            deaths: random.percent(35),
+            skews: random.percent(50),
+            apart_ms: None,
+        };
+        if is_pair { plan.of_pair(random) } else { plan }
+    }
+
+    fn of_pair(self, random: &Random) -> Self {
+        let apart_ms = *random.one_of(&[0, 7, -40, 90, -400, 700]);
+        let stormy = Duration::from_secs(random.between(15..=40));
+        Self { apart_ms: Some(apart_ms), stormy, skews: false, deaths: random.percent(60), ..self }
+    }
+
+    fn with_notifications(self, faults: Faults) -> Faults {
+        if self.is_silent { Faults { lost_wake_ups: 100, ..faults } } else { faults }
+    }
+}
+
+impl World {
+    /// One database or a pair, and the plan of the seed.
+    pub async fn new(seed: u64, is_pair: bool, has_log: bool) -> Arc<Self> {
+        let random = Random::new(seed);
+        let plan = Plan::new(&random, is_pair);
+        let log = Arc::new(Log::new(has_log));
+        log.line(|| format!("seed {seed}: {plan:?}"));
+        let checker = Arc::new(Checker::new(Arc::clone(&log)));
+        let database = |name, ahead_ms| Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&log)));
+        let databases = match plan.apart_ms {
+            None => vec![database("memory", 0)],
+            Some(apart_ms) => {
+                let (one, other) = (database("one", 0), database("other", apart_ms));
+                let _ = (one.other.set(Arc::downgrade(&other)), other.other.set(Arc::downgrade(&one)));
+                vec![one, other]
+            }
+        };
+        let world = Self {
+            random,
+            log,
+            checker,
+            databases,
+            plan,
+            nodes: Mutex::default(),
+            started: Mutex::default(),
+            down: Mutex::default(),
+        };
+        let world = Arc::new(world);
+        for _ in 0..plan.nodes {
+            let node = world.start_node().await;
+            world.nodes.lock().unwrap().push(node);
+        }
+        world
+    }
+
+    pub fn node(&self, index: usize) -> Node {
+        let nodes = self.nodes.lock().unwrap();
+        nodes[index % nodes.len()].clone()
+    }
+
+    pub fn nodes(&self) -> Vec<Node> {
+        self.nodes.lock().unwrap().clone()
+    }
+
+    /// The true time.
+    pub async fn now(&self) -> Timestamp {
+        self.databases[0].now().await
+    }
+
+    /// The active engine.
+    pub fn active(&self) -> Option<usize> {
+        self.databases.iter().position(|database| database.is_in_charge())
+    }
+
+    /// Whether nodes reach an engine.
+    pub fn down(&self, engine: usize) -> Option<Cut> {
+        self.down.lock().unwrap()[engine]
+    }
+
+    /// No node reaches an engine from now on, or all do.
+    pub fn set_down(&self, engine: usize, cut: Option<Cut>) {
+        self.log.line(|| format!("{}: down: {cut:?}", self.databases[engine].name));
+        self.down.lock().unwrap()[engine] = cut;
+        self.nodes().iter().for_each(|node| node.links[engine].set_cut(cut));
+    }
+
+    /// An engine loses all that it has, unless the other one is down: an operator who vouches for one needs the other.
+    pub fn forget(&self, engine: usize) {
+        if self.down(1 - engine).is_none() {
+            self.log.line(|| format!("{} loses all data", self.databases[engine].name));
+            self.databases[engine].forget();
+        }
+    }
+
+    pub fn address(key: &str) -> Address {
+        Address { app: App::default(), key: Key::parse(key).unwrap() }
+    }
+
+    /// Starts a node over links to all databases. They become faulty once it runs.
+    async fn start_node(&self) -> Node {
+        let number = {
+            let mut started = self.started.lock().unwrap();
+            *started += 1;
+            *started
+        };
+        let name = format!("node-{number}");
+        let link = |_| Arc::new(Link::new(&name, self.random.stream(), Arc::clone(&self.log)));
+        let links: Vec<Arc<Link>> = self.databases.iter().map(link).collect();
+        let limits = Limits { history: number % 2 == 0, ..Limits::default() };
+        self.log.line(|| format!("{name}  starts"));
+        let locks = if self.databases.len() == 1 {
+            Locks::start(self.open_store(0, &name, &links), limits).await.unwrap()
+        } else {
+            for (engine, link) in links.iter().enumerate() {
+                link.set_cut(self.down(engine));
+            }
+            let left_out = (0..2).find(|engine| self.down(*engine).is_some());
+            let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &name, &links));
+            let engines = pair::open(vec![store(0), store(1)], left_out).await.unwrap();
+            Locks::start_on(engines, limits).await.unwrap()
+        };
+        self.log.line(|| format!("{name}  has started"));
+        Node { name, locks, links }
+    }
+
+    /// A store of a node, over its link.
+    fn open_store(&self, index: usize, name: &str, links: &[Arc<Link>]) -> Arc<dyn LockStore> {
+        let (database, link) = (Arc::clone(&self.databases[index]), Arc::clone(&links[index]));
+        Arc::new(SimulatedStore { database, link, node: NodeId::new(name) })
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        let faults = self.plan.with_notifications(faults);
+        self.log.line(|| format!("{faults:?}"));
+        for link in self.nodes().iter().flat_map(|node| &node.links) {
+            link.set_faults(faults);
+        }
+    }
+
+    /// No more faults, except that notifications stay lost in a silent run.
+    pub fn calm_down(&self) {
+        self.set_faults(Faults::default());
+        for link in self.nodes().iter().flat_map(|node| &node.links) {
+            link.thaw();
+            link.set_cut(None);
+            link.set_skew(0);
+        }
+    }
+
+    /// Withholds all store traffic of a node.
+    pub fn freeze(&self, index: usize, duration: Duration) {
+        let node = self.node(index);
+        self.log.saw("frozen node");
+        self.log.line(|| format!("{}  freezes for {} ms", node.name, duration.as_millis()));
+        node.links.iter().for_each(|link| link.freeze(duration));
+    }
+
+    /// Ends a node without notice, and starts another one in its place.
+    pub async fn replace(&self, index: usize, pause: Duration) {
+        let node = self.node(index);
+        self.log.saw("dead node");
+        self.log.line(|| format!("{}  dies", node.name));
+        node.links.iter().for_each(|link| link.kill());
+        sleep(pause).await;
+        let fresh = self.start_node().await;
+        let mut nodes = self.nodes.lock().unwrap();
+        let count = nodes.len();
+        nodes[index % count] = fresh;
+    }
+}

@@ -1,0 +1,98 @@
+//! The engine record in Postgres: with commits that wait for a row, and on another server.
+
+use latchgate::store::engine_record::{EngineState, Epoch};
+use latchgate::store::postgres::PostgresStore;
+use latchgate::store::{StoreError, Stored, Version};
+use latchgate_testkit::eventually;
+use sqlx::{Connection, PgConnection};
+
+use crate::worlds::{EPOCH, PATIENCE, World, at, change, new, postgres_config, state};
+
+/// Whether a session of this database waits for a lock of this kind.
+async fn a_session_waits(connection: &mut PgConnection, kind: &str) -> bool {
+    let query = "select exists (select from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock' and wait_event = $1)";
+    sqlx::query_scalar(query).bind(kind).fetch_one(connection).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waits_for_a_row_lands_before_a_change_of_the_record_or_not_at_all() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let key = at("key");
+    let version = world.write(&key, state(1), crate::worlds::FOREVER).await;
+    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
+    let mut watcher = PgConnection::connect(&config.url).await.unwrap();
+    sqlx::query("begin").execute(&mut blocker).await.unwrap();
+    sqlx::query("select from latchgate.locks for update").execute(&mut blocker).await.unwrap();
+
+    let (waiting, turning) = (world.again(), world.again());
+    let commit = tokio::spawn({
+        let change = change(&key, version, state(2));
+        async move { waiting.store.commit(waiting.now().await, &[change]).await }
+    });
+    // The commit has passed the fence and waits for the row.
+    while !a_session_waits(&mut watcher, "transactionid").await {}
+    let turn = tokio::spawn(async move { turning.turn(EngineState::Moving, Epoch::from_number(9)).await });
+    while !a_session_waits(&mut watcher, "advisory").await {}
+    assert!(world.store.read_record().await.unwrap().is(EngineState::Active), "the change waits for the commit");
+    sqlx::query("rollback").execute(&mut blocker).await.unwrap();
+    commit.await.unwrap().unwrap();
+    turn.await.unwrap();
+    // A copy that begins now has the commit.
+    assert_eq!(world.dump(10).await.concat()[0].state, state(2));
+    let late = world.store.commit(world.now().await, &[change(&key, version, state(3))]).await;
+    assert!(matches!(late, Err(StoreError::EpochOver)), "{late:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_does_not_change_while_states_are_locked() {
+    let world = crate::worlds::postgres().await;
+    let key = at("key");
+    let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
+    let turning = world.again();
+    let turn = tokio::spawn(async move { turning.turn(EngineState::Moving, Epoch::from_number(9)).await });
+    let committed = locked.commit_all(loaded.now, &[new(&key, state(1))]).await.unwrap();
+    assert!(matches!(committed.result, latchgate::store::CommitResult::Checked(versions) if versions[0].is_some()));
+    turn.await.unwrap();
+    assert_eq!(world.dump(10).await.concat().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_another_timeline_nothing_is_read_or_written_until_the_record_says_so() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut connection = PgConnection::connect(&config.url).await.unwrap();
+    // This is as if the server had been promoted since.
+    let promoted = "update latchgate.engine_records set server = split_part(server, '/', 1) || '/00000000'";
+    sqlx::query(promoted).execute(&mut connection).await.unwrap();
+    let reading = world.store.read_record().await.unwrap();
+    assert!(reading.is_after_fail_over);
+    let key = at("key");
+    let refused = world.store.commit(world.now().await, &[new(&key, state(1))]).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    let refused = world.store.load(EPOCH, std::slice::from_ref(&key)).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    let record = reading.record.clone().unwrap();
+    assert!(world.store.write_record(&reading, &record).await.unwrap());
+    assert!(!world.store.read_record().await.unwrap().is_after_fail_over);
+    let writes = || async { world.load(&key).await.version == Version::ABSENT };
+    assert!(eventually(PATIENCE, writes).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_of_a_lost_commit_is_never_used_again() {
+    let world = crate::worlds::postgres().await;
+    let key = at("key");
+    let first = world.write(&key, state(1), crate::worlds::FOREVER).await;
+    // Two servers make different commits after this one.
+    let here = world.commit(&[change(&key, first, state(2))]).await[0].unwrap();
+    let there = crate::worlds::postgres().await;
+    let same = there.write(&key, state(1), crate::worlds::FOREVER).await;
+    let elsewhere = there.commit(&[change(&key, same, state(3))]).await[0].unwrap();
+    assert_ne!(here, elsewhere);
+    assert_eq!(there.commit(&[change(&key, here, state(4))]).await, [None]);
+    assert_eq!(there.load(&key).await, Stored { version: elsewhere, state: state(3) });
+}
