@@ -5,8 +5,8 @@ source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc
 generated=$SCRATCH/openapi.json
-# The whole workspace, so that dependencies are compiled with the same features as for the tests.
-cargo build --locked --quiet --workspace
+# With all targets, so that dependencies are compiled once, with the features that the tests use.
+cargo build --locked --quiet --workspace --all-targets
 "${CARGO_TARGET_DIR:-target}/debug/latchgate" openapi >"$generated"
 if ! diff -u openapi/openapi.json "$generated"; then
     die "openapi/openapi.json has drifted from the code: run \`make openapi\` and commit it"
