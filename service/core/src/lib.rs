@@ -3,6 +3,7 @@
 //! Nothing here does I/O, is async or reads a clock. What is stored lives behind the server's store traits, and
 //! what a client sees is decided by the server's `http::problem`.
 
+pub mod access;
 pub mod gate;
 pub mod key;
 pub mod lock;

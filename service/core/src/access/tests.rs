@@ -1,0 +1,145 @@
+use super::*;
+use crate::{App, Timestamp};
+
+const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+fn api_key(number: u8) -> ApiKey {
+    ApiKey::of_random([number; 6], [number; 32])
+}
+
+fn app(name: &str) -> App {
+    App::parse(name).unwrap()
+}
+
+/// A document with one API key, of the app `a`.
+fn document() -> (Document, ApiKey) {
+    let (mut document, key) = (Document::default(), api_key(1));
+    document.create_app(&app("a"), NOW).unwrap();
+    let new = NewKey { permissions: Permissions::all(app("a")), expires_at: Some(NOW.plus_ms(1_000)) };
+    document.create_key(&key, new, NOW).unwrap();
+    (document, key)
+}
+
+#[test]
+fn an_api_key_has_a_form_that_scanners_know_and_a_checksum() {
+    let key = api_key(0xab);
+    assert!(key.as_str().starts_with("lgk_abababababab_abab") && key.as_str().len() == 89, "{}", key.as_str());
+    assert_eq!(key.as_str().parse::<ApiKey>().unwrap(), key);
+    assert_eq!(format!("{key:?}"), "lgk_abababababab_…");
+    // As Python's zlib.crc32 has it.
+    assert!(ApiKey::of_random([0; 6], [0; 32]).as_str().ends_with("4582a002"));
+    for at in 0..key.as_str().len() {
+        let mut text = key.as_str().as_bytes().to_vec();
+        text[at] = if text[at] == b'0' { b'1' } else { b'0' };
+        assert!(std::str::from_utf8(&text).unwrap().parse::<ApiKey>().is_err(), "changed at {at}");
+    }
+    for text in ["", "lgk_", &key.as_str()[..88], &key.as_str().to_uppercase(), &format!("{}0", key.as_str())] {
+        assert_eq!(text.parse::<ApiKey>(), Err(InvalidApiKey::Form), "{text}");
+    }
+}
+
+#[test]
+fn an_api_key_is_found_anywhere_in_a_text() {
+    let key = api_key(7);
+    assert!(has_api_key(&format!("key={}", key.as_str())) && has_api_key(&format!("lgk_&{}", &key.as_str()[..20])));
+    assert!(!has_api_key("prefix=lgk_jobs/") && !has_api_key("lgk_") && !has_api_key("lgk_é_0707070707_"));
+}
+
+#[test]
+fn only_the_whole_api_key_is_accepted() {
+    let (document, key) = document();
+    assert_eq!(document.check(key.as_str(), NOW), Ok(key.id()));
+    let same_id = ApiKey::of_random([1; 6], [2; 32]);
+    assert_eq!(document.check(same_id.as_str(), NOW), Err(Refusal::Unknown));
+    for text in
+        ["", "nonsense", &key.as_str()[..88], &key.as_str().to_uppercase(), &"é".repeat(44), api_key(2).as_str()]
+    {
+        assert_eq!(document.check(text, NOW), Err(Refusal::Unknown), "{text}");
+    }
+}
+
+#[test]
+fn a_revoked_expired_or_disabled_api_key_is_refused_with_the_reason_only_if_the_secret_is_right() {
+    let (document, key) = document();
+    let guessed = ApiKey::of_random([1; 6], [9; 32]);
+    assert_eq!(document.check(key.as_str(), NOW.plus_ms(999)), Ok(key.id()));
+    assert_eq!(document.check(key.as_str(), NOW.plus_ms(1_000)), Err(Refusal::Expired));
+    let mut disabled = document.clone();
+    disabled.disable_app(&app("a"), NOW).unwrap();
+    assert_eq!(disabled.check(key.as_str(), NOW), Err(Refusal::AppDisabled));
+    assert!(!disabled.create_app(&app("a"), NOW).unwrap());
+    assert_eq!(disabled.check(key.as_str(), NOW), Ok(key.id()));
+    let mut revoked = document;
+    assert_eq!((revoked.revoke(key.id(), NOW), revoked.revoke(key.id(), NOW)), (Ok(true), Ok(false)));
+    assert_eq!(revoked.check(key.as_str(), NOW), Err(Refusal::Revoked));
+    assert_eq!(revoked.check(guessed.as_str(), NOW), Err(Refusal::Unknown));
+}
+
+#[test]
+fn once_there_was_an_api_key_every_request_needs_one() {
+    let (mut document, key) = document();
+    assert!(!Document::default().needs_key && document.needs_key);
+    document.revoke(key.id(), NOW).unwrap();
+    let later = NOW.plus_ms(40 * 24 * 3_600_000);
+    let permissions = Permissions::all(App::default());
+    document.create_key(&api_key(2), NewKey { permissions, expires_at: None }, later).unwrap();
+    assert!(document.needs_key && !document.keys.contains_key(&key.id()), "a revoked key is forgotten after 30 days");
+}
+
+#[test]
+fn an_api_key_needs_an_app_and_the_default_app_is_always_there() {
+    let mut document = Document::default();
+    let new = |name: &str| NewKey { permissions: Permissions::all(app(name)), expires_at: None };
+    assert_eq!(document.create_key(&api_key(1), new("a"), NOW), Err(ChangeRefused::UnknownApp));
+    assert_eq!(document.disable_app(&app("a"), NOW), Err(ChangeRefused::UnknownApp));
+    assert_eq!(document.revoke(api_key(1).id(), NOW), Err(ChangeRefused::UnknownKey));
+    assert!(!document.needs_key);
+    document.create_key(&api_key(1), new("default"), NOW).unwrap();
+    document.disable_app(&App::default(), NOW).unwrap();
+    assert_eq!(document.check(api_key(1).as_str(), NOW), Err(Refusal::AppDisabled));
+}
+
+#[test]
+fn a_prefix_permits_the_keys_and_the_prefixes_that_begin_with_it() {
+    let permissions = Permissions { prefixes: vec!["jobs/".to_owned(), "é".to_owned()], ..Permissions::all(app("a")) };
+    for (prefix, is_permitted) in [
+        ("jobs/1", true),
+        ("jobs/", true),
+        ("jobs", false),
+        ("", false),
+        ("other", false),
+        ("éa", true),
+        ("Jobs/1", false),
+    ] {
+        assert_eq!(permissions.permits_keys(prefix), is_permitted, "{prefix}");
+    }
+    assert!(Permissions::all(app("a")).permits_keys(""));
+}
+
+#[test]
+fn only_an_admin_of_the_default_app_is_an_operator() {
+    assert!(Permissions::all(App::default()).is_operator());
+    assert!(!Permissions::all(app("a")).is_operator());
+    let scopes = vec![Scope::Read, Scope::Locks, Scope::Operations].into();
+    assert!(!Permissions { scopes, ..Permissions::all(App::default()) }.is_operator());
+}
+
+#[test]
+fn a_document_comes_back_as_it_was_and_has_no_secret_in_it() {
+    let (mut document, key) = document();
+    document.enter_use(key.id(), NOW);
+    let text = serde_json::to_string(&document).unwrap();
+    assert!(!text.contains(&key.as_str()[17..49]), "{text}");
+    assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
+    assert_eq!(serde_json::from_str::<Document>("{}").unwrap(), Document::default());
+}
+
+#[test]
+fn the_last_use_is_known_to_the_hour() {
+    let (mut document, key) = document();
+    assert!(document.is_used_later(key.id(), NOW) && !document.is_used_later(api_key(2).id(), NOW));
+    document.enter_use(key.id(), NOW);
+    assert_eq!(document.keys[&key.id()].used_at, Some(Timestamp::from_ms(1_699_999_200_000)));
+    assert!(!document.is_used_later(key.id(), NOW.plus_ms(2_799_999)));
+    assert!(document.is_used_later(key.id(), NOW.plus_ms(2_800_000)));
+}
