@@ -182,3 +182,30 @@ create table lock_events (
 -- A key's history. It has no renewals: those are for watchers, and are deleted long before the other events.
 create index lock_events_history on lock_events (app, key, xid, id) where kind <> 'renewed';
 create index lock_events_renewed on lock_events (xid, id) where kind = 'renewed';
+
+-- The document of apps and API keys, as JSON. It is one row, which is replaced as a whole.
+create table access_document (
+    only_one boolean primary key default true check (only_one),
+    -- Rises with every change.
+    version  bigint not null,
+    body     text not null
+);
+
+-- Replaces the document if its version is still the one that was read. Version 0 means that there was none. Answers null unless
+-- the engine record has this state and epoch.
+create function replace_access_document(
+    state text, epoch bigint, knows_timeline boolean, version_read bigint, version bigint, body text
+) returns boolean
+language plpgsql volatile as $$
+begin
+    if not (select f.is_in_force from latchgate.fence('locks', state, epoch, knows_timeline) f) then
+        return null;
+    end if;
+    if version_read = 0 then
+        insert into latchgate.access_document (version, body) values ($5, $6) on conflict do nothing;
+    else
+        update latchgate.access_document d set version = $5, body = $6 where d.version = $4;
+    end if;
+    return found;
+end
+$$;

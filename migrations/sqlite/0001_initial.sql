@@ -55,3 +55,10 @@ create table engine_records (
     copied   integer not null,
     body     text not null
 ) strict;
+
+-- The document of apps and API keys, as JSON: see migrations/postgres/0001_initial.sql.
+create table access_document (
+    only_one integer primary key check (only_one = 1),
+    version  integer not null,
+    body     text not null
+) strict;

@@ -80,6 +80,9 @@ impl<E: ?Sized + Engine> Inner<E> {
         let before = bounded(source.read_record()).await?.now;
         let after = bounded(target.read_record()).await?.now.plus_ms(1);
         let by_ms = after.as_ms().cast_signed() - before.as_ms().cast_signed();
+        if !bounded(target.bring(&source, epoch)).await? {
+            return Ok(None);
+        }
         let mut copied = 0;
         let (mut page, mut next) = bounded(source.page(None, PAGE)).await?;
         loop {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep, timeout};
 
 use super::slot::Slot;
-use super::{Engine, EngineSpec, Engines, Standing};
+use super::{Engine, EngineSpec, Engines, Standing, access};
 use crate::store::engine_record::Epoch;
 use crate::store::{
     Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
@@ -37,6 +37,10 @@ impl Engine for dyn LockStore {
         self.clear(epoch).await
     }
 
+    async fn bring(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
+        access::bring(source, self, epoch).await
+    }
+
     async fn take(&self, epoch: Epoch, items: Vec<CopiedState>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
         let moved: Vec<CopiedState> = items.into_iter().map(|state| state.moved(by_ms)).collect();
         self.fill(epoch, &moved, copied).await
@@ -55,7 +59,7 @@ impl LockEngines {
         Self::start(vec![EngineSpec::opened(name, store)], PATIENCE, LEASE_MS_MAX).await
     }
 
-    fn used(&self) -> Result<Used, StoreError> {
+    pub(super) fn used(&self) -> Result<Used, StoreError> {
         self.standing().ok_or_else(|| self.unavailable())
     }
 
@@ -122,7 +126,7 @@ impl LockEngines {
     }
 
     /// Reads the records again if the engine refuses the epoch, before the caller goes on in another.
-    async fn checked<T>(
+    pub(super) async fn checked<T>(
         &self,
         epoch: Epoch,
         call: impl Future<Output = Result<T, StoreError>>,

@@ -4,6 +4,7 @@
 //! enforce that, so a node only has to find out: it reads the records each second, and at once when a store refuses its epoch.
 //! [`decide`] says what the records ask for; any node does it.
 
+mod access;
 mod copy;
 pub mod decide;
 mod gate;
@@ -52,6 +53,12 @@ pub trait Engine: RecordStore {
 
     /// As [`crate::store::LockStore::clear`].
     async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError>;
+
+    /// Copies what is not on any page. Returns `false` unless the store is filling for `epoch`.
+    async fn bring(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
+        let _ = (source, epoch);
+        Ok(true)
+    }
 
     /// As [`crate::store::LockStore::fill`], of a page of an engine whose clock shows `by_ms` less.
     async fn take(&self, epoch: Epoch, items: Vec<Self::Item>, by_ms: i64, copied: u64) -> Result<bool, StoreError>;

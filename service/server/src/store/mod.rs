@@ -1,6 +1,7 @@
 //! Stores of states. A store does not know the rules of locks: it loads states with their versions, and commits a change if
 //! the version is still the one that the caller loaded.
 
+mod access;
 mod connections;
 mod database_error;
 mod dump;
@@ -19,8 +20,9 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
+pub use self::access::AccessText;
 pub use self::dump::{CopiedState, DumpPage};
-pub use self::engine_record::{Epoch, RecordStore};
+pub use self::engine_record::{EngineState, Epoch, RecordStore};
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
 
 /// A state and its version.
@@ -270,6 +272,20 @@ pub trait LockStore: RecordStore {
 
     /// Replaces the secret with that of the other engine of the pair.
     async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError>;
+
+    /// The document of apps and API keys; without its text if its version is `known`.
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError>;
+
+    /// Replaces the document by a text with a version if its version is still `expected`, and returns whether it did.
+    ///
+    /// # Errors
+    /// `EpochOver` unless the engine record has the state and the epoch of `fence`.
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        next: (u64, &str),
+    ) -> Result<bool, StoreError>;
 
     /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
     /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller

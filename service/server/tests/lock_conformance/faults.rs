@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate::locks::{Failure, Limits, LockRequest, Watched};
-use latchgate::store::engine_record::{EngineRecord, Epoch, Reading};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{EndReason, Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -110,6 +110,19 @@ impl LockStore for Faulty {
 
     fn node_id(&self) -> NodeId {
         self.memory.node_id()
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        self.memory.read_access(known).await
+    }
+
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        next: (u64, &str),
+    ) -> Result<bool, StoreError> {
+        self.memory.write_access(fence, expected, next).await
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use latchgate::store::engine_record::{EngineRecord, Reading};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -219,6 +219,19 @@ impl LockStore for SimulatedStore {
             }
         });
         Ok(receiver)
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        self.database.store.read_access(known).await
+    }
+
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        next: (u64, &str),
+    ) -> Result<bool, StoreError> {
+        self.database.store.write_access(fence, expected, next).await
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {

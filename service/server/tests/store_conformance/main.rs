@@ -5,6 +5,7 @@
 mod collecting;
 mod committing;
 mod dumping;
+mod keeping_access;
 mod listing;
 mod loading;
 mod locking;
@@ -115,6 +116,12 @@ every_store! {
         a_row_that_is_due_is_kept_until_a_commit_has_handled_it,
         a_row_created_again_never_has_an_old_version,
     ];
+    keeping_access: [
+        a_store_without_a_document_says_so,
+        a_document_comes_back_as_it_was_and_without_its_text_if_it_is_known,
+        exactly_one_of_racing_changes_of_the_document_wins,
+        a_document_changes_only_under_the_record_that_the_writer_knows,
+    ];
     dumping: [
         a_dump_of_an_empty_store_ends,
         a_dump_has_every_state_of_every_app_as_it_is_loaded,
@@ -160,6 +167,11 @@ suite! { redis_cluster;
     ];
     remembering: [
         a_history_is_of_one_key_and_begins_with_the_newest,
+    ];
+    keeping_access: [
+        a_store_without_a_document_says_so,
+        a_document_comes_back_as_it_was_and_without_its_text_if_it_is_known,
+        exactly_one_of_racing_changes_of_the_document_wins,
     ];
     waking: [
         a_wake_up_reaches_only_its_node,

@@ -15,8 +15,9 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Reading};
 use super::process_clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX,
+    WakeUp,
 };
 
 /// Clones share their states, as nodes share a database.
@@ -41,6 +42,7 @@ struct Tables {
     events: BTreeMap<u64, LoggedEvent>,
     last_event: u64,
     engine: MemoryRecord,
+    access: AccessText,
 }
 
 impl Tables {
@@ -322,6 +324,28 @@ impl LockStore for MemoryStore {
     async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
         *self.shared.secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret.to_vec());
         Ok(())
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        let AccessText { version, text } = self.shared.tables().access.clone();
+        Ok(AccessText { version, text: text.filter(|_| version != known) })
+    }
+
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        (version, text): (u64, &str),
+    ) -> Result<bool, StoreError> {
+        let mut tables = self.shared.tables();
+        if !tables.engine.is_in_force(fence.0, fence.1) {
+            return Err(StoreError::EpochOver);
+        }
+        let is_unchanged = tables.access.version == expected;
+        if is_unchanged {
+            tables.access = AccessText { version, text: Some(text.to_owned()) };
+        }
+        Ok(is_unchanged)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
-use sqlx::postgres::PgArguments;
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, Postgres, Row};
 use tokio::sync::mpsc;
@@ -32,10 +32,10 @@ use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
 use self::sessions::{Route, SCHEMA, Session, Sessions, parse_url};
 use super::database_error::{cannot_migrate, message};
 use super::dump::{page_of, read_position};
-use super::engine_record::{EngineRecord, Purpose, Reading};
+use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp,
+    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -340,6 +340,34 @@ impl LockStore for PostgresStore {
         let set = connection.query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
         set.map_err(|error| self.unavailable(&error))?;
         self.put_back(connection).await
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = connection.query(statements::ACCESS).bind(known.cast_signed());
+        let row = query.fetch_optional(&mut *connection).await;
+        let read =
+            |row: PgRow| Ok(AccessText { version: row.try_get::<i64, _>(0)?.cast_unsigned(), text: row.try_get(1)? });
+        let document = row.and_then(|row| row.map_or_else(|| Ok(AccessText::default()), read));
+        let document = document.map_err(|error| self.unavailable(&error))?;
+        self.put_back(connection).await?;
+        Ok(document)
+    }
+
+    async fn write_access(
+        &self,
+        (state, epoch): (EngineState, Epoch),
+        expected: u64,
+        (version, text): (u64, &str),
+    ) -> Result<bool, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query =
+            connection.query(statements::REPLACE_ACCESS).bind(state.as_str()).bind(epoch.number().cast_signed());
+        let query = query.bind(self.knows_timeline).bind(expected.cast_signed()).bind(version.cast_signed()).bind(text);
+        let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
+        let written = written.map_err(|error| self.commit_failed(&error))?;
+        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
+        written.ok_or(StoreError::EpochOver)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

@@ -195,3 +195,7 @@ pub(super) const SECRET: &str = "select value from secrets where name = 'cluster
 
 pub(super) const SET_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do update set value = excluded.value";
+
+pub(super) const ACCESS: &str = "select version, case when version <> $1 then body end from access_document";
+
+pub(super) const REPLACE_ACCESS: &str = "select replace_access_document($1, $2, $3, $4, $5, $6)";

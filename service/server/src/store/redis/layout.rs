@@ -69,6 +69,10 @@ impl Layout {
         format!("{}:secret", self.prefix)
     }
 
+    pub(super) fn access(&self) -> String {
+        format!("{}:access", self.prefix)
+    }
+
     pub(super) fn engine(&self) -> String {
         format!("{}:engine", self.prefix)
     }

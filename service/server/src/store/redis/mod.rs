@@ -1,6 +1,7 @@
 //! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. The server is a single one, the
 //! master of a service of Sentinels, or a cluster. If it crashes, acknowledged commits may be lost.
 
+mod access;
 pub(in crate::store) mod checks;
 mod cluster;
 mod commit;
@@ -36,8 +37,8 @@ pub(in crate::store) use self::url::Place;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent,
-    Page, RecordStore, Rule, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
 };
 
 /// Settings of a Redis store.
@@ -313,6 +314,19 @@ impl LockStore for RedisStore {
         set.arg(&key).arg(secret);
         self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
         Ok(())
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        self.shared.read_access(known).await
+    }
+
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        next: (u64, &str),
+    ) -> Result<bool, StoreError> {
+        self.shared.write_access(fence, expected, next).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

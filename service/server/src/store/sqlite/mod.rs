@@ -33,8 +33,8 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::process_clock::ProcessClock;
 use super::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -319,6 +319,41 @@ impl LockStore for SqliteStore {
         set.map_err(|error| unavailable(&error))?;
         connection.put_back();
         Ok(())
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        let mut connection = self.check_out_reader().await?;
+        let row = sqlx::query(statements::ACCESS).bind(known.cast_signed()).fetch_optional(&mut *connection).await;
+        let read = |row: SqliteRow| {
+            Ok(AccessText { version: row.try_get::<i64, _>(0)?.cast_unsigned(), text: row.try_get(1)? })
+        };
+        let document = row.and_then(|row| row.map_or_else(|| Ok(AccessText::default()), read));
+        let document = document.map_err(|error| unavailable(&error))?;
+        connection.put_back();
+        Ok(document)
+    }
+
+    async fn write_access(
+        &self,
+        (state, epoch): (EngineState, Epoch),
+        expected: u64,
+        (version, text): (u64, &str),
+    ) -> Result<bool, StoreError> {
+        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        if !self.record.is_in_force(state, epoch) {
+            connection.put_back();
+            return Err(StoreError::EpochOver);
+        }
+        let statement = if expected == 0 { statements::INSERT_ACCESS } else { statements::REPLACE_ACCESS };
+        let written = sqlx::query(statement)
+            .bind(version.cast_signed())
+            .bind(text)
+            .bind(expected.cast_signed())
+            .execute(&mut *connection)
+            .await;
+        let is_written = written.map_err(|error| StoreError::OutcomeUnknown(explain(&error)))?.rows_affected() > 0;
+        connection.put_back();
+        Ok(is_written)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

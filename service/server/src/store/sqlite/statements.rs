@@ -58,3 +58,10 @@ pub(super) const SECRET: &str = "select value from secrets where name = 'cluster
 
 pub(super) const SET_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do update set value = excluded.value";
+
+pub(super) const ACCESS: &str = "select version, case when version <> ?1 then body end from access_document";
+
+pub(super) const INSERT_ACCESS: &str =
+    "insert into access_document (only_one, version, body) select 1, ?1, ?2 where ?3 = 0 on conflict do nothing";
+
+pub(super) const REPLACE_ACCESS: &str = "update access_document set version = ?1, body = ?2 where version = ?3";
