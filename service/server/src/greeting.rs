@@ -11,7 +11,12 @@ use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
 
 /// # Errors
 /// When the flags name no stores.
-pub fn text(address: SocketAddr, args: &StoreArgs, history_retention: Duration) -> anyhow::Result<String> {
+pub fn text(
+    address: SocketAddr,
+    args: &StoreArgs,
+    history_retention: Duration,
+    needs_key: bool,
+) -> anyhow::Result<String> {
     let engines = args.engines(history_retention)?;
     let locks = locks_places(args, &engines);
     let stores = match args.gate_engine()? {
@@ -20,12 +25,13 @@ pub fn text(address: SocketAddr, args: &StoreArgs, history_retention: Duration) 
     };
     let is_redis = engines.iter().any(|engine| matches!(engine.kind, LocksKind::Redis(_)));
     let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
+    let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_KEY\" " } else { "" };
     Ok(format!(
         "Latchgate {} listens on http://{address}\n\
          {stores}{warning}\n\
          Swagger UI: http://{address}/docs/\n\
          Take your first lock:\n\n  \
-         curl -f -X POST http://{address}/v1/locks/my-lock/acquire\n",
+         curl -f {header}-X POST http://{address}/v1/locks/my-lock/acquire\n",
         env!("CARGO_PKG_VERSION")
     ))
 }

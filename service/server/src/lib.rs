@@ -1,5 +1,6 @@
 //! The `latchgate` server. ARCHITECTURE.md says which module does what.
 
+pub mod access;
 pub mod cli;
 pub mod config;
 pub mod engines;

@@ -8,6 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{Access, Clock};
 use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{GateEngines, LockEngines};
@@ -31,17 +32,26 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     args.check()?;
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
-    args.http.check_exposure(&addresses)?;
+    let fixed_keys = args.access.fixed_keys()?;
+    let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
+    // A store that is not there yet has no API keys, and is not to be made for nothing.
+    args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     let (store, gate) = open(&args).await?;
     let locks = Locks::start_on(store.clone(), args.runtime_limits()).await?;
+    let clock: Clock = Arc::new({
+        let locks = locks.clone();
+        move || locks.now()
+    });
+    let access = Access::start(store.clone(), clock, fixed_keys).await?;
+    args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     let operations = open_gate(&args, &secret, gate).await?;
     let address = bound.address();
     let listener = bound.listen()?;
-    println!("{}", greeting::text(address, &args.store, args.history.retention())?);
-    let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits());
+    println!("{}", greeting::text(address, &args.store, args.history.retention(), access.needs_key())?);
+    let context = Context::new(locks.clone(), operations.clone(), access, &secret, args.request_limits());
     let answers = Arc::clone(&context.answers);
     let router = http::router(context);
     let server_limits = args.http.server_limits(connections_max);

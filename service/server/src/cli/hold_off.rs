@@ -18,7 +18,7 @@ const OPEN_PAUSE: Duration = Duration::from_millis(50);
 pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log.filter, args.log.format)?;
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
-    let engines = join(&args.store, args.ttl_ms_max).await?;
+    let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let lasts_ms = engines.order_hold_off(args.for_ms).await?;
     if lasts_ms == 0 {
         println!("No hold-off is in force: nodes grant leases.");
@@ -29,10 +29,10 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
 }
 
 /// The engines of the locks, as a node would use them. Returns once they answer.
-pub(super) async fn join(args: &StoreArgs, ttl_ms_max: u64) -> anyhow::Result<LockEngines> {
+pub(super) async fn join(args: &StoreArgs, ttl_ms_max: u64, migrate: bool) -> anyhow::Result<LockEngines> {
     let mut specs = Vec::new();
     for engine in args.engines(Duration::ZERO)? {
-        specs.push(engine.spec(false).await?.0);
+        specs.push(engine.spec(migrate).await?.0);
     }
     let engines = LockEngines::join(specs, Duration::from_millis(args.store_timeout_ms), ttl_ms_max);
     let until = Instant::now() + OPEN_MAX;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod access;
 mod health;
 mod hold_off;
 mod switch_engine;
@@ -18,6 +19,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::SwitchEngine(args) => switch_engine::run(&args).await,
         Command::Health(args) => health::run(&args).await,
         Command::HoldOff(args) => hold_off::run(&args).await,
+        Command::App(args) => access::app(&args).await,
+        Command::Key(args) => access::key(&args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());
             Ok(())

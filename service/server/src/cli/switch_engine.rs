@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// When the switch is refused, or takes too long.
 pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log.filter, args.log.format)?;
-    let engines = join(&args.store, args.ttl_ms_max).await?;
+    let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let order = SwitchOrder { to: args.engine.clone(), is_stopped: args.stopped, force: args.force };
     engines.switch(&order, PATIENCE).await?;
     let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));

@@ -10,8 +10,8 @@ const ALIKE: f64 = 0.85;
 
 /// The variables that the flags of all commands read.
 pub fn names_of(command: &clap::Command) -> Vec<String> {
-    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
-    arguments.filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned())).collect()
+    let own = command.get_arguments().filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned()));
+    own.chain(command.get_subcommands().flat_map(names_of)).collect()
 }
 
 /// # Errors

@@ -1,6 +1,5 @@
 //! The HTTP server: its address, its connections and its shutdown.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -16,7 +15,8 @@ pub struct HttpArgs {
     #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
     pub listen: Listen,
 
-    /// Allow an address that other machines can reach, although any client that reaches it may take and end locks.
+    /// Allow an address that other machines can reach although there is no API key: any client that reaches it may take and end
+    /// locks. Once there is an API key, every request needs one in any case.
     #[arg(long, env = "LATCHGATE_INSECURE_OPEN")]
     pub insecure_open: bool,
 
@@ -51,15 +51,13 @@ pub struct HttpArgs {
 }
 
 impl HttpArgs {
-    /// `addresses` are those that `--listen` stands for.
-    ///
     /// # Errors
-    /// When other machines can reach one of them, and the operator has not allowed that.
-    pub fn check_exposure(&self, addresses: &[SocketAddr]) -> anyhow::Result<()> {
+    /// When other machines can reach the address, requests need no API key, and the operator has not allowed that.
+    pub fn check_exposure(&self, is_exposed: bool, needs_key: bool) -> anyhow::Result<()> {
         ensure!(
-            self.insecure_open || addresses.iter().all(|address| address.ip().is_loopback()),
-            "other machines can reach {}, and any client that reaches it may take and end locks: listen on loopback \
-             (--listen 127.0.0.1:7070), or allow this with --insecure-open",
+            self.insecure_open || needs_key || !is_exposed,
+            "other machines can reach {}, and without an API key any client that reaches it may take and end locks: make an \
+             API key (latchgate key create), listen on loopback (--listen 127.0.0.1:7070), or allow this with --insecure-open",
             self.listen
         );
         Ok(())

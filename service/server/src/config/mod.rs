@@ -1,6 +1,7 @@
 //! The command line. Every flag can also come from the environment. One file for each concern: its flags, what they must
 //! satisfy, and the limits that the modules take.
 
+mod access;
 mod engines;
 mod environment;
 mod history;
@@ -14,6 +15,7 @@ use anyhow::ensure;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
 pub use self::locks::LockArgs;
@@ -51,6 +53,10 @@ pub enum Command {
     HoldOff(HoldOffArgs),
     /// Switch a pair of engines from one to the other. For an operator who cannot call a node.
     SwitchEngine(SwitchEngineArgs),
+    /// Create, list and disable apps.
+    App(AppArgs),
+    /// Create, list and revoke API keys.
+    Key(KeyArgs),
     /// Print the OpenAPI description (JSON).
     Openapi,
 }
@@ -59,6 +65,8 @@ pub enum Command {
 pub struct ServeArgs {
     #[command(flatten)]
     pub http: HttpArgs,
+    #[command(flatten)]
+    pub access: AccessArgs,
     #[command(flatten)]
     pub store: StoreArgs,
 
@@ -169,7 +177,7 @@ impl Command {
             Self::Migrate(args) => Some(&mut args.store),
             Self::HoldOff(args) => Some(&mut args.store),
             Self::SwitchEngine(args) => Some(&mut args.store),
-            Self::Health(_) | Self::Openapi => None,
+            Self::Health(_) | Self::App(_) | Self::Key(_) | Self::Openapi => None,
         }
     }
 }
@@ -189,6 +197,7 @@ impl ServeArgs {
             operations: self.operations.request_limits(),
             body_bytes_max: self.http.body_bytes_max,
             body_timeout: self.http.body_timeout(),
+            open_metrics: self.access.open_metrics,
         }
     }
 

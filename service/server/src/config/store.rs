@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 
+use crate::engines::open::{LocksEngine, LocksKind};
 use crate::gate::GateLimits;
 
 #[derive(Debug, Args)]
@@ -114,6 +115,15 @@ impl StoreArgs {
         self.gate_engine()?;
         self.engines(Duration::ZERO)?;
         Ok(())
+    }
+
+    /// Whether the store of the locks may be one that was used before: all but a file that does not exist.
+    ///
+    /// # Errors
+    /// When a URL belongs to no kind of store.
+    pub fn may_have_data(&self) -> anyhow::Result<bool> {
+        let is_missing = |engine: LocksEngine| matches!(engine.kind, LocksKind::Sqlite(path) if !path.exists());
+        Ok(!self.engines(Duration::ZERO)?.into_iter().all(is_missing))
     }
 
     /// The URL in `--database-url`, if it is used.

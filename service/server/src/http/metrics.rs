@@ -43,7 +43,8 @@ const VERBS: [&str; 22] = [
 ];
 
 /// The status codes of answers. The last stands for every other one.
-const STATUSES: [u16; 18] = [200, 201, 400, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
+const STATUSES: [u16; 19] =
+    [200, 201, 400, 401, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
 
 /// Counts the answers of this process.
 #[derive(Debug)]

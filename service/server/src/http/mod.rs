@@ -1,7 +1,9 @@
 //! The HTTP API: routes, requests, answers.
 
+mod access;
 mod admin;
 mod answer;
+mod apps;
 mod body;
 mod format;
 mod locks;
@@ -21,15 +23,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::FromRef;
 use axum::routing;
 use bytes::Bytes;
-use latchgate_core::App;
 
+pub use self::apps::beside_the_store;
 use self::locks::ticket::Tickets;
 pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, serve};
+use crate::access::Access;
 use crate::gate::Operations;
 use crate::locks::Locks;
 
@@ -39,7 +43,7 @@ pub type Shared = Arc<Context>;
 pub struct Context {
     pub locks: Locks,
     pub operations: Operations,
-    pub app: App,
+    pub access: Access,
     pub tickets: Tickets,
     pub limits: RequestLimits,
     /// If the locks' store is one of several.
@@ -53,6 +57,8 @@ pub struct RequestLimits {
     pub operations: OperationRequestLimits,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
+    /// Metrics need no API key.
+    pub open_metrics: bool,
 }
 
 /// Limits of requests about locks.
@@ -82,9 +88,9 @@ pub struct OperationRequestLimits {
 
 impl Context {
     /// All nodes of a cluster have the same `secret`.
-    pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
+    pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
-        Self { locks, operations, app: locks::default_app(), tickets, limits, answers: Arc::default() }
+        Self { locks, operations, access, tickets, limits, answers: Arc::default() }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -114,8 +120,15 @@ impl Context {
     }
 }
 
+impl FromRef<Shared> for Access {
+    fn from_ref(context: &Shared) -> Self {
+        context.access.clone()
+    }
+}
+
 /// All routes.
 pub fn router(context: Context) -> Router {
+    let context = Arc::new(context);
     Router::new()
         .route("/v1/locks", routing::get(locks::reading::list))
         .route("/v1/locks/", lock_methods())
@@ -135,6 +148,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/v1/admin/hold-off", routing::post(admin::hold_off))
+        .merge(apps::routes())
         .route("/metrics", routing::get(metrics::metrics))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
@@ -144,7 +158,8 @@ pub fn router(context: Context) -> Router {
         .merge(openapi::swagger_ui())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(Arc::new(context))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&context), access::check))
+        .with_state(context)
 }
 
 fn lock_methods() -> routing::MethodRouter<Shared> {

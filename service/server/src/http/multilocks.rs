@@ -1,5 +1,6 @@
 //! The endpoints of multilocks: several keys as one lock.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::access::{By, check_keys};
 use super::format::{ms, rfc3339};
 use super::locks::acquire::{check_unchanged, lease_id, with_ticket};
 use super::locks::answers::{RevocationAnswer, ended, left_ms, permits, unanswered};
@@ -16,6 +18,7 @@ use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id,
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, answer, body};
+use crate::access::Caller;
 use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -172,10 +175,10 @@ struct LostKey<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn acquire(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
-    let ask = request.parse(&context)?;
+    let ask = request.parse(&context, &caller)?;
     let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease_id.clone();
@@ -226,11 +229,11 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn renew(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let addresses = addresses(&context, "keys", &request.keys)?;
+    let addresses = addresses(&caller, "keys", &request.keys)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
     match context.locks.renew_many(addresses, lease_id.clone(), ttl_ms).await {
         Ok(RenewedMany::Renewed { leases, now }) => {
@@ -266,11 +269,11 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn release(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn release(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let addresses = addresses(&context, "keys", &request.keys)?;
+    let addresses = addresses(&caller, "keys", &request.keys)?;
     match context.locks.release_many(addresses, lease_id.clone()).await {
         Ok(ReleasedMany::Released { still_held, already }) => {
             Ok(answer::ok(&MultilockReleaseAnswer { released: true, still_held, already }))
@@ -281,8 +284,8 @@ pub async fn release(State(context): State<Shared>, body: Body) -> Result<Respon
 }
 
 impl MultilockRequest {
-    fn parse(self, context: &Context) -> Result<LockManyRequest, Problem> {
-        let addresses = addresses(context, "locks", self.locks.iter().map(|lock| &lock.key))?;
+    fn parse(self, context: &Context, caller: &Caller) -> Result<LockManyRequest, Problem> {
+        let addresses = addresses(caller, "locks", self.locks.iter().map(|lock| &lock.key))?;
         let mut locks = Vec::with_capacity(addresses.len());
         for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
             let fields = ModeFields { mode: lock.mode, permits: lock.permits, limit: lock.limit };
@@ -316,7 +319,7 @@ impl MultilockRequest {
 }
 
 fn addresses<'a>(
-    context: &Context,
+    caller: &Caller,
     field: &str,
     keys: impl IntoIterator<Item = &'a String>,
 ) -> Result<Vec<Address>, Problem> {
@@ -324,7 +327,8 @@ fn addresses<'a>(
     for (index, key) in keys.into_iter().enumerate() {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", field);
         let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
-        let address = Address { app: context.app.clone(), key };
+        check_keys(caller, key.as_str()).map_err(|problem| problem.with("index", index))?;
+        let address = Address { app: caller.app().clone(), key };
         if addresses.len() == MANY_MAX {
             return Err(Problem::field(field, format!("must name at most {MANY_MAX} keys")));
         }

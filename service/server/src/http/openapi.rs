@@ -3,10 +3,12 @@
 use axum::Router;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, locks, metrics, multilocks, operations, status};
+use super::{admin, apps, locks, metrics, multilocks, operations, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -54,12 +56,51 @@ use super::{admin, locks, metrics, multilocks, operations, status};
         admin::switch_locks,
         admin::switch_gate,
         admin::hold_off,
+        apps::list_apps,
+        apps::create_app,
+        apps::disable_app,
+        apps::list_keys,
+        apps::create_key,
+        apps::revoke_key,
         status::healthz,
         status::readyz,
         metrics::metrics,
-    )
+    ),
+    modifiers(&ApiKeys),
 )]
 struct Api;
+
+/// The API key, which every operation under `/v1/` needs once there is one, and the answers to requests without it.
+struct ApiKeys;
+
+impl Modify for ApiKeys {
+    fn modify(&self, api: &mut openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
+        let scheme = scheme.description(Some("An API key. As long as the service has none, requests need none."));
+        let components = api.components.get_or_insert_default();
+        components.security_schemes.insert("api_key".to_owned(), RefOr::T(SecurityScheme::Http(scheme.build())));
+        let problem = |description: &str| {
+            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+            ResponseBuilder::new().description(description).content("application/problem+json", content).build()
+        };
+        for (path, item) in &mut api.paths.paths {
+            if !path.starts_with("/v1/") && path != "/metrics" {
+                continue;
+            }
+            for operation in [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten() {
+                operation.security = Some(vec![SecurityRequirement::new("api_key", [""; 0])]);
+                let responses = &mut operation.responses.responses;
+                responses.entry("401".to_owned()).or_insert_with(|| problem("`unauthorized`").into());
+                match responses.get_mut("403") {
+                    Some(RefOr::T(own)) => own.description = format!("`forbidden`, {}", own.description),
+                    _ => {
+                        responses.insert("403".to_owned(), problem("`forbidden`").into());
+                    }
+                }
+            }
+        }
+    }
+}
 
 /// The description as JSON: exactly the bytes of `openapi/openapi.json`.
 pub fn openapi_json() -> String {

@@ -1,9 +1,11 @@
 //! `/v1/locks/{key}/{verb}`: the key may have slashes of its own.
 
-use latchgate_core::{Address, App, Key};
+use latchgate_core::{Address, Key};
 use percent_encoding::percent_decode_str;
 
+use super::access::check_keys;
 use super::problem::{Code, Problem};
+use crate::access::Caller;
 
 /// A last segment with one of these names is a verb and not the end of a key, if a literal slash precedes it.
 const VERBS: [&str; 8] = ["acquire", "renew", "release", "revoke", "fence", "limit", "events", "history"];
@@ -27,15 +29,16 @@ impl<'a> LockPath<'a> {
     }
 }
 
-/// The address of a percent-encoded key.
+/// The address of a percent-encoded key in the caller's app.
 ///
 /// # Errors
-/// `invalid-key`, with the rule that the key breaks.
-pub fn address(app: &App, encoded: &str) -> Result<Address, Problem> {
+/// `invalid-key`, with the rule that the key breaks; `forbidden`.
+pub fn address(caller: &Caller, encoded: &str) -> Result<Address, Problem> {
     let text = percent_decode_str(encoded).decode_utf8();
     let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
     let key = Key::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, format!("The key {error}.")))?;
-    Ok(Address { app: app.clone(), key })
+    check_keys(caller, key.as_str())?;
+    Ok(Address { app: caller.app().clone(), key })
 }
 
 #[cfg(test)]

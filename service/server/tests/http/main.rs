@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod access;
 mod bad_input;
 mod bad_operations;
 mod bad_terms;

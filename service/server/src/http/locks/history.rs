@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
@@ -12,6 +13,8 @@ use latchgate_core::Key;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::access::Caller;
+use crate::http::access::{By, check_keys};
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
@@ -106,8 +109,8 @@ pub struct AllEventsQuery {
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn history(context: &Context, key: &str, uri: &Uri) -> Result<Response, Problem> {
-    let address = path::address(&context.app, key)?;
+pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
+    let address = path::address(caller, key)?;
     let query: HistoryQuery = query::parse(uri)?;
     check_kept(context)?;
     let limit = query::page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
@@ -132,10 +135,16 @@ pub async fn history(context: &Context, key: &str, uri: &Uri) -> Result<Response
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn events(context: &Context, key: &str, uri: &Uri, headers: &HeaderMap) -> Result<Response, Problem> {
-    let address = path::address(&context.app, key)?;
+pub async fn events(
+    context: &Context,
+    caller: &Caller,
+    key: &str,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let address = path::address(caller, key)?;
     let query: EventsQuery = query::parse(uri)?;
-    stream_of(context, Watched::Key(address.key), query.after.as_deref(), headers).await
+    stream_of(context, caller, Watched::Key(address.key), query.after.as_deref(), headers).await
 }
 
 /// Watch all locks, or those whose keys have a prefix.
@@ -149,17 +158,24 @@ pub async fn events(context: &Context, key: &str, uri: &Uri, headers: &HeaderMap
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn all_events(State(context): State<Shared>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn all_events(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let query: AllEventsQuery = query::parse(&uri)?;
     let prefix = query.prefix.unwrap_or_default();
     if !prefix.is_empty() {
         Key::parse(&prefix).map_err(|error| Problem::field("prefix", error))?;
     }
-    stream_of(&context, Watched::Prefix(prefix), query.after.as_deref(), &headers).await
+    check_keys(&caller, &prefix)?;
+    stream_of(&context, &caller, Watched::Prefix(prefix), query.after.as_deref(), &headers).await
 }
 
 async fn stream_of(
     context: &Context,
+    caller: &Caller,
     watched: Watched,
     after: Option<&str>,
     headers: &HeaderMap,
@@ -170,7 +186,7 @@ async fn stream_of(
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let watch = context.locks.watch(&context.app, watched, after).await;
+    let watch = context.locks.watch(caller.app(), watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
     let stream = Sse::new(frames(watch)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.

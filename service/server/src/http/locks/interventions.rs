@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::fields::{check_limit, parse_note};
+use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
@@ -126,8 +127,8 @@ pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn force(context: &Context, key: &str, uri: &Uri) -> Result<Response, Problem> {
-    let address = path::address(&context.app, key)?;
+pub async fn force(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
+    let address = path::address(caller, key)?;
     let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     match command(context, &address, Command::Force(Force { note })).await? {

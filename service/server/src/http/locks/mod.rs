@@ -9,24 +9,27 @@ pub mod leases;
 pub mod reading;
 pub mod ticket;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use latchgate_core::{Address, App};
+use latchgate_core::Address;
 
+use super::access::By;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem};
 use super::{Context, Shared};
+use crate::access::Caller;
 
 /// `POST /v1/locks/{key}/{verb}`.
-pub async fn post(State(context): State<Shared>, uri: Uri, body: Body) -> Response {
+pub async fn post(State(context): State<Shared>, Extension(caller): By, uri: Uri, body: Body) -> Response {
     let (key, verb) = match LockPath::split(rest_of(&uri)) {
         LockPath::Verb(key, verb @ ("acquire" | "renew" | "release" | "revoke" | "fence")) => (key, verb),
         other => return wrong_method(&other, "POST").into_response(),
     };
-    let answer = match key_and_body(&context, key, body).await {
+    let answer = match key_and_body(&context, &caller, key, body).await {
         Ok((address, body)) => match verb {
             "acquire" => acquire::acquire(&context, &address, &body).await,
             "renew" => leases::renew(&context, &address, &body).await,
@@ -40,12 +43,12 @@ pub async fn post(State(context): State<Shared>, uri: Uri, body: Body) -> Respon
 }
 
 /// `PUT /v1/locks/{key}/limit`.
-pub async fn put(State(context): State<Shared>, uri: Uri, body: Body) -> Response {
+pub async fn put(State(context): State<Shared>, Extension(caller): By, uri: Uri, body: Body) -> Response {
     let key = match LockPath::split(rest_of(&uri)) {
         LockPath::Verb(key, "limit") => key,
         other => return wrong_method(&other, "PUT").into_response(),
     };
-    let answer = match key_and_body(&context, key, body).await {
+    let answer = match key_and_body(&context, &caller, key, body).await {
         Ok((address, body)) => interventions::set_limit(&context, &address, &body).await,
         Err(problem) => Err(problem),
     };
@@ -55,28 +58,28 @@ pub async fn put(State(context): State<Shared>, uri: Uri, body: Body) -> Respons
 /// `GET /v1/locks/{key}`.
 ///
 /// Also its `history` and `events`.
-pub async fn get(State(context): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
+pub async fn get(State(context): State<Shared>, Extension(caller): By, uri: Uri, headers: HeaderMap) -> Response {
     let answer = match LockPath::split(rest_of(&uri)) {
-        LockPath::Key(key) => reading::inspect(&context, key).await,
-        LockPath::Verb(key, "history") => history::history(&context, key, &uri).await,
-        LockPath::Verb(key, "events") => history::events(&context, key, &uri, &headers).await,
+        LockPath::Key(key) => reading::inspect(&context, &caller, key).await,
+        LockPath::Verb(key, "history") => history::history(&context, &caller, key, &uri).await,
+        LockPath::Verb(key, "events") => history::events(&context, &caller, key, &uri, &headers).await,
         other => Err(wrong_method(&other, "GET")),
     };
     answer.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// `DELETE /v1/locks/{key}`.
-pub async fn delete(State(context): State<Shared>, uri: Uri) -> Response {
+pub async fn delete(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Response {
     match LockPath::split(rest_of(&uri)) {
         LockPath::Key(key) => {
-            interventions::force(&context, key, &uri).await.unwrap_or_else(IntoResponse::into_response)
+            interventions::force(&context, &caller, key, &uri).await.unwrap_or_else(IntoResponse::into_response)
         }
         other => wrong_method(&other, "DELETE").into_response(),
     }
 }
 
-async fn key_and_body(context: &Context, key: &str, body: Body) -> Result<(Address, Bytes), Problem> {
-    let address = path::address(&context.app, key)?;
+async fn key_and_body(context: &Context, caller: &Caller, key: &str, body: Body) -> Result<(Address, Bytes), Problem> {
+    let address = path::address(caller, key)?;
     Ok((address, context.body(body).await?))
 }
 
@@ -98,9 +101,4 @@ fn wrong_method(path: &LockPath<'_>, method: &str) -> Problem {
         LockPath::Key(_) => "GET, DELETE",
     };
     Problem::new(Code::MethodNotAllowed, format!("This path has only {allowed}.")).allow(allowed)
-}
-
-/// The app of every key, as long as there is only one app.
-pub fn default_app() -> App {
-    App::default()
 }

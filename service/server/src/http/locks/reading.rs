@@ -1,5 +1,6 @@
 //! `GET /v1/locks/{key}` and `GET /v1/locks`.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
@@ -9,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{Holder, holders};
+use crate::access::Caller;
+use crate::http::access::{By, check_keys};
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
@@ -77,8 +80,8 @@ pub struct ListAnswer {
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(context: &Context, key: &str) -> Result<Response, Problem> {
-    let address = path::address(&context.app, key)?;
+pub async fn inspect(context: &Context, caller: &Caller, key: &str) -> Result<Response, Problem> {
+    let address = path::address(caller, key)?;
     let inspected = context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?;
     Ok(answer::ok(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now)))
 }
@@ -92,7 +95,7 @@ pub async fn inspect(context: &Context, key: &str) -> Result<Response, Problem> 
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Result<Response, Problem> {
     let query: ListQuery = query::parse(&uri)?;
     let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
@@ -101,13 +104,14 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     if !prefix.is_empty() {
         Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
     }
+    check_keys(&caller, prefix)?;
     // One row more than requested shows whether there is another page. A filter may drop most rows.
     let is_filtered = query.owner.is_some() || query.held.is_some();
     let rows_max = if is_filtered { LIST_LIMIT_MAX } else { limit + 1 };
     let mut locks = Vec::new();
     let mut scanned = 0;
     loop {
-        let page = context.locks.list(&context.app, prefix, after.as_ref(), rows_max).await;
+        let page = context.locks.list(caller.app(), prefix, after.as_ref(), rows_max).await;
         let (page, now) = page.map_err(|failure| Problem::of_failure(&failure))?;
         let is_last = page.len() < rows_max;
         scanned += page.len();

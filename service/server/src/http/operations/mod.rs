@@ -7,6 +7,7 @@ mod records;
 mod refusals;
 mod requests;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
@@ -22,6 +23,7 @@ use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
+use super::access::By;
 use super::answer::{json, ok};
 use super::problem::{Problem, ProblemBody};
 use super::{Shared, body, query};
@@ -58,13 +60,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown` with `attempt_id`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+pub async fn pre(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let ask = request.parse(&context, stand_in.as_deref())?;
+    let ask = request.parse(&context, caller.app(), stand_in.as_deref())?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
-    let answer = context.operations.pre(&context.app, ask).await;
+    let answer = context.operations.pre(caller.app(), ask).await;
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(id, answer)?;
     Ok(json(granted.status, &granted.answer))
@@ -89,12 +96,12 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: only the node or its store is the reason", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn pre_batch(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: BatchRequest<'_> = body::parse(&body)?;
-    let (asks, all_or_nothing) = request.parse(&context)?;
+    let (asks, all_or_nothing) = request.parse(&context, caller.app())?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
-    let answer = context.operations.pre_all(&context.app, asks, all_or_nothing).await;
+    let answer = context.operations.pre_all(caller.app(), asks, all_or_nothing).await;
     let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
@@ -111,11 +118,11 @@ pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Resp
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn preview(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
-    let fingerprint = Fingerprint::of(&context.app, &operation, &contents);
+    let fingerprint = Fingerprint::of(caller.app(), &operation, &contents);
     Ok(ok(&answers::preview(fingerprint, &contents)))
 }
 
@@ -137,11 +144,16 @@ pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
+pub async fn post(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    Id(id): Id,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PostRequest<'_> = body::parse(&body)?;
     let (stamp, ask) = request.parse(&context)?;
-    let answer = context.operations.post(&context.app, id, &stamp, ask).await;
+    let answer = context.operations.post(caller.app(), id, &stamp, ask).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => Ok(ok(&answers::post(id, &outcome, now)?)),
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
@@ -164,11 +176,16 @@ pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Resu
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
+pub async fn heartbeat(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    Id(id): Id,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
-    let answer = context.operations.heartbeat(&context.app, id, &stamp, lease_ms).await;
+    let answer = context.operations.heartbeat(caller.app(), id, &stamp, lease_ms).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => Ok(ok(&answers::heartbeat(id, &outcome, now)?)),
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
@@ -185,8 +202,8 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Response, Problem> {
-    let shown = context.operations.get(&context.app, id).await;
+pub async fn inspect(State(context): State<Shared>, Extension(caller): By, Id(id): Id) -> Result<Response, Problem> {
+    let shown = context.operations.get(caller.app(), id).await;
     match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
         Some(shown) => Ok(ok(&records::operation(&shown))),
         None => Err(refusals::not_found()),
@@ -211,9 +228,14 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Result<Response, Problem> {
+pub async fn forget(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    Id(id): Id,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
-    let answer = context.operations.forget(&context.app, id, force).await;
+    let answer = context.operations.forget(caller.app(), id, force).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => Ok(ok(&answers::forget(id, &outcome, now)?)),
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
@@ -231,10 +253,10 @@ pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Resu
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Result<Response, Problem> {
     let query: OperationsQuery = query::parse(&uri)?;
     let (filter, limit) = query.parse()?;
-    let page = context.operations.list(&context.app, &filter, query.cursor.as_deref(), limit).await;
+    let page = context.operations.list(caller.app(), &filter, query.cursor.as_deref(), limit).await;
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => refusals::unanswered(&failure, None),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
 };
@@ -207,11 +208,17 @@ impl Fields {
 
 impl PreRequest<'_> {
     /// `stand_in` is used if there are no contents.
-    pub fn parse(self, context: &Context, stand_in: Option<&str>) -> Result<PreCall, Problem> {
-        self.parse_item(context, stand_in, Fields { item: None })
+    pub fn parse(self, context: &Context, app: &App, stand_in: Option<&str>) -> Result<PreCall, Problem> {
+        self.parse_item(context, app, stand_in, Fields { item: None })
     }
 
-    fn parse_item(self, context: &Context, stand_in: Option<&str>, fields: Fields) -> Result<PreCall, Problem> {
+    fn parse_item(
+        self,
+        context: &Context,
+        app: &App,
+        stand_in: Option<&str>,
+        fields: Fields,
+    ) -> Result<PreCall, Problem> {
         let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
@@ -227,7 +234,7 @@ impl PreRequest<'_> {
             return Err(fields.problem("wait_ms", format!("must be at most {}", context.limits.locks.wait_ms_max)));
         }
         Ok(PreCall {
-            fingerprint: Fingerprint::of(&context.app, &operation, &contents),
+            fingerprint: Fingerprint::of(app, &operation, &contents),
             operation,
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
             attempt_id: Some(attempt_id),
@@ -245,7 +252,7 @@ impl PreRequest<'_> {
 
 impl BatchRequest<'_> {
     /// The pres, and whether to claim all or none.
-    pub fn parse(self, context: &Context) -> Result<(Vec<PreCall>, bool), Problem> {
+    pub fn parse(self, context: &Context, app: &App) -> Result<(Vec<PreCall>, bool), Problem> {
         if self.operations.is_empty() || self.operations.len() > BATCH_MAX {
             return Err(Problem::field(
                 "operations",
@@ -259,7 +266,7 @@ impl BatchRequest<'_> {
             if request.wait_ms.is_some() {
                 return Err(fields.problem("wait_ms", "is not allowed in a batch, which does not wait"));
             }
-            let ask = request.parse_item(context, None, fields)?;
+            let ask = request.parse_item(context, app, None, fields)?;
             let twin = asks.iter().position(|other| other.fingerprint == ask.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {

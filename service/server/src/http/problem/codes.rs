@@ -66,6 +66,17 @@ codes! {
         "The body did not arrive in time",
         "The request's headers arrived, but its body did not. Nothing was done.",
         "Send the whole body at once.";
+    Unauthorized: "unauthorized", UNAUTHORIZED,
+        "The request has no valid API key",
+        "The service needs an API key in the header `Authorization: Bearer …`, and the request has none, or one that is unknown, \
+         revoked or expired, or whose app is disabled. A wait or an event stream ends when its API key is revoked. Nothing was \
+         done.",
+        "Send a valid API key. An operator makes one with `latchgate key create`.";
+    Forbidden: "forbidden", FORBIDDEN,
+        "The API key does not permit this",
+        "The API key is valid, but does not have the `scope` that this endpoint needs, or is limited to keys with other \
+         `prefixes`. Nothing was done.",
+        "Use an API key with this scope and without these limits.";
     NotFound: "not-found", NOT_FOUND,
         "The path does not exist",
         "No endpoint has this path.",
@@ -229,6 +240,19 @@ codes! {
         "The switch is not decided",
         "Too few engines answer this node, or another switch was requested at the same time. The switch may still be decided.",
         "See GET /v1/admin/engines, and repeat the request.";
+    // Apps and API keys
+    UnknownApp: "unknown-app", NOT_FOUND,
+        "The app does not exist",
+        "No app has this name. Nothing was done.",
+        "Create it: POST /v1/admin/apps. GET /v1/admin/apps lists the names.";
+    UnknownApiKey: "unknown-api-key", NOT_FOUND,
+        "The API key does not exist",
+        "No API key of the store has this id. API keys of a node's configuration cannot be revoked by a request. Nothing was done.",
+        "GET /v1/admin/keys lists the ids.";
+    AccessFull: "access-full", CONFLICT,
+        "There are too many apps or API keys",
+        "The service keeps a bounded number of apps and API keys. Nothing was done.",
+        "Revoke API keys that are not used. Revoked ones are counted for 30 days.";
     // The service
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,
         "The node is overloaded",

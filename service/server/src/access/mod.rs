@@ -1,0 +1,173 @@
+//! The apps and API keys as this node knows them. The document is in the store of the locks; the node keeps all of it in memory and
+//! reads it again each second, so a request costs no call to a store, and known API keys are accepted while the store is away.
+
+mod caller;
+mod change;
+mod fixed_keys;
+mod refresh;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use latchgate_core::access::{Document, KeyId, Refusal};
+use latchgate_core::{App, Timestamp};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::caller::Caller;
+pub use self::change::ChangeFailure;
+pub use self::fixed_keys::FixedKeys;
+use crate::engines::LockEngines;
+
+/// Gives the time by the store's clock.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Why a request has no caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// It has no API key and needs one.
+    NoKey,
+    /// It has no API key, and this node does not know yet whether it needs one.
+    NotYetKnown,
+    Refused(Refusal),
+}
+
+/// Handles share what the node knows.
+#[derive(Clone)]
+pub struct Access {
+    inner: Arc<Inner>,
+    /// Ends the refreshes with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+struct Inner {
+    engines: LockEngines,
+    clock: Clock,
+    fixed: FixedKeys,
+    known: RwLock<Arc<Known>>,
+    /// The caller of requests without an API key, as long as none is needed.
+    open: Arc<Caller>,
+    /// When this node last entered uses into the document.
+    uses_entered: Mutex<Option<Instant>>,
+}
+
+/// What the node knows: replaced as a whole.
+#[derive(Default)]
+struct Known {
+    /// Whether the document of the store has been read.
+    is_read: bool,
+    /// Of the store's document; 0 if it has none.
+    version: u64,
+    stored: Document,
+    /// The store's document and the fixed API keys.
+    document: Document,
+    /// Those that are accepted.
+    callers: HashMap<KeyId, Arc<Caller>>,
+}
+
+impl Access {
+    /// Reads the document, and keeps reading it.
+    ///
+    /// # Errors
+    /// When an engine is in use and does not give it, or the file of API keys cannot be read.
+    pub async fn start(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
+        let access = Self::once(engines, clock, fixed).await?;
+        let running = CancellationToken::new();
+        tokio::spawn(running.clone().run_until_cancelled_owned(refresh::run(Arc::clone(&access.inner))));
+        Ok(Self { _running: Arc::new(running.drop_guard()), ..access })
+    }
+
+    /// As [`Access::start`], for a command that ends soon: reads the document once.
+    ///
+    /// # Errors
+    /// As [`Access::start`].
+    pub async fn once(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
+        fixed.read()?;
+        let inner = Arc::new(Inner {
+            engines,
+            clock,
+            fixed,
+            known: RwLock::default(),
+            open: Arc::new(Caller::without_key(App::default())),
+            uses_entered: Mutex::default(),
+        });
+        inner.install(Known::default());
+        match inner.read_document().await {
+            Ok(()) => {}
+            Err(error) if inner.engines.standing().is_none() => {
+                tracing::warn!(%error, "the apps and API keys are not known yet");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Self { inner, _running: Arc::new(CancellationToken::new().drop_guard()) })
+    }
+
+    /// Finds out who sends a request.
+    ///
+    /// # Errors
+    /// Says why the request is refused.
+    pub fn check(&self, api_key: Option<&str>) -> Result<Arc<Caller>, Denied> {
+        let known = self.inner.known();
+        let Some(api_key) = api_key else {
+            if known.document.needs_key {
+                return Err(Denied::NoKey);
+            }
+            return if known.is_read { Ok(Arc::clone(&self.inner.open)) } else { Err(Denied::NotYetKnown) };
+        };
+        let now = self.now();
+        let id = known.document.check(api_key, now).map_err(Denied::Refused)?;
+        let caller = known.callers.get(&id).ok_or(Denied::Refused(Refusal::Unknown))?;
+        caller.used(now);
+        Ok(Arc::clone(caller))
+    }
+
+    /// Whether every request needs an API key.
+    pub fn needs_key(&self) -> bool {
+        self.inner.known().document.needs_key
+    }
+
+    /// All apps and API keys, those of the configuration too.
+    pub fn document(&self) -> Document {
+        self.inner.known().document.clone()
+    }
+
+    /// By the store's clock.
+    pub fn now(&self) -> Timestamp {
+        (self.inner.clock)()
+    }
+}
+
+impl Inner {
+    fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces what is known by `next`, whose `document` and `callers` are made here. Requests whose API key is no longer accepted
+    /// end. A document that is older than the known one changes nothing.
+    fn install(&self, next: Known) {
+        let now = (self.clock)();
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if next.version < known.version {
+            return;
+        }
+        let document = self.fixed.added_to(&next.stored);
+        let mut callers = HashMap::new();
+        for (id, entry) in &document.keys {
+            if document.state_of(entry, now).is_err() {
+                continue;
+            }
+            let same = known.callers.get(id).filter(|caller| caller.permissions == entry.permissions);
+            let caller = same.cloned().unwrap_or_else(|| Arc::new(Caller::with_key(*id, entry.permissions.clone())));
+            callers.insert(*id, caller);
+        }
+        for (id, caller) in &known.callers {
+            if !callers.get(id).is_some_and(|same| Arc::ptr_eq(same, caller)) {
+                caller.end();
+            }
+        }
+        if document.needs_key {
+            self.open.end();
+        }
+        *known = Arc::new(Known { document, callers, ..next });
+    }
+}

@@ -1,0 +1,156 @@
+//! `latchgate app` and `latchgate key`: requests to a node or, without one, to the same endpoints beside the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use latchgate_core::access::{ApiKey, Scope};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::hold_off::join;
+use crate::access::{Access, Clock, FixedKeys};
+use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+use crate::http::beside_the_store;
+use crate::store::store_clock::StoreClock;
+
+/// Longest time for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TTL_MS_MAX: u64 = 3_600_000;
+
+/// # Errors
+/// Says why the command was refused, or could not be carried out.
+pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
+    match &args.command {
+        AppCommand::Create(args) => {
+            call(&args.via, Method::POST, "/v1/admin/apps", Some(json!({ "app": args.app }))).await?;
+            println!("The app {:?} is there.", args.app);
+        }
+        AppCommand::Disable(args) => {
+            let path = format!("/v1/admin/apps/{}/disable", encoded(&args.app));
+            call(&args.via, Method::POST, &path, None).await?;
+            println!("The app {:?} is disabled: its API keys are refused.", args.app);
+        }
+        AppCommand::List(via) => {
+            let answer = call(via, Method::GET, "/v1/admin/apps", None).await?;
+            for app in answer["apps"].as_array().into_iter().flatten() {
+                let state = if app["disabled"] == true { "disabled" } else { "enabled" };
+                println!("{}\t{state}\t{} API keys", text(&app["app"]), app["api_keys"]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// As [`app`].
+pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
+    match &args.command {
+        KeyCommand::Create(args) => create(args).await?,
+        KeyCommand::Revoke(args) => {
+            call(&args.via, Method::DELETE, &format!("/v1/admin/keys/{}", args.id), None).await?;
+            println!("The API key {} is revoked.", args.id);
+        }
+        KeyCommand::List(args) => {
+            let query = args.app.as_ref().map(|app| format!("?app={}", encoded(app))).unwrap_or_default();
+            let answer = call(&args.via, Method::GET, &format!("/v1/admin/keys{query}"), None).await?;
+            for key in answer["keys"].as_array().into_iter().flatten() {
+                let list =
+                    |field: &str| key[field].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(",");
+                let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+                let (prefixes, used_at) = (or_dash(list("prefixes")), or_dash(text(&key["used_at"]).to_owned()));
+                let (id, app, state) = (text(&key["id"]), text(&key["app"]), text(&key["state"]));
+                println!("{id}\t{app}\t{}\t{prefixes}\t{state}\t{used_at}", list("scopes"));
+            }
+        }
+        KeyCommand::Generate => println!("{}", ApiKey::of_random(rand::random(), rand::random()).as_str()),
+    }
+    Ok(())
+}
+
+/// Prints the API key alone, so that a script can take it.
+async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
+    let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
+    let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
+    let answer = call(&args.via, Method::POST, "/v1/admin/keys", Some(body)).await?;
+    println!("{}", text(&answer["key"]));
+    eprintln!("Keep this API key: it is not shown again. Its id is {}.", text(&answer["id"]));
+    Ok(())
+}
+
+/// The answer to a request, if it is 2xx.
+async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    let request = Request::builder().method(method).uri(path).body(Body::from(body))?;
+    let (status, body) = match &via.url {
+        Some(url) => {
+            let sent = timeout(PATIENCE, send(url, via.key.as_deref(), request)).await;
+            sent.context("it does not answer").flatten().with_context(|| format!("cannot call the node at {url}"))?
+        }
+        None => run_beside(via, request).await?,
+    };
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    match answer["detail"].as_str() {
+        Some(detail) => bail!("{detail} ({}, {})", text(&answer["code"]), status.as_u16()),
+        None => bail!("the answer is {status}, and not from Latchgate"),
+    }
+}
+
+async fn send(url: &str, key: Option<&str>, mut request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
+    let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let address = address.context("LATCHGATE_URL must be http://HOST:PORT, without a path")?;
+    let with_port = if address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        address.to_owned()
+    } else {
+        format!("{address}:80")
+    };
+    let stream = TcpStream::connect(with_port).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, address.parse()?);
+    if let Some(key) = key {
+        // The error would show the text.
+        let value =
+            format!("Bearer {}", key.trim()).parse().map_err(|_| anyhow::anyhow!("LATCHGATE_KEY is not an API key"))?;
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
+}
+
+async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
+    let joined = join(&via.store, TTL_MS_MAX, true).await;
+    let engines =
+        joined.context("cannot use the store; to call a node instead, set LATCHGATE_URL and LATCHGATE_KEY")?;
+    let mut standing = engines.watch();
+    if !matches!(timeout(PATIENCE, standing.wait_for(Option::is_some)).await, Ok(Ok(_))) {
+        bail!("{}", engines.view().trouble.unwrap_or_else(|| "no engine is in use".to_owned()));
+    }
+    let store_clock = StoreClock::default();
+    let sent = Instant::now();
+    store_clock.learn(engines.ping().await?, sent, Instant::now());
+    let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
+    let access = Access::once(engines, clock, FixedKeys::default()).await?;
+    let response = beside_the_store(access, request).await;
+    let status = response.status();
+    Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! API keys: those that the node knows from its configuration, and the commands `app` and `key`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use latchgate_core::access::{KeyId, Scope};
+
+use super::StoreArgs;
+use crate::access::FixedKeys;
+
+#[derive(Debug, Args)]
+pub struct AccessArgs {
+    /// An API key of an operator, made with `latchgate key generate`: the first one, with which to make others. Prefer the
+    /// environment: `ps` shows flags.
+    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_ADMIN_KEY", hide_env_values = true)]
+    pub admin_key: Option<String>,
+
+    /// A JSON file of API keys, in addition to those of the store: `{"keys": [{"key": "lgk_…", "app": "billing", "scopes":
+    /// ["locks"], "prefixes": ["jobs/"]}]}`. It is read again when it changes.
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_API_KEYS_FILE")]
+    pub api_keys_file: Option<PathBuf>,
+
+    /// Serve /metrics without an API key. If absent: once requests need one, /metrics needs one of the app `default` with the
+    /// scope `read`.
+    #[arg(long, env = "LATCHGATE_OPEN_METRICS")]
+    pub open_metrics: bool,
+}
+
+impl AccessArgs {
+    /// # Errors
+    /// When the admin's key is not an API key.
+    pub fn fixed_keys(&self) -> anyhow::Result<FixedKeys> {
+        FixedKeys::new(self.admin_key.as_deref(), self.api_keys_file.clone())
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AppArgs {
+    #[command(subcommand)]
+    pub command: AppCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AppCommand {
+    /// Create an app, or enable it again.
+    Create(AppNameArgs),
+    /// List the apps.
+    List(ViaArgs),
+    /// Refuse all API keys of an app, until it is created again. Its locks and operations stay.
+    Disable(AppNameArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AppNameArgs {
+    /// 1 to 64 bytes of UTF-8.
+    pub app: String,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
+pub enum KeyCommand {
+    /// Create an API key, and print it: it is not shown again.
+    Create(KeyCreateArgs),
+    /// List the API keys, without their secrets.
+    List(KeyListArgs),
+    /// Revoke an API key, at all nodes within two seconds. Its waits and event streams end.
+    Revoke(KeyRevokeArgs),
+    /// Print a new API key without entering it anywhere: for LATCHGATE_ADMIN_KEY, or for a file of API keys.
+    Generate,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyCreateArgs {
+    /// The app that the API key belongs to.
+    #[arg(long, default_value = "default")]
+    pub app: String,
+    /// `read`, `locks`, `operations`, `admin`, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub scope: Vec<Scope>,
+    /// Only locks whose keys begin with this. May be given several times.
+    #[arg(long)]
+    pub prefix: Vec<String>,
+    /// When the API key expires, from now: `90d`, `12h`, `30m`, `45s`. If absent: never.
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    pub expires: Option<u64>,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyListArgs {
+    /// Only those of this app.
+    #[arg(long)]
+    pub app: Option<String>,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyRevokeArgs {
+    /// The 12 digits after `lgk_`.
+    pub id: KeyId,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+/// A node, or the store of the locks.
+#[derive(Debug, Args)]
+pub struct ViaArgs {
+    /// The node to call: http://HOST:PORT. If absent, the command changes the store itself, which --locks names.
+    #[arg(long, value_name = "URL", env = "LATCHGATE_URL")]
+    pub url: Option<String>,
+
+    /// The API key of an operator, to call the node with. Prefer the environment: `ps` shows flags.
+    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
+    pub key: Option<String>,
+
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+fn duration_ms(text: &str) -> Result<u64, String> {
+    let error = || "must be a number and d, h, m or s, for example 90d".to_owned();
+    let unit = text.chars().last().ok_or_else(error)?;
+    let unit_ms = match unit {
+        'd' => 24 * 3_600_000,
+        'h' => 3_600_000,
+        'm' => 60_000,
+        's' => 1_000,
+        _ => return Err(error()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| error())?;
+    number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_unit() {
+        assert_eq!(duration_ms("90d"), Ok(90 * 24 * 3_600_000));
+        assert_eq!((duration_ms("12h"), duration_ms("30m")), (Ok(43_200_000), Ok(1_800_000)));
+        for text in ["", "90", "d", "0d", "-1d", "1.5h", "99999999999999999999d", "1é"] {
+            assert!(duration_ms(text).is_err(), "{text}");
+        }
+    }
+}

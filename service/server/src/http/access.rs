@@ -1,0 +1,217 @@
+//! Which requests need an API key, and which scope: checked once, before any handler.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use latchgate_core::access::{Refusal, Scope, has_api_key};
+
+use super::Shared;
+use super::path::LockPath;
+use super::problem::{Code, Problem};
+use crate::access::{Caller, Denied};
+
+/// The caller of a request, as handlers take it.
+pub type By = Extension<Arc<Caller>>;
+
+/// What an endpoint needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Nothing,
+    /// Any API key. So a client without one does not learn which paths there are.
+    ApiKey,
+    Scope(Scope),
+    /// Scope `admin` of the app `default`.
+    Operator,
+    /// Scope `read` of the app `default`, unless metrics are open.
+    Metrics,
+}
+
+/// Refuses requests without permission, and puts the caller into the others.
+pub(super) async fn check(State(context): State<Shared>, mut request: Request, next: Next) -> Response {
+    let caller = match caller_of(&context, &request) {
+        Ok(Some(caller)) => caller,
+        Ok(None) => return next.run(request).await,
+        Err(problem) => return problem.into_response(),
+    };
+    let waits = Waits::of(request.method(), request.uri().path());
+    request.extensions_mut().insert(Arc::clone(&caller));
+    match waits {
+        Waits::No => next.run(request).await,
+        // A wait that is dropped leaves the queue; a lease that it may have got is given back.
+        Waits::Poll => match caller.ended().run_until_cancelled(next.run(request)).await {
+            Some(response) => response,
+            None => refused(Denied::Refused(Refusal::Revoked)).into_response(),
+        },
+        Waits::Stream => next.run(request).await.map(|body| {
+            let frames = body.into_data_stream().take_until(caller.ended().clone().cancelled_owned());
+            Body::from_stream(frames)
+        }),
+    }
+}
+
+/// `None` if the endpoint needs no caller.
+fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>, Problem> {
+    if request.uri().query().is_some_and(has_api_key) {
+        let detail = "An API key does not belong into a URL, which is logged in many places. Send it in the header \
+                      Authorization, and revoke this one.";
+        return Err(Problem::new(Code::InvalidRequest, detail));
+    }
+    let need = Need::of(request.method(), request.uri().path());
+    if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
+        return Ok(None);
+    }
+    let caller = context.access.check(api_key(request.headers())?).map_err(refused)?;
+    let permissions = &caller.permissions;
+    let (is_permitted, scope) = match need {
+        Need::Scope(scope) => (permissions.scopes.has(scope), scope),
+        Need::Operator => (permissions.is_operator(), Scope::Admin),
+        Need::Metrics => {
+            (permissions.scopes.has(Scope::Read) && permissions.app == latchgate_core::App::default(), Scope::Read)
+        }
+        Need::Nothing | Need::ApiKey => return Ok(Some(caller)),
+    };
+    if is_permitted {
+        return Ok(Some(caller));
+    }
+    let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };
+    let detail = format!("This needs an API key{of_default} with the scope {scope}.");
+    Err(Problem::new(Code::Forbidden, detail).with("scope", scope))
+}
+
+/// The API key that the request presents.
+fn api_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(first) = sent.next() else { return Ok(None) };
+    let text = first.to_str().unwrap_or_default();
+    match text.split_once(' ') {
+        Some((scheme, api_key)) if scheme.eq_ignore_ascii_case("bearer") && sent.next().is_none() => {
+            Ok(Some(api_key.trim()))
+        }
+        _ => {
+            Err(Problem::new(Code::Unauthorized, "The header must be `Authorization: Bearer API_KEY`, and sent once."))
+        }
+    }
+}
+
+fn refused(denied: Denied) -> Problem {
+    match denied {
+        Denied::NoKey => {
+            Problem::new(Code::Unauthorized, "This service needs an API key: Authorization: Bearer API_KEY.")
+        }
+        Denied::NotYetKnown => {
+            let detail = "This node does not know yet which API keys there are, because no store of the locks answers.";
+            Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000)
+        }
+        Denied::Refused(refusal) => Problem::new(Code::Unauthorized, refusal.to_string()),
+    }
+}
+
+/// Checks the prefixes of the caller: of a key, or of all keys that begin with a text.
+///
+/// # Errors
+/// `forbidden`, with the prefixes that are permitted.
+pub(super) fn check_keys(caller: &Caller, prefix: &str) -> Result<(), Problem> {
+    if caller.permissions.permits_keys(prefix) {
+        return Ok(());
+    }
+    let detail = "This API key is limited to locks whose keys begin with one of these prefixes.";
+    Err(Problem::new(Code::Forbidden, detail).with("prefixes", &caller.permissions.prefixes))
+}
+
+impl Need {
+    fn of(method: &Method, path: &str) -> Self {
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        let Some(rest) = path.strip_prefix("/v1/") else {
+            return match path {
+                "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" => Self::Nothing,
+                "/metrics" => Self::Metrics,
+                _ if path.starts_with("/errors/") || path.starts_with("/docs/") => Self::Nothing,
+                _ => Self::ApiKey,
+            };
+        };
+        match rest.split('/').next().unwrap_or_default() {
+            "admin" => Self::Operator,
+            "locks" | "multilocks" | "events" | "operations" if is_read => Self::Scope(Scope::Read),
+            "locks" if *method == Method::DELETE => Self::Scope(Scope::Admin),
+            "locks" | "multilocks" | "events" => Self::Scope(Scope::Locks),
+            "operations" => Self::Scope(Scope::Operations),
+            _ => Self::ApiKey,
+        }
+    }
+}
+
+/// How long a request may take by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    No,
+    Poll,
+    Stream,
+}
+
+impl Waits {
+    fn of(method: &Method, path: &str) -> Self {
+        let lock = path.strip_prefix("/v1/locks/").map(LockPath::split);
+        match (method, path, lock) {
+            (&Method::POST, _, Some(LockPath::Verb(_, "acquire")))
+            | (&Method::POST, "/v1/multilocks/acquire" | "/v1/operations/pre", _) => Self::Poll,
+            (&Method::GET, _, Some(LockPath::Verb(_, "events"))) | (&Method::GET, "/v1/events", _) => Self::Stream,
+            _ => Self::No,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_needs_its_scope() {
+        let get = Need::Scope(Scope::Read);
+        for (method, path, need) in [
+            ("GET", "/healthz", Need::Nothing),
+            ("GET", "/readyz", Need::Nothing),
+            ("GET", "/errors/unauthorized", Need::Nothing),
+            ("GET", "/metrics", Need::Metrics),
+            ("GET", "/nothing", Need::ApiKey),
+            ("GET", "/v1/nothing", Need::ApiKey),
+            ("GET", "/v1/locks", get),
+            ("HEAD", "/v1/locks/a", get),
+            ("GET", "/v1/locks/a/events", get),
+            ("GET", "/v1/events", get),
+            ("GET", "/v1/operations", get),
+            ("POST", "/v1/locks/a/acquire", Need::Scope(Scope::Locks)),
+            ("PUT", "/v1/locks/a/limit", Need::Scope(Scope::Locks)),
+            ("PATCH", "/v1/locks/a", Need::Scope(Scope::Locks)),
+            ("DELETE", "/v1/locks/a", Need::Scope(Scope::Admin)),
+            ("POST", "/v1/multilocks/acquire", Need::Scope(Scope::Locks)),
+            ("POST", "/v1/operations/pre", Need::Scope(Scope::Operations)),
+            ("DELETE", "/v1/operations/x", Need::Scope(Scope::Operations)),
+            ("GET", "/v1/admin/engines", Need::Operator),
+            ("POST", "/v1/admin/anything", Need::Operator),
+        ] {
+            assert_eq!(Need::of(&method.parse().unwrap(), path), need, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_may_wait_ends_with_its_api_key() {
+        for (method, path, waits) in [
+            ("POST", "/v1/locks/a/b/acquire", Waits::Poll),
+            ("POST", "/v1/locks/a/renew", Waits::No),
+            ("POST", "/v1/multilocks/acquire", Waits::Poll),
+            ("POST", "/v1/operations/pre", Waits::Poll),
+            ("POST", "/v1/operations/pre/batch", Waits::No),
+            ("GET", "/v1/locks/a/events", Waits::Stream),
+            ("GET", "/v1/locks/events", Waits::No),
+            ("GET", "/v1/events", Waits::Stream),
+        ] {
+            assert_eq!(Waits::of(&method.parse().unwrap(), path), waits, "{method} {path}");
+        }
+    }
+}

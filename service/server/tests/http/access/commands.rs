@@ -1,0 +1,103 @@
+//! `latchgate app` and `latchgate key`, and addresses that other machines can reach.
+
+use std::process::Output;
+use std::time::Duration;
+
+use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::{free_port, until};
+use reqwest::Client;
+
+use super::world::{ADMIN, Caller, guarded};
+use crate::client::{BIN, latchgate};
+
+async fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = tokio::process::Command::from(command(BIN));
+    let output = command.args(args).envs(env.iter().copied()).kill_on_drop(true).output();
+    tokio::time::timeout(Duration::from_secs(60), output).await.expect("the command hangs").unwrap()
+}
+
+/// What a command prints; fails unless it succeeds.
+async fn printed(args: &[&str], env: &[(&str, &str)]) -> String {
+    let Output { status, stdout, stderr } = run(args, env).await;
+    assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn apps_and_api_keys_are_made_through_a_node() {
+    let node = guarded(&[]).await;
+    let url = node.base_url();
+    let env = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_KEY", ADMIN)];
+    printed(&["app", "create", "a b/c"], &env).await;
+    assert!(printed(&["app", "list"], &env).await.contains("a b/c\tenabled\t0 API keys"));
+    let create = ["key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d"];
+    let caller = Caller::new(&node, &printed(&create, &env).await);
+    caller.granted("jobs%2F1").await;
+    caller.acquire("other", serde_json::json!({})).await.assert_problem(403, "forbidden");
+    let list = printed(&["key", "list", "--app", "a b/c"], &env).await;
+    assert_eq!(list.lines().count(), 1, "{list}");
+    assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t", caller.id())), "{list}");
+    printed(&["app", "disable", "a b/c"], &env).await;
+    assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
+    printed(&["app", "create", "a b/c"], &env).await;
+    printed(&["key", "revoke", caller.id()], &env).await;
+    assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
+
+    let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_KEY", &caller.key)]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("unauthorized, 401"), "{said}");
+    let refused = run(&["key", "revoke", "ffffffffffff"], &env).await;
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown-api-key"));
+    let refused = run(&["app", "list", "--url", "http://127.0.0.1:1"], &[]).await;
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot call the node at http://127.0.0.1:1"));
+}
+
+#[tokio::test]
+async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_served_then() {
+    let database = shared_database().await;
+    let env = [("LATCHGATE_LOCKS", database.as_str())];
+    let listen = format!("0.0.0.0:{}", free_port());
+    let refused = run(&["serve", "--listen", &listen], &env).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("latchgate key create"), "{said}");
+
+    printed(&["app", "create", "a"], &env).await;
+    let key = printed(&["key", "create", "--app", "a", "--scope", "read,locks"], &env).await;
+    let node = Node::start(BIN, &["--locks", &database]).await;
+    Caller::new(&node, &key).granted("k").await;
+    // A running node knows what is done beside it.
+    let other = printed(&["key", "create", "--app", "a", "--scope", "read"], &env).await;
+    until("the node knows the key", || async { Caller::new(&node, &other).is_accepted().await }).await;
+    printed(&["key", "revoke", &other[4..16]], &env).await;
+    until("the node refuses it", || async { !Caller::new(&node, &other).is_accepted().await }).await;
+
+    let mut public = tokio::process::Command::from(command(BIN));
+    let mut public = public.args(["serve", "--listen", &listen]).envs(env).kill_on_drop(true).spawn().unwrap();
+    let (_, port) = listen.rsplit_once(':').unwrap();
+    let get = |path: &str| Client::new().get(format!("http://127.0.0.1:{port}{path}")).send();
+    let is_up = || async { get("/readyz").await.is_ok_and(|answer| answer.status() == 200) };
+    until("the public node serves", is_up).await;
+    assert_eq!(get("/v1/locks").await.unwrap().status(), 401);
+    public.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_file_of_a_running_node_is_not_touched_and_the_command_says_what_to_do() {
+    let node = guarded(&[]).await;
+    let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());
+    let refused = latchgate(&["key", "create", "--scope", "admin", "--locks", &path]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("LATCHGATE_URL"), "{said}");
+}
+
+#[tokio::test]
+async fn a_generated_api_key_is_one_for_the_configuration_and_a_wrong_one_is_refused_without_showing_it() {
+    let key = printed(&["key", "generate"], &[]).await;
+    let node = Node::start_with(BIN, &[], &[("LATCHGATE_ADMIN_KEY", &key)]).await;
+    assert!(Caller::new(&node, &key).is_accepted().await);
+    let cut = &key[..80];
+    let refused = run(&["serve", "--listen", "127.0.0.1:0"], &[("LATCHGATE_ADMIN_KEY", cut)]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("LATCHGATE_ADMIN_KEY") && !said.contains(cut), "{said}");
+}

@@ -1,0 +1,242 @@
+//! Which API keys are accepted, and what each permits.
+
+use latchgate_testkit::until;
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+
+use super::world::{ADMIN, Caller, guarded};
+use crate::client::{acquire, embedded, get, granted, post, request, send};
+
+#[tokio::test]
+async fn without_api_keys_clients_need_none_but_a_wrong_one_is_refused() {
+    let node = embedded().await;
+    granted(&node, "k", json!({})).await;
+    for key in ["nonsense", ADMIN] {
+        Caller::new(&node, key).get("/v1/locks/k").await.assert_problem(401, "unauthorized");
+    }
+}
+
+#[tokio::test]
+async fn with_the_first_api_key_every_request_needs_one() {
+    let node = embedded().await;
+    let create = |body: Value| request(&node, Method::POST, "/v1/admin/keys", body);
+    // Nobody could make another one.
+    for scopes in [json!(["read", "locks", "operations"]), json!([])] {
+        create(json!({ "scopes": scopes })).await.assert_problem(400, "invalid-request");
+    }
+    let waiting = crate::client::waiting(&node, "k", json!({ "wait_ms": 50_000 }));
+    assert_eq!(waiting.await.unwrap().status, 200);
+    let poll = crate::client::waiting(&node, "k", json!({ "wait_ms": 50_000 }));
+    crate::client::until_waiting(&node, "k", 1).await;
+    let created = create(json!({ "scopes": ["read", "locks", "admin"] })).await;
+    assert_eq!(created.status, 200, "{}", created.body);
+    poll.await.unwrap().assert_problem(401, "unauthorized");
+
+    for (method, path) in [
+        (Method::GET, "/v1/locks"),
+        (Method::GET, "/v1/locks/k"),
+        (Method::GET, "/v1/events"),
+        (Method::POST, "/v1/locks/k/acquire"),
+        (Method::PUT, "/v1/locks/k/limit"),
+        (Method::DELETE, "/v1/locks/k"),
+        (Method::POST, "/v1/multilocks/acquire"),
+        (Method::POST, "/v1/operations/pre"),
+        (Method::GET, "/v1/admin/engines"),
+        (Method::POST, "/v1/admin/hold-off"),
+        (Method::GET, "/v1/admin/keys"),
+        (Method::GET, "/metrics"),
+        (Method::GET, "/no/such/path"),
+    ] {
+        let refused = request(&node, method, path, json!({})).await;
+        refused.assert_problem(401, "unauthorized");
+        assert_eq!(refused.headers["www-authenticate"], "Bearer realm=\"latchgate\"", "{path}");
+    }
+    for path in ["/healthz", "/readyz", "/errors/unauthorized", "/openapi.json"] {
+        assert_eq!(get(&node, path).await.status, 200, "{path}");
+    }
+    let caller = Caller::new(&node, &created.text("key"));
+    assert!(caller.is_accepted().await);
+    assert_eq!(caller.get("/metrics").await.status, 200);
+    // That is for good, even if no API key is left.
+    caller.revoke(caller.id()).await;
+    acquire(&node, "other", json!({})).await.assert_problem(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn only_one_whole_bearer_key_in_the_header_is_accepted() {
+    let node = guarded(&[]).await;
+    let url = format!("{}/v1/locks", node.base_url());
+    let get = |header: String| send(Client::new().get(&url).header("authorization", header));
+    assert_eq!(get(format!("bearer  {ADMIN}")).await.status, 200);
+    let mut guessed = ADMIN.to_owned();
+    guessed.replace_range(20..21, if &ADMIN[20..21] == "0" { "1" } else { "0" });
+    for header in [
+        ADMIN.to_owned(),
+        format!("Basic {ADMIN}"),
+        "Bearer".to_owned(),
+        "Bearer ".to_owned(),
+        format!("Bearer {ADMIN}0"),
+        format!("Bearer {}", ADMIN.to_uppercase()),
+        format!("Bearer {guessed}"),
+        format!("Bearer {}", "x".repeat(8_000)),
+    ] {
+        get(header).await.assert_problem(401, "unauthorized");
+    }
+    let twice = Client::new().get(&url).bearer_auth(ADMIN).header("authorization", format!("Bearer {guessed}"));
+    send(twice).await.assert_problem(401, "unauthorized");
+    // A guess learns nothing from the answer: neither whether the id exists, nor whether the secret is nearly right.
+    let details = [guessed, format!("lgk_ffffffffffff_{}", &ADMIN[17..])].map(|key| Caller::new(&node, &key));
+    let [one, other] = [details[0].get("/v1/locks").await, details[1].get("/v1/locks").await];
+    assert_eq!(one.body, other.body);
+}
+
+#[tokio::test]
+async fn an_api_key_in_a_url_is_refused_even_if_it_is_right() {
+    let node = guarded(&[]).await;
+    for query in ["key", "api_key", "access_token", "prefix"] {
+        let path = format!("/v1/locks?{query}={ADMIN}");
+        get(&node, &path).await.assert_problem(400, "invalid-request");
+        Caller::operator(&node).get(&path).await.assert_problem(400, "invalid-request");
+    }
+    let prefix = Caller::operator(&node).get("/v1/locks?prefix=lgk_jobs").await;
+    assert_eq!(prefix.status, 200, "{}", prefix.body);
+    assert!(!node.log().contains(ADMIN));
+}
+
+#[tokio::test]
+async fn every_endpoint_needs_its_scope() {
+    let node = guarded(&[]).await;
+    let endpoints = [
+        ("read", Method::GET, "/v1/locks"),
+        ("read", Method::GET, "/v1/locks/k"),
+        ("read", Method::GET, "/v1/locks/k/history"),
+        ("read", Method::GET, "/v1/operations"),
+        ("locks", Method::POST, "/v1/locks/k/acquire"),
+        ("locks", Method::POST, "/v1/locks/k/renew"),
+        ("locks", Method::POST, "/v1/locks/k/revoke"),
+        ("locks", Method::PUT, "/v1/locks/k/limit"),
+        ("locks", Method::POST, "/v1/multilocks/acquire"),
+        ("operations", Method::POST, "/v1/operations/pre"),
+        ("operations", Method::POST, "/v1/operations/preview"),
+        ("operations", Method::DELETE, "/v1/operations/00000000000000000000000000000000"),
+        ("admin", Method::DELETE, "/v1/locks/k"),
+    ];
+    for scope in ["read", "locks", "operations", "admin"] {
+        let caller = Caller::with(&node, json!({ "app": "a", "scopes": [scope] })).await;
+        for (needed, method, path) in &endpoints {
+            let answer = caller.call(method.clone(), path, Value::Null).await;
+            if needed == &scope {
+                assert!(![401, 403].contains(&answer.status.as_u16()), "{scope} {path}: {}", answer.body);
+            } else {
+                answer.assert_problem(403, "forbidden");
+                assert_eq!(answer.body["scope"], *needed, "{path}");
+            }
+        }
+        // Engines, apps and API keys belong to the service, and not to an app, whatever the scope in it.
+        for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/metrics"] {
+            caller.get(path).await.assert_problem(403, "forbidden");
+        }
+    }
+    for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/metrics"] {
+        assert_eq!(Caller::operator(&node).get(path).await.status, 200);
+    }
+    let open = guarded(&["--open-metrics"]).await;
+    assert_eq!(get(&open, "/metrics").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_api_key_with_prefixes_touches_only_their_locks() {
+    let node = guarded(&[]).await;
+    let all = Caller::with(&node, json!({ "app": "a", "scopes": ["read", "locks", "admin"] })).await;
+    let scopes = json!(["read", "locks", "admin"]);
+    let request = json!({ "app": "a", "scopes": scopes, "prefixes": ["jobs/", "reports/"] });
+    let limited = Caller::with(&node, request).await;
+    all.granted("other").await;
+    all.granted("jobs").await;
+    limited.granted("jobs%2F1").await;
+    limited.granted("reports/1").await;
+    let many = |first: &str, second: &str| json!({ "locks": [{ "key": first }, { "key": second }] });
+    limited.ok(Method::POST, "/v1/multilocks/acquire", many("jobs/2", "reports/2")).await;
+    for path in ["/v1/locks/jobs/1", "/v1/locks?prefix=jobs/", "/v1/locks?prefix=jobs/1", "/v1/locks/jobs%2F1/history"]
+    {
+        limited.ok(Method::GET, path, Value::Null).await;
+    }
+    let refused = |answer: crate::client::Answer| {
+        answer.assert_problem(403, "forbidden");
+        assert_eq!(answer.body["prefixes"], json!(["jobs/", "reports/"]));
+    };
+    for key in ["other", "jobs", "Jobs%2F1", "%2Fjobs%2F1", "jobs%252F1"] {
+        for verb in ["acquire", "renew", "release", "revoke", "fence"] {
+            refused(limited.post(&format!("/v1/locks/{key}/{verb}"), json!({})).await);
+        }
+        refused(limited.call(Method::PUT, &format!("/v1/locks/{key}/limit"), json!({ "limit": 1 })).await);
+        refused(limited.call(Method::DELETE, &format!("/v1/locks/{key}"), Value::Null).await);
+        for path in [format!("/v1/locks/{key}"), format!("/v1/locks/{key}/history"), format!("/v1/locks/{key}/events")]
+        {
+            refused(limited.get(&path).await);
+        }
+    }
+    refused(limited.post("/v1/multilocks/acquire", many("jobs/3", "other")).await);
+    for verb in ["renew", "release"] {
+        let body = json!({ "lease_id": "x", "keys": ["jobs/3", "other"] });
+        refused(limited.post(&format!("/v1/multilocks/{verb}"), body).await);
+    }
+    for path in ["/v1/locks", "/v1/locks?prefix=jobs", "/v1/locks?prefix=j", "/v1/events", "/v1/events?prefix=other"] {
+        refused(limited.get(path).await);
+    }
+    let listed = limited.get("/v1/locks?prefix=jobs/").await;
+    let keys: Vec<&Value> = listed.body["locks"].as_array().unwrap().iter().map(|lock| &lock["key"]).collect();
+    assert_eq!(keys, ["jobs/1", "jobs/2"]);
+}
+
+#[tokio::test]
+async fn an_expired_api_key_and_those_of_a_disabled_app_are_refused() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let caller = Caller::of_app(&node, "a").await;
+    let held = caller.granted("k").await.text("lease_id");
+    let short = Caller::with(&node, json!({ "app": "a", "scopes": ["read"], "expires_in_ms": 1 })).await;
+    until("the API key has expired", || async { short.get("/v1/locks").await.status == 401 }).await;
+    let listed = operator.get("/v1/admin/keys?app=a").await;
+    let state_of = |id: &str| {
+        let keys = listed.body["keys"].as_array().unwrap();
+        keys.iter().find(|key| key["id"] == id).unwrap()["state"].clone()
+    };
+    assert_eq!((state_of(short.id()), state_of(caller.id())), (json!("expired"), json!("active")));
+    assert!(!listed.body.to_string().contains(&caller.key[17..]));
+
+    operator.ok(Method::POST, "/v1/admin/apps/a/disable", Value::Null).await;
+    caller.get("/v1/locks").await.assert_problem(401, "unauthorized");
+    assert!(operator.is_accepted().await);
+    operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "a" })).await;
+    // Nothing that it held is lost.
+    caller.ok(Method::POST, "/v1/locks/k/release", json!({ "lease_id": held })).await;
+    operator.post("/v1/admin/apps/nobody/disable", Value::Null).await.assert_problem(404, "unknown-app");
+}
+
+#[tokio::test]
+async fn wrong_requests_for_apps_and_api_keys_are_refused_by_field() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    for (field, body) in [
+        ("scopes", json!({ "scopes": [] })),
+        ("scopes", json!({})),
+        ("scopes[0]", json!({ "scopes": ["everything"] })),
+        ("app", json!({ "scopes": ["read"], "app": "" })),
+        ("prefixes", json!({ "scopes": ["read"], "prefixes": [""] })),
+        ("prefixes", json!({ "scopes": ["read"], "prefixes": vec!["p"; 17] })),
+        ("expires_in_ms", json!({ "scopes": ["read"], "expires_in_ms": 0 })),
+        ("expires", json!({ "scopes": ["read"], "expires": "90d" })),
+    ] {
+        let refused = operator.post("/v1/admin/keys", body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
+    operator.post("/v1/admin/keys", json!({ "scopes": ["read"], "app": "b" })).await.assert_problem(404, "unknown-app");
+    operator.post("/v1/admin/apps", json!({ "app": "x".repeat(65) })).await.assert_problem(400, "invalid-request");
+    for id in ["ffffffffffff", "nonsense", &ADMIN[4..16]] {
+        let path = format!("/v1/admin/keys/{id}");
+        operator.call(Method::DELETE, &path, Value::Null).await.assert_problem(404, "unknown-api-key");
+    }
+    post(format!("{}/v1/admin/keys", node.base_url()), "{}").await.assert_problem(401, "unauthorized");
+}

@@ -1,0 +1,96 @@
+//! A node with an operator, and clients with API keys.
+
+use std::time::Duration;
+
+use latchgate_testkit::node::Node;
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+
+use crate::client::{Answer, BIN, send};
+
+pub const LONG: Duration = Duration::from_secs(30);
+/// An operator's API key in the configuration of the nodes.
+pub const ADMIN: &str = "lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08";
+pub const OPERATOR: &[(&str, &str)] = &[("LATCHGATE_ADMIN_KEY", ADMIN)];
+
+/// A node whose operator has [`ADMIN`].
+pub async fn guarded(args: &[&str]) -> Node {
+    Node::start_with(BIN, args, OPERATOR).await
+}
+
+/// A client with an API key.
+pub struct Caller {
+    pub base_url: String,
+    pub key: String,
+}
+
+impl Caller {
+    pub fn new(node: &Node, key: &str) -> Self {
+        Self { base_url: node.base_url(), key: key.to_owned() }
+    }
+
+    pub fn operator(node: &Node) -> Self {
+        Self::new(node, ADMIN)
+    }
+
+    /// A caller with a new API key of a new app, with all scopes but admin.
+    pub async fn of_app(node: &Node, app: &str) -> Self {
+        Self::with(node, json!({ "app": app, "scopes": ["read", "locks", "operations"] })).await
+    }
+
+    /// A caller with a new API key. Its app is created.
+    pub async fn with(node: &Node, request: Value) -> Self {
+        let operator = Self::operator(node);
+        if let Some(app) = request["app"].as_str() {
+            operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": app })).await;
+        }
+        let created = operator.ok(Method::POST, "/v1/admin/keys", request).await;
+        Self::new(node, &created.text("key"))
+    }
+
+    /// The same API key at another node.
+    pub fn at(&self, node: &Node) -> Self {
+        Self::new(node, &self.key)
+    }
+
+    /// The part of the API key that is not secret.
+    pub fn id(&self) -> &str {
+        &self.key[4..16]
+    }
+
+    pub async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
+        let request = Client::new().request(method, format!("{}{path}", self.base_url)).bearer_auth(&self.key);
+        send(if body.is_null() { request } else { request.body(body.to_string()) }).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.call(Method::POST, path, body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, Value::Null).await
+    }
+
+    /// Fails unless the answer is 2xx.
+    pub async fn ok(&self, method: Method, path: &str, body: Value) -> Answer {
+        let answer = self.call(method, path, body).await;
+        assert!(answer.status.is_success(), "{path}: {}", answer.body);
+        answer
+    }
+
+    pub async fn acquire(&self, key: &str, body: Value) -> Answer {
+        self.post(&format!("/v1/locks/{key}/acquire"), body).await
+    }
+
+    pub async fn granted(&self, key: &str) -> Answer {
+        self.ok(Method::POST, &format!("/v1/locks/{key}/acquire"), json!({ "ttl_ms": 600_000 })).await
+    }
+
+    pub async fn revoke(&self, id: &str) {
+        self.ok(Method::DELETE, &format!("/v1/admin/keys/{id}"), Value::Null).await;
+    }
+
+    pub async fn is_accepted(&self) -> bool {
+        self.get("/v1/locks").await.status == 200
+    }
+}
