@@ -45,6 +45,8 @@ struct Inner {
     clock: Clock,
     fixed: FixedKeys,
     known: RwLock<Arc<Known>>,
+    /// Held while `known` is replaced, which takes some ms for thousands of API keys. Requests read on meanwhile.
+    installing: Mutex<()>,
     /// The caller of requests without an API key, as long as none is needed.
     open: Arc<Caller>,
     /// When this node last entered uses into the document.
@@ -88,6 +90,7 @@ impl Access {
             clock,
             fixed,
             known: RwLock::default(),
+            installing: Mutex::default(),
             open: Arc::new(Caller::without_key(App::default())),
             uses_entered: Mutex::default(),
         });
@@ -146,7 +149,8 @@ impl Inner {
     /// end. A document that is older than the known one changes nothing.
     fn install(&self, next: Known) {
         let now = (self.clock)();
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         if next.version < known.version {
             return;
         }
@@ -156,18 +160,26 @@ impl Inner {
             if document.state_of(entry, now).is_err() {
                 continue;
             }
-            let same = known.callers.get(id).filter(|caller| caller.permissions == entry.permissions);
+            let is_same = known
+                .document
+                .keys
+                .get(id)
+                .is_some_and(|before| before.sha256 == entry.sha256 && before.permissions == entry.permissions);
+            let same = known.callers.get(id).filter(|_| is_same);
             let caller = same.cloned().unwrap_or_else(|| Arc::new(Caller::with_key(*id, entry.permissions.clone())));
             callers.insert(*id, caller);
         }
-        for (id, caller) in &known.callers {
-            if !callers.get(id).is_some_and(|same| Arc::ptr_eq(same, caller)) {
-                caller.end();
-            }
-        }
-        if document.needs_key {
+        let is_ended =
+            |(id, caller): &(&KeyId, &Arc<Caller>)| !callers.get(id).is_some_and(|same| Arc::ptr_eq(same, caller));
+        let ended: Vec<Arc<Caller>> =
+            known.callers.iter().filter(is_ended).map(|(_, caller)| Arc::clone(caller)).collect();
+        let needs_key = document.needs_key;
+        let next = Arc::new(Known { document, callers, ..next });
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = next;
+        // After that, no request begins with what has ended.
+        ended.iter().for_each(|caller| caller.end());
+        if needs_key {
             self.open.end();
         }
-        *known = Arc::new(Known { document, callers, ..next });
     }
 }
