@@ -117,13 +117,7 @@ fn key(worker: usize, number: usize, keeps: bool) -> String {
     if keeps { format!("load-{worker}-{number}") } else { format!("load-{worker}") }
 }
 
-async fn work(
-    worker: usize,
-    url: String,
-    keeps: bool,
-    grants: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-) -> Vec<Seen> {
+async fn work(worker: usize, url: String, keeps: bool, grants: Arc<AtomicUsize>, stop: Arc<AtomicBool>) -> Vec<Seen> {
     let client = Client::new();
     let mut seen = Vec::new();
     while !stop.load(Ordering::Relaxed) {
