@@ -23,6 +23,7 @@ mod pgbouncer;
 mod recorded;
 mod reserve;
 mod restart;
+mod several_hosts;
 mod start;
 mod stories;
 mod three_nodes;

@@ -6,6 +6,7 @@ mod commit;
 mod config;
 mod events;
 pub mod gate;
+mod hosts;
 pub(super) mod record;
 mod rows;
 pub(super) mod sessions;
@@ -21,15 +22,16 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, Connection, Postgres, Row};
+use sqlx::{Connection, Postgres, Row};
 use tokio::sync::mpsc;
 
 use self::commit::{Locked, is_known_not_committed};
 pub use self::config::PostgresConfig;
 use self::events::Trimmed;
 use self::gate::CONNECTIONS_MAX as GATE_CONNECTIONS;
+use self::hosts::Hosts;
 use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
-use self::sessions::{Route, SCHEMA, Session, Sessions, parse_url};
+use self::sessions::{Route, SCHEMA, Session, Sessions};
 use super::database_error::{cannot_migrate, message};
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, Purpose, Reading};
@@ -74,7 +76,7 @@ impl PostgresStore {
     /// The error names the fault of the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        let mut connection = checks::connect(direct.options(), config.allow_volatile, &MIGRATIONS).await?;
+        let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
         let mut session = Sessions::new(&direct, 1).check_out().await?;
@@ -106,8 +108,8 @@ impl PostgresStore {
     pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
         // No statement time-out, because a migration may take long.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let options = parse_url(url)?.options([("search_path", SCHEMA)]);
-        let mut connection = options.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        let hosts = Hosts::parse(url)?.map(|options| options.options([("search_path", SCHEMA)]));
+        let mut connection = hosts.open().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::make_schema(&mut connection).await?;
         MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error))?;
         connection.close().await?;
@@ -320,8 +322,8 @@ impl LockStore for PostgresStore {
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (options, channel) = (self.direct.options().clone(), wake_ups::channel_of(node));
-        let wake_ups = wake_ups::listen(options, channel, wake_ups::unpack, || WakeUp::All).await;
+        let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::channel_of(node));
+        let wake_ups = wake_ups::listen(hosts, channel, wake_ups::unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| self.unavailable(&error))
     }
 

@@ -6,20 +6,20 @@
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
+use sqlx::Postgres;
+use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, Postgres};
 
-use crate::store::connections::{Connections, PooledConnection};
+use super::hosts::Hosts;
+use crate::store::connections::{Connections, Open, PooledConnection};
 
 /// How a server is reached.
 #[derive(Clone)]
 pub(in crate::store) struct Route {
-    options: PgConnectOptions,
+    hosts: Hosts,
     /// Through a proxy: the statements with which every transaction begins.
     begin: Option<Arc<str>>,
 }
@@ -31,7 +31,8 @@ impl Route {
     /// When the URL is not one of Postgres.
     pub(in crate::store) fn direct(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
         let settings = settings(statement_timeout);
-        Ok(Self { options: parse_url(url)?.options(settings), begin: None })
+        let hosts = Hosts::parse(url)?.map(|options| options.options(settings.clone()));
+        Ok(Self { hosts, begin: None })
     }
 
     /// The route through a proxy. A proxy refuses start-up parameters that it does not know, so there are none.
@@ -43,21 +44,17 @@ impl Route {
         for (name, value) in settings(statement_timeout) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
-        Ok(Self { options: parse_url(url)?.extra_float_digits(None), begin: Some(begin.into()) })
+        let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
+        Ok(Self { hosts, begin: Some(begin.into()) })
     }
 
-    pub(in crate::store) fn options(&self) -> &PgConnectOptions {
-        &self.options
+    pub(in crate::store) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 }
 
 /// The schema of all tables and functions of Latchgate.
 pub(in crate::store) const SCHEMA: &str = "latchgate";
-
-pub(super) fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
-    Ok(options.application_name("latchgate").disable_statement_logging())
-}
 
 fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
     let limit = format!("{}ms", statement_timeout.as_millis());
@@ -78,6 +75,14 @@ fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
     ]
 }
 
+impl Open for PgConnection {
+    type Target = Hosts;
+
+    async fn open(hosts: &Hosts) -> Result<Self, sqlx::Error> {
+        hosts.open().await
+    }
+}
+
 /// A pool of connections over one route.
 pub(in crate::store) struct Sessions {
     connections: Connections<PgConnection>,
@@ -86,7 +91,7 @@ pub(in crate::store) struct Sessions {
 
 impl Sessions {
     pub(in crate::store) fn new(route: &Route, max: usize) -> Self {
-        Self { connections: Connections::new(route.options.clone(), max), begin: route.begin.clone() }
+        Self { connections: Connections::new(route.hosts.clone(), max), begin: route.begin.clone() }
     }
 
     /// Checks out a connection; waits while all are checked out. Through a proxy, a transaction has begun on it.

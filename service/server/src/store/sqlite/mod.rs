@@ -27,7 +27,7 @@ use self::file_lock::FileLock;
 use self::gate::SqliteGateStore;
 use self::record::FileRecord;
 use self::rows::{read_address, read_dumped, read_listed, read_stored};
-use super::connections::{Connections, PooledConnection};
+use super::connections::{Connections, Open, PooledConnection};
 use super::database_error::{cannot_migrate, message};
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
@@ -386,6 +386,14 @@ pub(super) fn options(path: &Path) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT)
         .disable_statement_logging()
+}
+
+impl Open for SqliteConnection {
+    type Target = SqliteConnectOptions;
+
+    async fn open(options: &SqliteConnectOptions) -> Result<Self, sqlx::Error> {
+        options.connect().await
+    }
 }
 
 fn explain(error: &sqlx::Error) -> String {

@@ -45,7 +45,7 @@ impl PostgresGateStore {
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        checks::connect(direct.options(), config.allow_volatile, &postgres::MIGRATIONS).await?;
+        checks::connect(direct.hosts(), config.allow_volatile, &postgres::MIGRATIONS).await?;
         // In a session of its own: if the server does not know what it is asked, the transaction is over.
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
         let sessions = Sessions::new(&route, CALL_CONNECTIONS);
@@ -245,8 +245,8 @@ impl GateStore for PostgresGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (options, channel) = (self.direct.options().clone(), wake_ups::CHANNEL.to_owned());
-        let heard = listen(options, channel, wake_ups::read, || WakeUp::All).await;
+        let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::CHANNEL.to_owned());
+        let heard = listen(hosts, channel, wake_ups::read, || WakeUp::All).await;
         heard.map_err(|error| self.read_failed(&error))
     }
 
