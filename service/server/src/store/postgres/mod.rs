@@ -30,6 +30,7 @@ pub use self::config::PostgresConfig;
 use self::events::Trimmed;
 use self::gate::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use self::hosts::Hosts;
+pub use self::hosts::place_of;
 use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
 use self::sessions::{Route, SCHEMA, Session, Sessions};
 use super::database_error::{cannot_migrate, message};
