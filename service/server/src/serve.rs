@@ -1,5 +1,6 @@
 //! The life of a node: bind the port, open the stores, serve, drain.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,9 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let operations = open_gate(&args, &secret, gate).await?;
     let address = bound.address();
     let listener = bound.listen()?;
-    println!("{}", greeting::text(address, &args.store, args.history.retention())?);
+    let greeting = greeting::text(address, &args.store, args.history.retention())?;
+    // The node serves also if standard output cannot be written.
+    let _ = writeln!(std::io::stdout(), "{greeting}");
     let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits());
     let answers = Arc::clone(&context.answers);
     let router = http::router(context);
