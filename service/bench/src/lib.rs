@@ -6,6 +6,7 @@ pub mod compare;
 pub mod compare_handoffs;
 pub mod floor;
 pub mod handoff;
+pub mod mixed;
 pub mod pairs;
 pub mod record;
 
