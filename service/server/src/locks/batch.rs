@@ -326,7 +326,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
             }
             Err(error) => {
-                let failure = self.node.failure(&error);
+                let failure = self.node.commit_failure(&error);
                 let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
                 for (entry, evaluation) in changed {
                     let answered = evaluation.answered.iter().filter(|_| is_unknown).map(|(rank, _)| *rank);

@@ -20,7 +20,12 @@ struct Known {
     committed: Option<Instant>,
     /// Why a call has failed since the last probe.
     suspicion: Option<String>,
+    /// When and why the store last refused a commit, if it has taken none since.
+    refused: Option<(Instant, String)>,
 }
+
+/// For so long after a commit was refused, a probe that passes does not show that the next one will be taken.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 impl Default for Health {
     fn default() -> Self {
@@ -33,9 +38,14 @@ impl Health {
         self.trouble.borrow().is_none()
     }
 
-    /// Why the store is down.
+    /// Why the store is down, or why it refuses commits although it takes those of probes.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
+        let trouble = self.trouble.borrow().clone();
+        trouble.or_else(|| {
+            let known = self.known();
+            let (at, why) = known.refused.as_ref()?;
+            (at.elapsed() < REFUSED_FOR).then(|| why.clone())
+        })
     }
 
     pub(super) fn set_down(&self, why: String) {
@@ -50,9 +60,21 @@ impl Health {
         self.trouble.subscribe()
     }
 
+    /// The store has taken a commit of a probe.
+    pub(super) fn probed(&self) {
+        self.known().committed = Some(Instant::now());
+    }
+
     /// The store has taken a commit.
     pub(super) fn committed(&self) {
-        self.known().committed = Some(Instant::now());
+        let mut known = self.known();
+        known.committed = Some(Instant::now());
+        known.refused = None;
+    }
+
+    /// The store has refused a commit, and written nothing.
+    pub(super) fn refused(&self, why: &str) {
+        self.known().refused = Some((Instant::now(), why.to_owned()));
     }
 
     pub(super) fn has_committed_since(&self, at: Instant) -> bool {

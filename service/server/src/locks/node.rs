@@ -100,6 +100,14 @@ impl Node {
         })
     }
 
+    /// As [`Node::failure`], for the error of a commit.
+    pub(super) fn commit_failure(&self, error: &StoreError) -> Failure {
+        if let StoreError::Unavailable(reason) = error {
+            self.health.refused(reason);
+        }
+        self.failure(error)
+    }
+
     /// The failure that a caller gets for an error of the store. Unless the store has answered, it is probed.
     pub(super) fn failure(&self, error: &StoreError) -> Failure {
         tracing::debug!(%error, store = self.store.name(), "a call to the store failed");

@@ -344,11 +344,12 @@ impl Shard {
                 let arrived = std::mem::take(&mut input.arrived);
                 self.cache.remove(address);
                 self.answer_failure(address, input, &Failed { failure, unknown: Vec::new(), arrived });
-            } else if self.only_waits(address, input, epoch) {
-            } else if self.apart.is_busy(address) {
-                apart.push(Apart { work: self.work(address, input, epoch), is_busy: true });
-            } else {
-                works.push(self.work(address, input, epoch));
+            } else if !self.only_waits(address, input, epoch) {
+                let work = self.work(address, input, epoch);
+                match self.apart.is_busy(address) {
+                    true => apart.push(Apart { work, is_busy: true }),
+                    false => works.push(work),
+                }
             }
         }
         if !works.is_empty() {

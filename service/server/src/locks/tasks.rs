@@ -11,8 +11,10 @@ use super::node::Node;
 use super::shard_of;
 use crate::store::{StoreError, WakeUp};
 
-/// The interval between two probes of a store that is up and takes no other commits.
-const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// How often a store is asked for its clock that is up and takes no commits.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// The interval between two probes of such a store.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// Shortest time between two probes.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two reports of calls that fail while the store is up.
@@ -48,19 +50,21 @@ pub(super) async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mp
     std::future::pending::<()>().await;
 }
 
-/// Probes the store: at intervals unless it takes commits anyway, at once when a call has failed, and all the time while it is
-/// down.
+/// Finds out whether the store is up: at intervals unless it takes commits anyway, at once when a call has failed, and all the time
+/// while it is down.
 pub(super) async fn probe(node: Arc<Node>) {
     let health = &node.health;
     let mut reported: Option<Instant> = None;
     loop {
-        let is_suspected = tokio::time::timeout(PROBE_EVERY, health.suspected()).await.is_ok();
-        if !is_suspected && health.has_committed_within(PROBE_EVERY) {
+        let is_suspected = tokio::time::timeout(PING_EVERY, health.suspected()).await.is_ok();
+        if !is_suspected && health.has_committed_within(PING_EVERY) {
             continue;
         }
         let suspicion = health.take_suspicion();
         let begun = Instant::now();
-        let Err(why) = probe_once(&node).await else {
+        let writes = is_suspected || !health.has_committed_within(PROBE_EVERY);
+        let found = if writes { probe_once(&node).await } else { ping(&node).await };
+        let Err(why) = found else {
             if let Some(suspicion) = suspicion
                 && reported.is_none_or(|at| at.elapsed() > REPORT_EVERY)
             {
@@ -94,13 +98,28 @@ pub(super) async fn probe(node: Arc<Node>) {
 }
 
 /// # Errors
+/// Says why the store does not answer.
+async fn ping(node: &Node) -> Result<(), String> {
+    let sent = Instant::now();
+    match tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await {
+        Ok(Ok(shown)) => {
+            node.clock.learn(shown, sent, Instant::now());
+            Ok(())
+        }
+        Ok(Err(StoreError::Contended(_))) => Ok(()),
+        Ok(Err(error)) => Err(error.reason()),
+        Err(_) => Err("it does not answer in time".to_owned()),
+    }
+}
+
+/// # Errors
 /// Says why no lock can be granted.
 async fn probe_once(node: &Node) -> Result<(), String> {
     let sent = Instant::now();
     match tokio::time::timeout(node.limits.store_timeout, node.store.probe()).await {
         Ok(Ok(shown)) => {
             node.clock.learn(shown, sent, Instant::now());
-            node.health.committed();
+            node.health.probed();
             Ok(())
         }
         // Other sessions are in the way of the probe, so the store takes commits.

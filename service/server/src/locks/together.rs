@@ -89,7 +89,7 @@ async fn round<T>(
         node.store.refresh(epoch).await;
         return Ok(None);
     }
-    let Committed { now: shown, result: checked, .. } = committed.map_err(|error| node.failure(&error))?;
+    let Committed { now: shown, result: checked, .. } = committed.map_err(|error| node.commit_failure(&error))?;
     node.clock.learn(shown, sent, Instant::now());
     node.health.committed();
     // Otherwise the clock was off.

@@ -140,18 +140,11 @@ impl SqliteGateStore {
 
     /// The writing connection, if the file is still in its place.
     async fn check_out_writer(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        let connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
-        match self.file.check() {
-            Ok(()) => Ok(connection),
-            Err(why) => {
-                connection.put_back();
-                Err(StoreError::Unavailable(why))
-            }
-        }
+        sqlite::check_out(&self.writer, &self.file).await
     }
 
     async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        self.reader.check_out().await.map_err(|error| unavailable(&error))
+        sqlite::check_out(&self.reader, &self.file).await
     }
 
     /// # Errors

@@ -125,18 +125,11 @@ impl SqliteStore {
 
     /// The writing connection, if the file is still in its place.
     async fn check_out_writer(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        let connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
-        match self.file.check() {
-            Ok(()) => Ok(connection),
-            Err(why) => {
-                connection.put_back();
-                Err(StoreError::Unavailable(why))
-            }
-        }
+        check_out(&self.writer, &self.file).await
     }
 
     async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        self.reader.check_out().await.map_err(|error| unavailable(&error))
+        check_out(&self.reader, &self.file).await
     }
 }
 
@@ -217,7 +210,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let rows = sqlx::query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
@@ -281,7 +274,7 @@ impl LockStore for SqliteStore {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
         let page = page.map_err(|error| unavailable(&error))?;
         connection.put_back();
@@ -289,7 +282,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let last = events::last(&mut connection).await.map_err(|error| unavailable(&error))?;
         connection.put_back();
         Ok(last)
@@ -302,7 +295,7 @@ impl LockStore for SqliteStore {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
         let history = history.map_err(|error| unavailable(&error))?;
@@ -347,7 +340,7 @@ impl LockStore for SqliteStore {
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         let after = read_position(from)?;
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let rows = sqlx::query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
             .bind(after.as_ref().map_or("", |address| address.key.as_str()))
@@ -413,7 +406,8 @@ pub fn path_of(url: &str) -> Option<PathBuf> {
 pub(super) fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(true)
+        // Creating it is the business of `file::Locked`. A file that was deleted must not come back empty.
+        .create_if_missing(false)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT)
@@ -455,6 +449,23 @@ async fn refuse_foreign(path: &Path) -> anyhow::Result<()> {
 
 fn unavailable(error: &sqlx::Error) -> StoreError {
     StoreError::Unavailable(explain(error))
+}
+
+/// A connection to a file that is still in its place.
+async fn check_out(
+    connections: &Connections<SqliteConnection>,
+    file: &DatabaseFile,
+) -> Result<PooledConnection<SqliteConnection>, StoreError> {
+    // Before the connection too, because a new one is made by the file's name.
+    file.check().map_err(StoreError::Unavailable)?;
+    let connection = connections.check_out().await.map_err(|error| unavailable(&error))?;
+    match file.check() {
+        Ok(()) => Ok(connection),
+        Err(why) => {
+            connection.put_back();
+            Err(StoreError::Unavailable(why))
+        }
+    }
 }
 
 /// The error of a write. SQLite has not written the last part of a commit, without which the rest does not count, unless the

@@ -51,10 +51,12 @@ pub(super) const COLLECT: &str = "
 delete from locks
 where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5 and notice_at is null";
 
-/// Commits a little where grants commit: a write of the engine record that changes nothing. The other tables must be there.
+/// Commits about as much as a grant. It must change something: SQLite does not write a row that stays the same. The tables of
+/// grants must be there.
 pub(super) const PROBE: &str = "
 begin immediate;
-update engine_records set copied = copied where purpose = 'locks';
+insert into secrets (name, value) values ('probe', randomblob(3000))
+on conflict (name) do update set value = excluded.value;
 update locks set version = version where false;
 update lock_events set at = at where false;
 commit";
