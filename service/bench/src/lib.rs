@@ -1,6 +1,7 @@
 //! Load for Latchgate: the ratios that its design promises, measured side by side in one run, and recorded histories that show
 //! whether its locks keep their promises.
 
+pub mod beside;
 pub mod check;
 pub mod compare;
 pub mod compare_handoffs;

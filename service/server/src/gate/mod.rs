@@ -31,7 +31,7 @@ use self::waits::Waits;
 use crate::engines::GateEngines;
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
-use crate::store::engine_record::{Epoch, LEASE_MS_SHORT};
+use crate::store::engine_record::{Epoch, LEASE_MS_SHORT, Risk};
 use crate::store::gate::{At, Fence, Filter, GateStore, ListError, WakeUp};
 
 /// A waiting pre looks again this often even when nothing wakes it.
@@ -322,6 +322,11 @@ impl Operations {
         self.inner.second.as_ref().map(|side| side.gate.store().kind())
     }
 
+    /// Why the engine in use may forget what it acknowledges, if it may.
+    pub fn risk(&self) -> Option<Risk> {
+        self.inner.engines.risk()
+    }
+
     pub fn store_name(&self) -> &'static str {
         self.inner.primary.gate.store().kind()
     }
@@ -354,7 +359,7 @@ impl Inner {
             return Err(is_down());
         }
         call.await.inspect_err(|error| {
-            if !matches!(error, StoreError::Contended(_) | StoreError::EpochOver) {
+            if !matches!(error, StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver) {
                 self.outage.begin(error);
             }
         })
@@ -531,6 +536,7 @@ fn failure_of(error: StoreError) -> Failure {
         StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason),
         StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason),
         StoreError::Contended(what) => Failure::Overloaded(what),
+        StoreError::Unreadable { reason, .. } => Failure::Unreadable { key: None, reason },
         StoreError::EpochOver => Failure::StoreUnavailable(error.to_string()),
     }
 }

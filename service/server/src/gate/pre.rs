@@ -122,7 +122,9 @@ impl Inner {
                     continue;
                 }
                 // It answers: that is no outage.
-                Err(Broken::Store(error @ (StoreError::Contended(_) | StoreError::EpochOver))) => {
+                Err(Broken::Store(
+                    error @ (StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver),
+                )) => {
                     return Err(failure_of(error));
                 }
                 Err(Broken::Store(error)) => error,

@@ -152,8 +152,13 @@ impl Scrape {
         let gauges = vec![
             (
                 "ready",
-                "1 if the node can serve: its store answers and it is not shutting down.",
+                "1 if the node can serve: its store takes commits and it is not shutting down.",
                 i64::from(context.locks.is_ready()),
+            ),
+            (
+                "may_forget",
+                "1 if a Redis of the locks or of the gate evicts keys when its memory is full.",
+                i64::from(context.locks.engines().risk().is_some() || context.operations.risk().is_some()),
             ),
             ("waiters", "Requests that wait in a queue of this node.", signed(context.locks.waiters())),
             (

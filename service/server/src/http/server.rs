@@ -154,7 +154,8 @@ impl Logged {
         let (status, id) = (response.status(), id.to_str().unwrap_or_default());
         let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let path = uri.path();
-        if status.is_server_error() {
+        // A node that is not ready is asked again and again, and has logged why.
+        if status.is_server_error() && path != "/readyz" {
             tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request failed");
         } else if self.access_log {
             tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");

@@ -14,7 +14,7 @@ pub async fn healthz() -> &'static str {
 
 /// Whether the node can serve.
 ///
-/// It can while its store answers and it is not shutting down.
+/// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
 #[utoipa::path(
     get, path = "/readyz", tag = "probes",
     responses(
@@ -23,10 +23,12 @@ pub async fn healthz() -> &'static str {
     )
 )]
 pub async fn readyz(State(context): State<Shared>) -> Response {
-    if context.locks.is_ready() {
-        "ok\n".into_response()
-    } else {
-        let detail = "The store does not answer, or this node is shutting down.";
-        Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000).into_response()
+    let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);
+    match context.locks.trouble().or_else(risk) {
+        None => "ok\n".into_response(),
+        Some(why) => {
+            let detail = format!("This node cannot serve: {why}.");
+            Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000).into_response()
+        }
     }
 }

@@ -26,7 +26,7 @@ impl Reply {
         }
     }
 
-    fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
+    pub(super) fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
         match self {
             Self::Renew(reply) => drop(reply.send(Err(failure))),
             Self::Release(reply) => drop(reply.send(Err(failure))),

@@ -5,6 +5,7 @@
 
 mod answering;
 mod answers;
+mod apart;
 mod batch;
 mod cache;
 mod call;
@@ -243,9 +244,18 @@ impl Locks {
         self.node.read(bounded).await
     }
 
-    /// Whether the store answered its last probe, and the node is not shutting down.
+    /// Whether the store takes commits, and the node is not shutting down.
     pub fn is_ready(&self) -> bool {
-        self.node.health.is_up() && !self.node.closing.is_cancelled()
+        self.trouble().is_none()
+    }
+
+    /// Why the node should get no new callers.
+    pub fn trouble(&self) -> Option<String> {
+        if self.node.closing.is_cancelled() {
+            return Some("this node is shutting down".to_owned());
+        }
+        let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
+        self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
     }
 
     /// How many waiters this node's queues have.
@@ -262,7 +272,7 @@ impl Locks {
     /// Waits until the store answers again, but no longer than `patience`.
     pub async fn until_ready(&self, patience: Duration) {
         let mut health = self.node.health.watch();
-        let _ = tokio::time::timeout(patience, health.wait_for(|is_up| *is_up)).await;
+        let _ = tokio::time::timeout(patience, health.wait_for(Option::is_none)).await;
     }
 
     /// The store's clock, as far as this node knows.

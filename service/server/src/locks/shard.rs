@@ -11,7 +11,8 @@ use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release,
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::batch::{self, Failed, Work};
+use super::apart::{ApartKeys, Arrived, Returned};
+use super::batch::{self, Apart, Done, Failed, Work};
 use super::cache::Cache;
 use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply};
 use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
@@ -31,6 +32,7 @@ pub(super) struct Shard {
     pub(super) queues: HashMap<Address, KeyQueue>,
     schedule: Schedule,
     pub(super) cache: Cache,
+    apart: ApartKeys,
     pub(super) waiters: usize,
     /// How many of the waiters are in the node's count.
     counted: usize,
@@ -61,8 +63,8 @@ impl Shard {
         wake_ups: mpsc::Receiver<Option<Address>>,
     ) -> Self {
         let cache = Cache::new(node.limits.cached_keys_per_shard);
-        let (queues, schedule) = (HashMap::new(), Schedule::default());
-        Self { node, calls, home, wake_ups, queues, schedule, cache, waiters: 0, counted: 0 }
+        let (queues, schedule, apart) = (HashMap::new(), Schedule::default(), ApartKeys::default());
+        Self { node, calls, home, wake_ups, queues, schedule, cache, apart, waiters: 0, counted: 0 }
     }
 
     /// Serves until every handle on the shard has been dropped.
@@ -72,6 +74,7 @@ impl Shard {
         let mut is_closing = false;
         loop {
             let mut inputs = Inputs::new();
+            let mut returned = Vec::new();
             let next = self.schedule.next();
             tokio::select! {
                 biased;
@@ -82,6 +85,7 @@ impl Shard {
                         return;
                     }
                 }
+                Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
                 () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
             }
             // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
@@ -93,6 +97,12 @@ impl Shard {
             }
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);
+            }
+            while let Some(one) = self.apart.try_next() {
+                returned.push(one);
+            }
+            for (one, arrived) in returned {
+                self.take_back(one, arrived, &mut inputs);
             }
             for envelope in calls.drain(..) {
                 self.take(envelope, &mut inputs);
@@ -117,6 +127,9 @@ impl Shard {
 
     fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
         match address {
+            Some(address) if self.apart.arrived(&address).is_some() => {
+                self.apart.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
+            }
             Some(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
             Some(_) => {}
             // Wake-ups may have been missed: all keys are due, and a batch takes as many as it can.
@@ -125,11 +138,20 @@ impl Shard {
                 for address in self.queues.keys() {
                     self.schedule.set(address.clone(), now);
                 }
+                self.apart.all_arrived().for_each(|arrived| arrived.is_woken = true);
             }
         }
     }
 
     fn take(&mut self, Envelope { address, call }: Envelope, inputs: &mut Inputs) {
+        if let Some(arrived) = self.apart.arrived(&address) {
+            if arrived.calls.len() < self.node.limits.calls_per_shard {
+                arrived.calls.push(call);
+            } else {
+                self.fail_call(&address, call, Failure::Overloaded("too many calls wait for this key"));
+            }
+            return;
+        }
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
@@ -156,6 +178,64 @@ impl Shard {
         input.must_load |= matches!((&command, &reply), (Command::Tick, _));
         input.commands.push(command);
         input.replies.push(reply);
+    }
+
+    /// Replies to a call that is not served.
+    fn fail_call(&self, address: &Address, call: Call, failure: Failure) {
+        let reply = match call {
+            Call::Acquire(call) => {
+                let _ = call.reply.send(Delivery::new(Err(failure)));
+                return;
+            }
+            Call::Renew { reply, .. } => Reply::Renew(reply),
+            Call::Release { reply, .. } => Reply::Release(reply),
+            Call::Inspect { reply } => Reply::Inspect(reply),
+            Call::Command { reply, .. } => Reply::Outcome(reply),
+            Call::GiveBack { give_back, until } => Reply::GiveBack { give_back, until },
+            // The queue finds out for itself that the reply of a waiter is closed.
+            Call::Leave(_) | Call::Recheck => Reply::None,
+        };
+        reply.fail(failure, address, &self.home);
+    }
+
+    /// A key comes back from its own task: it is answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, returned: Returned, arrived: Arrived, inputs: &mut Inputs) {
+        let Returned { address, queue, mut input, done, is_busy } = returned;
+        self.queues.insert(address.clone(), queue);
+        self.note_unreadable(&done);
+        if is_busy {
+            self.apart.set_busy(&address, "its state in the store could not be locked in time");
+        }
+        self.answer(done, &mut input);
+        self.answer_ended(&address, &input.ended);
+        self.schedule_next(address.clone());
+        if arrived.is_woken && self.queues.contains_key(&address) {
+            inputs.entry(address.clone()).or_default().must_load = true;
+        }
+        for call in arrived.calls {
+            self.take(Envelope { address: address.clone(), call }, inputs);
+        }
+    }
+
+    /// A key whose state cannot be decoded would have the others of its batch loaded once more.
+    fn note_unreadable(&mut self, done: &Done) {
+        if let Err(Failed { failure: failure @ Failure::Unreadable { .. }, .. }) = &done.result {
+            self.apart.set_busy(&done.address, &failure.to_string());
+        }
+    }
+
+    /// The key leaves the shard, with its queue and its input.
+    fn set_apart(&mut self, apart: Apart, mut input: BatchInput) {
+        let address = apart.work.address.clone();
+        if apart.is_busy {
+            self.apart.set_busy(&address, "another session keeps its row locked");
+        }
+        self.schedule.remove(&address);
+        self.cache.remove(&address);
+        // They are on their way with the work.
+        input.commands.clear();
+        let queue = self.queues.remove(&address).unwrap_or_default();
+        self.apart.begin(Arc::clone(&self.node), apart, queue, input);
     }
 
     fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
@@ -255,6 +335,7 @@ impl Shard {
             return;
         }
         let mut works = Vec::with_capacity(inputs.len());
+        let mut apart = Vec::new();
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
         for (address, input) in &mut inputs {
@@ -264,16 +345,28 @@ impl Shard {
                 self.cache.remove(address);
                 self.answer_failure(address, input, &Failed { failure, unknown: Vec::new(), arrived });
             } else if !self.only_waits(address, input, epoch) {
-                works.push(self.work(address, input, epoch));
+                let work = self.work(address, input, epoch);
+                match self.apart.is_busy(address) {
+                    true => apart.push(Apart { work, is_busy: true }),
+                    false => works.push(work),
+                }
             }
         }
         if !works.is_empty() {
             let (queues, no_waiters) = (&self.queues, WaitQueue::default());
             let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
-            for done in batch::run(&self.node, works, queue_of).await {
+            let served = batch::run(&self.node, works, queue_of).await;
+            for done in served.done {
+                self.note_unreadable(&done);
                 if let Some(input) = inputs.get_mut(&done.address) {
                     self.answer(done, input);
                 }
+            }
+            apart.extend(served.apart);
+        }
+        for one in apart {
+            if let Some(input) = inputs.remove(&one.work.address) {
+                self.set_apart(one, input);
             }
         }
         for (address, input) in inputs {

@@ -63,7 +63,8 @@ async fn round<T>(
 ) -> Answer<Option<T>> {
     // Read before the states are loaded: see batch.rs.
     let epoch = node.store.epoch();
-    let Some((loaded, locked)) = node.lock(epoch, addresses, deadline).await? else { return Ok(None) };
+    let locked = node.lock(epoch, addresses, deadline).await.map_err(|error| node.failure(&error))?;
+    let Some((loaded, locked)) = locked else { return Ok(None) };
     let now = node.clock.now().unwrap_or(loaded.now);
     let hold_off = node.store.hold_off(epoch, now);
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
@@ -88,8 +89,9 @@ async fn round<T>(
         node.store.refresh(epoch).await;
         return Ok(None);
     }
-    let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
+    let Committed { now: shown, result: checked, .. } = committed.map_err(|error| node.commit_failure(&error))?;
     node.clock.learn(shown, sent, Instant::now());
+    node.health.committed();
     // Otherwise the clock was off.
     let CommitResult::Checked(versions) = checked else { return Ok(None) };
     if versions.iter().any(Option::is_none) {

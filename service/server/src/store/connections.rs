@@ -55,7 +55,8 @@ fn stack<C>(idle: &Idle<C>) -> MutexGuard<'_, Vec<C>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection for one use. If it is dropped without [`PooledConnection::put_back`], it is closed.
+/// A connection for one use. If it is dropped without [`PooledConnection::put_back`], it is closed; the idle ones stay, because the
+/// user may only have run out of time.
 pub(super) struct PooledConnection<C> {
     connection: Option<C>,
     home: Idle<C>,
@@ -67,15 +68,6 @@ impl<C> PooledConnection<C> {
     pub(super) fn put_back(mut self) {
         if let Some(connection) = self.connection.take() {
             stack(&self.home).push(connection);
-        }
-    }
-}
-
-/// A connection that was not returned has failed or was abandoned, and the idle ones may be dead too.
-impl<C> Drop for PooledConnection<C> {
-    fn drop(&mut self) {
-        if self.connection.is_some() {
-            stack(&self.home).clear();
         }
     }
 }

@@ -212,6 +212,16 @@ pub struct Reading {
     pub is_after_fail_over: bool,
     /// The store's clock while it answered.
     pub now: Timestamp,
+    /// Why the store may forget what it acknowledges, if it may.
+    pub risk: Option<Risk>,
+}
+
+/// A setting with which a store may forget what it acknowledges, and which may have changed since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Risk {
+    pub what: String,
+    /// The operator has accepted it: see `--allow-eviction`.
+    pub is_accepted: bool,
 }
 
 impl Reading {

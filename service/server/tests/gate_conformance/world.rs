@@ -140,7 +140,15 @@ pub async fn open_sqlite(path: &Path) -> SqliteGateStore {
 }
 
 pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {
-    PostgresConfig { url, direct_url: None, shards: 1, statement_timeout, allow_volatile: true, trust_promotion: false }
+    PostgresConfig {
+        url,
+        direct_url: None,
+        shards: 1,
+        statement_timeout,
+        row_wait: statement_timeout,
+        allow_volatile: true,
+        trust_promotion: false,
+    }
 }
 
 pub fn redis_config(url: String, timeout: Duration) -> RedisGateConfig {

@@ -213,6 +213,10 @@ impl LockStore for Faulty {
         self.memory.set_cluster_secret(secret).await
     }
 
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        self.ping().await
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         Ok(self.shown(self.memory.ping().await?))
     }

@@ -62,6 +62,9 @@ pub struct ListQuery {
 #[derive(Serialize, ToSchema)]
 pub struct ListAnswer {
     locks: Vec<LockAnswer>,
+    /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
     /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -74,6 +77,7 @@ pub struct ListAnswer {
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
         (status = 400, description = "`invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 500, description = "`state-unreadable`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -104,7 +108,7 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
     // One row more than requested shows whether there is another page. A filter may drop most rows.
     let is_filtered = query.owner.is_some() || query.held.is_some();
     let rows_max = if is_filtered { LIST_LIMIT_MAX } else { limit + 1 };
-    let mut locks = Vec::new();
+    let (mut locks, mut unreadable) = (Vec::new(), Vec::new());
     let mut scanned = 0;
     loop {
         let page = context.locks.list(&context.app, prefix, after.as_ref(), rows_max).await;
@@ -113,14 +117,18 @@ pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, P
         scanned += page.len();
         for (key, state) in page {
             if locks.len() == limit {
-                return Ok(answer::ok(&ListAnswer { locks, next_cursor: after.map(|key| key.as_str().to_owned()) }));
+                let next_cursor = after.map(|key| key.as_str().to_owned());
+                return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
             }
             after = Some(key.clone());
-            locks.extend(listed(&key, state, now, &query));
+            match state {
+                Some(state) => locks.extend(listed(&key, state, now, &query)),
+                None => unreadable.push(key.as_str().to_owned()),
+            }
         }
         if is_last || scanned >= LIST_SCAN_MAX {
             let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
-            return Ok(answer::ok(&ListAnswer { locks, next_cursor }));
+            return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
         }
     }
 }

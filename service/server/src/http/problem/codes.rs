@@ -232,12 +232,20 @@ codes! {
     // The service
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,
         "The node is overloaded",
-        "A bounded queue of this node is full. Nothing was done.",
+        "A bounded queue of this node is full, or another session of the store keeps what the request needs locked. Nothing was \
+         done.",
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
-        "The store does not answer",
-        "The node cannot reach its store. Nothing was done. Leases stay valid until they expire.",
+        "The store is not available",
+        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Nothing was done. \
+         Leases stay valid until they expire.",
         "Try again after `Retry-After`.";
+    StateUnreadable: "state-unreadable", INTERNAL_SERVER_ERROR,
+        "The state in the store cannot be read",
+        "The store has a state for `key`, or a record of this operation, that this version of Latchgate cannot decode: another \
+         program or a newer version wrote it, or it is damaged. Nothing was done. Other keys and operations are not affected.",
+        "Tell the operator of the service. The operator can restore the state or delete it from the store, once no client relies \
+         on it.";
     OutcomeUnknown: "outcome-unknown", SERVICE_UNAVAILABLE,
         "The request may or may not have been carried out",
         "The node does not know whether the store committed. You may hold the lock, or own the operation, but you may not \

@@ -13,8 +13,17 @@ use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
 
+use super::faults;
 use super::hosts::Hosts;
+use crate::store::StoreError;
 use crate::store::connections::{Connections, Open, PooledConnection};
+
+/// The longest time that a statement may run, and that it may wait for one lock of another session.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct Timeouts {
+    pub statement: Duration,
+    pub lock: Duration,
+}
 
 /// How a server is reached.
 #[derive(Clone)]
@@ -29,8 +38,8 @@ impl Route {
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn direct(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
-        let settings = settings(statement_timeout);
+    pub(in crate::store) fn direct(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
+        let settings = settings(timeouts);
         let hosts = Hosts::parse(url)?.map(|options| options.options(settings.clone()));
         Ok(Self { hosts, begin: None })
     }
@@ -39,9 +48,9 @@ impl Route {
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn through_proxy(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
+    pub(in crate::store) fn through_proxy(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
         let mut begin = "begin".to_owned();
-        for (name, value) in settings(statement_timeout) {
+        for (name, value) in settings(timeouts) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
         let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
@@ -56,11 +65,10 @@ impl Route {
 /// The schema of all tables and functions of Latchgate.
 pub(in crate::store) const SCHEMA: &str = "latchgate";
 
-fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
-    let limit = format!("{}ms", statement_timeout.as_millis());
+fn settings(timeouts: Timeouts) -> [(&'static str, String); 11] {
     [
-        ("statement_timeout", limit.clone()),
-        ("lock_timeout", limit),
+        ("statement_timeout", in_ms(timeouts.statement)),
+        ("lock_timeout", in_ms(timeouts.lock)),
         ("idle_in_transaction_session_timeout", "2s".to_owned()),
         ("default_transaction_isolation", "read committed".to_owned()),
         // Each statement is planned once, as probes of the primary key. The planner's estimate of the table's size, which
@@ -73,6 +81,11 @@ fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
         ("jit", "off".to_owned()),
         ("search_path", SCHEMA.to_owned()),
     ]
+}
+
+/// A duration as a value of a setting. Zero would mean no limit.
+pub(super) fn in_ms(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis().max(1))
 }
 
 impl Open for PgConnection {
@@ -136,6 +149,37 @@ impl Session {
             sqlx::raw_sql("begin").execute(&mut *self.connection).await?;
         }
         Ok(())
+    }
+
+    /// Ends the use of the connection with the answer of its statements. It is returned if it is alive, and closed otherwise: then
+    /// `lost` is called, because other connections may be dead too.
+    pub(super) async fn end_with<T>(
+        mut self,
+        answer: Result<T, sqlx::Error>,
+        kind: fn(&sqlx::Error) -> StoreError,
+        lost: impl Fn(&sqlx::Error) -> StoreError,
+    ) -> Result<T, StoreError> {
+        match answer {
+            Ok(answer) => match self.put_back().await {
+                Ok(()) => Ok(answer),
+                Err(error) => Err(lost(&error)),
+            },
+            // An error of one statement says nothing about other connections.
+            Err(error) => {
+                let is_alive =
+                    faults::is_alive(&error) && self.recover().await.is_ok() && self.put_back().await.is_ok();
+                Err(if is_alive { kind(&error) } else { lost(&error) })
+            }
+        }
+    }
+
+    /// Makes the connection usable after an error of the server. No transaction is open then, except through a proxy, where a
+    /// new one has begun.
+    ///
+    /// # Errors
+    /// When the connection has died.
+    pub(super) async fn recover(&mut self) -> Result<(), sqlx::Error> {
+        if self.is_proxied() { self.begin_again().await } else { Ok(()) }
     }
 
     /// Rolls the transaction back and begins another.
@@ -207,10 +251,11 @@ mod tests {
 
     #[test]
     fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
-        let route = Route::through_proxy("postgres://u@h/d", Duration::from_millis(800)).unwrap();
+        let timeouts = Timeouts { statement: Duration::from_millis(800), lock: Duration::from_millis(50) };
+        let route = Route::through_proxy("postgres://u@h/d", timeouts).unwrap();
         let begin = route.begin.unwrap();
-        assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; "), "{begin}");
-        for (name, value) in settings(Duration::from_millis(800)) {
+        assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; set local lock_timeout = '50ms'; "));
+        for (name, value) in settings(timeouts) {
             assert!(begin.contains(&format!("; set local {name} = '{value}'")), "{begin}");
         }
     }
