@@ -76,6 +76,9 @@ pub struct GiveBack {
     pub lease_id: LeaseId,
     /// The token of that grant.
     pub token: u64,
+    /// The outcome of the grant's commit is unknown. The state is written even if it has no such lease, so that a commit that
+    /// is still on its way can no longer be made.
+    pub is_uncertain: bool,
 }
 
 /// Asks the holders to release the lock.

@@ -108,11 +108,10 @@ pub struct LimitMismatch {
     pub limit: Option<u32>,
 }
 
+/// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// `None` if the state does not remember this lease id, or never knew it.
     pub why: Option<EndReason>,
     pub at: Option<Timestamp>,
-    /// The highest token of the key.
-    pub token: u64,
 }

@@ -212,6 +212,7 @@ impl World {
             deadline: asking.waits.then(|| now.plus_ms(u64::from(u32::MAX))),
             is_returning: false,
             is_probe: false,
+            may_be_granted: true,
             reply: Client { requested_at: now, has_moved: false, is_gone: false },
         });
         id
@@ -347,7 +348,7 @@ impl World {
             Outcome::Granted(grant) if grant.lease.expires_at <= now => {}
             Outcome::Granted(grant) if !grant.repeated && fate == Fate::Undelivered => {
                 let Lease { lease_id, token, .. } = grant.lease;
-                self.nodes[index].give_backs.push(GiveBack { lease_id, token });
+                self.nodes[index].give_backs.push(GiveBack { lease_id, token, is_uncertain: false });
             }
             Outcome::Granted(grant) => {
                 self.ledger.answered_holding(&grant.lease, !grant.repeated);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use latchgate_core::lock::{self, Command, Evaluation, Event, Outcome, Rank, Refusal, evaluate};
+use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, evaluate};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
@@ -24,8 +24,8 @@ pub(super) struct Work {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock.
-    pub uncertain: Vec<Rank>,
+    /// Waiters that an earlier commit may have granted the lock, with the tokens of those grants.
+    pub uncertain: Vec<(Rank, u64)>,
     /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
     /// answer without a change.
     pub base: Option<Stored>,
@@ -53,8 +53,8 @@ pub(super) struct Evaluated {
 
 pub(super) struct Failed {
     pub failure: Failure,
-    /// Waiters that were answered in an evaluation whose commit has an unknown outcome.
-    pub unknown: Vec<Rank>,
+    /// New grants in an evaluation whose commit has an unknown outcome.
+    pub unknown: Vec<(Rank, Lease)>,
     pub arrived: Vec<Rank>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Moment {
 type Pending = (Entry, Evaluation);
 
 impl Entry {
-    fn fail(self, failure: Failure, unknown: Vec<Rank>) -> Done {
+    fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
         let Work { address, arrived, .. } = self.work;
         Done { address, result: Err(Failed { failure, unknown, arrived }) }
     }
@@ -273,9 +273,12 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
                 let failure = self.node.failure(&error);
                 let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
                 for (entry, evaluation) in changed {
-                    let answered = evaluation.answered.iter().filter(|_| is_unknown).map(|(rank, _)| *rank);
-                    let unknown = answered.collect();
-                    self.done.push(entry.fail(failure.clone(), unknown));
+                    let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
+                    let unknown = answered.filter_map(|(rank, outcome)| match outcome {
+                        Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
+                        _ => None,
+                    });
+                    self.done.push(entry.fail(failure.clone(), unknown.collect()));
                 }
                 return Vec::new();
             }

@@ -14,8 +14,6 @@ use crate::store::{Epoch, Stored};
 
 /// An older state is loaded again. Idle rows are kept for much longer.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
-/// From an older state a waiter does not join the queue unevaluated: another node may have granted its lease id since.
-const JOIN_MAX_AGE: Duration = Duration::from_millis(20);
 
 pub(super) struct Cache {
     states: LruCache<Address, Cached>,
@@ -54,10 +52,9 @@ impl Cache {
         is_usable.then(|| cached.stored.clone())
     }
 
-    /// A state that is current enough for the decision that a waiter only waits. Without arrivals any age will do.
-    pub(super) fn for_joining(&self, address: &Address, has_arrivals: bool, epoch: Epoch) -> Option<&LockState> {
-        let cached = self.states.peek(address)?;
-        let is_usable = (!has_arrivals || cached.at.elapsed() <= JOIN_MAX_AGE) && cached.epoch == epoch;
-        is_usable.then_some(&cached.stored.state)
+    /// The state that was last known in this epoch, however old.
+    pub(super) fn last_known_in(&self, address: &Address, epoch: Epoch) -> Option<&LockState> {
+        let cached = self.states.peek(address).filter(|cached| cached.epoch == epoch);
+        cached.map(|cached| &cached.stored.state)
     }
 }

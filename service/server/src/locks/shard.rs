@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::batch::{self, Failed, Work};
 use super::cache::Cache;
-use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply};
+use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
@@ -46,6 +46,8 @@ pub(super) struct BatchInput {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
+    /// Why the batch was not evaluated, or its changes not written.
+    pub failure: Option<Failure>,
     /// The state must be loaded, whatever is cached.
     pub must_load: bool,
 }
@@ -163,8 +165,10 @@ impl Shard {
         let limits = &self.node.limits;
         let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
         let waits = !request.wait.is_zero();
+        let undelivered = Undelivered::new(self.home.clone(), address.clone());
         if waits && (in_queue >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
-            let _ = reply.send(Delivery::new(Err(Failure::Overloaded("too many callers wait already"))));
+            let failure = Failure::Overloaded("too many callers wait already");
+            let _ = reply.send(Delivery::new(Err(failure), undelivered));
             return;
         }
         // Without a clock the load fails too, and the arrival orders nothing.
@@ -192,7 +196,8 @@ impl Shard {
             deadline: waits.then(|| requested_at + request.wait),
             is_returning: request.position.is_some(),
             is_probe,
-            reply: ReplyHandle { sender: reply, requested_at },
+            may_be_granted: !request.is_new_lease,
+            reply: ReplyHandle { sender: reply, requested_at, undelivered },
         };
         let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;
@@ -259,7 +264,7 @@ impl Shard {
                 let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
                 let arrived = std::mem::take(&mut input.arrived);
                 self.cache.remove(address);
-                self.answer_failure(address, input, &Failed { failure, unknown: Vec::new(), arrived });
+                self.answer_failure(address, input, Failed { failure, unknown: Vec::new(), arrived });
             } else if !self.only_waits(address, input, epoch) {
                 works.push(self.work(address, input, epoch));
             }
@@ -274,7 +279,7 @@ impl Shard {
             }
         }
         for (address, input) in inputs {
-            self.answer_ended(&address, &input.ended);
+            self.answer_ended(&address, &input.ended, input.failure.as_ref());
             self.schedule_next(address);
         }
     }
@@ -285,7 +290,7 @@ impl Shard {
             commands: std::mem::take(&mut input.commands),
             arrived: std::mem::take(&mut input.arrived),
             ended: input.ended.clone(),
-            uncertain: self.queues.get(address).map(|queue| queue.uncertain.clone()).unwrap_or_default(),
+            uncertain: self.queues.get(address).map(KeyQueue::uncertain_grants).unwrap_or_default(),
             base: if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) },
             epoch,
         }
@@ -296,7 +301,7 @@ impl Shard {
         if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
             return false;
         }
-        let state = self.cache.for_joining(address, !input.arrived.is_empty(), epoch);
+        let state = self.cache.last_known_in(address, epoch);
         let (Some(queue), Some(state), Some(now)) = (self.queues.get(address), state, self.node.clock.now()) else {
             return false;
         };

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Locks;
 use super::batch::Moment;
-use super::call::{Answer, Failure};
+use super::call::Failure;
 use super::node::Node;
 use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
 
@@ -21,6 +21,26 @@ pub(super) struct Decision<T> {
     pub writes: Vec<(usize, LockState, Vec<Event>)>,
 }
 
+/// A decision that was not carried out, or perhaps was.
+pub(super) struct Undone<T> {
+    pub failure: Failure,
+    /// The result of a decision that the store may have committed.
+    pub uncertain: Option<T>,
+}
+
+impl<T> Undone<T> {
+    /// The failure came before a commit.
+    pub(super) fn before(failure: Failure) -> Self {
+        Self { failure, uncertain: None }
+    }
+}
+
+impl<T> From<Undone<T>> for Failure {
+    fn from(undone: Undone<T>) -> Self {
+        undone.failure
+    }
+}
+
 impl Locks {
     /// Locks the states of all keys, calls `decide` with them, the time and the end of a hold-off, and writes the changes in
     /// one commit. It runs to its end even if the caller goes away.
@@ -28,18 +48,19 @@ impl Locks {
         &self,
         addresses: Vec<Address>,
         decide: impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync + 'static,
-    ) -> Answer<T> {
+    ) -> Result<T, Undone<T>> {
         if !self.node.health.is_up() {
-            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+            let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
+            return Err(Undone::before(failure));
         }
         if let Some(index) = self.node.store.first_apart(&addresses) {
-            return Err(Failure::KeysApart { index });
+            return Err(Undone::before(Failure::KeysApart { index }));
         }
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
         let running = tokio::spawn(async move {
             let Ok(Ok(_place)) = timeout(node.limits.store_timeout, places.acquire_owned()).await else {
-                return Err(Failure::Overloaded("too many multilocks at once"));
+                return Err(Undone::before(Failure::Overloaded("too many multilocks at once")));
             };
             // The time in line for a permit does not count.
             let deadline = Instant::now() + node.limits.store_timeout;
@@ -48,9 +69,10 @@ impl Locks {
                     return Ok(result);
                 }
             }
-            Err(Failure::Overloaded("other callers keep changing these keys, or the store is too slow"))
+            let failure = "other callers keep changing these keys, or the store is too slow";
+            Err(Undone::before(Failure::Overloaded(failure)))
         });
-        running.await.unwrap_or_else(|error| Err(Failure::OutcomeUnknown(error.to_string())))
+        running.await.unwrap_or_else(|error| Err(Undone::before(Failure::OutcomeUnknown(error.to_string()))))
     }
 }
 
@@ -60,10 +82,11 @@ async fn round<T>(
     addresses: &[Address],
     decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
     deadline: Instant,
-) -> Answer<Option<T>> {
+) -> Result<Option<T>, Undone<T>> {
     // Read before the states are loaded: see batch.rs.
     let epoch = node.store.epoch();
-    let Some((loaded, locked)) = node.lock(epoch, addresses, deadline).await? else { return Ok(None) };
+    let locked = node.lock(epoch, addresses, deadline).await.map_err(Undone::before)?;
+    let Some((loaded, locked)) = locked else { return Ok(None) };
     let now = node.clock.now().unwrap_or(loaded.now);
     let hold_off = node.store.hold_off(epoch, now);
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
@@ -88,7 +111,14 @@ async fn round<T>(
         node.store.refresh(epoch).await;
         return Ok(None);
     }
-    let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
+    let Committed { now: shown, result: checked } = match committed {
+        Ok(committed) => committed,
+        Err(error) => {
+            let failure = node.failure(&error);
+            let is_uncertain = matches!(failure, Failure::OutcomeUnknown(_));
+            return Err(Undone { failure, uncertain: is_uncertain.then_some(result) });
+        }
+    };
     node.clock.learn(shown, sent, Instant::now());
     // Otherwise the clock was off.
     let CommitResult::Checked(versions) = checked else { return Ok(None) };

@@ -4,6 +4,7 @@ mod fence;
 mod hold_off;
 mod interventions;
 mod reentrancy;
+mod reserved;
 mod semaphore;
 mod sharing;
 mod time;
@@ -89,7 +90,11 @@ impl World {
 
     fn give_back(&mut self, lease: &Lease) -> bool {
         let before = self.state.holders.len();
-        self.run(Command::GiveBack(GiveBack { lease_id: lease.lease_id.clone(), token: lease.token }));
+        self.run(Command::GiveBack(GiveBack {
+            lease_id: lease.lease_id.clone(),
+            token: lease.token,
+            is_uncertain: false,
+        }));
         self.state.holders.len() < before
     }
 

@@ -147,6 +147,7 @@ pub fn ended(acquired: &Acquired) -> Problem {
         ),
         Acquired::LeaseLost(lost) => lease_lost(lost),
         Acquired::Refused(refused) => refusal(refused),
+        Acquired::WaitFailed { failure, .. } => Problem::of_failure(failure),
         Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
     }
 }
@@ -167,7 +168,7 @@ pub fn lease_lost(lost: &Lost) -> Problem {
         Some(why) => format!("This lease has ended: {why}."),
         None => "This key has no record of the lease.".to_owned(),
     };
-    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339)).with("token", lost.token)
+    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339))
 }
 
 /// The answer to a call that failed.

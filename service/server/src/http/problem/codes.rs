@@ -120,7 +120,7 @@ codes! {
         "The lease has ended",
         "`why` says how: `expired` (it was not renewed in time), `released`, `revoked` (the lock was revoked and the grace \
          period is over), `forced` (an operator ended it), or `unknown` (the key has no record of this lease). `at` is the time \
-         of its end, `token` the highest token granted for the key. For a multilock, `lost` says the same for each key.",
+         of its end. For a multilock, `lost` says the same for each key.",
         "Stop the work that the lock protects: another client may hold the lock, and your work may have overlapped with its \
          work. To continue, acquire the lock again with a new `lease_id`.";
     StaleToken: "stale-token", PRECONDITION_FAILED,
