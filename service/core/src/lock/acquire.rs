@@ -38,6 +38,9 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
             None => token::next(state.token, now),
         },
     };
+    if let Err(full) = state.check_length(request.lease_bytes(), request.bytes_max) {
+        return Step::unchanged(Outcome::KeyFull(full));
+    }
     if let Some(permits) = limit {
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });

@@ -53,6 +53,8 @@ pub struct Acquire {
     /// Until then no new lease is granted, because the state may lack live leases. A repeated acquire still gets its
     /// earlier grant.
     pub hold_off: Option<Timestamp>,
+    /// How long the state may be with the new lease, in bytes.
+    pub bytes_max: usize,
     pub metadata: Option<Metadata>,
 }
 
@@ -89,6 +91,8 @@ pub struct Revoke {
     pub grace_ms: u64,
     /// Only the leases with this token; `None` means all.
     pub token: Option<u64>,
+    /// How long the state may be with the note, in bytes.
+    pub bytes_max: usize,
 }
 
 /// Ends every lease now.

@@ -25,6 +25,15 @@ pub struct Batch<'a> {
     pub ended: &'a [Rank],
 }
 
+/// On what terms new leases are granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Until then no new lease is granted.
+    pub hold_off: Option<Timestamp>,
+    /// How long a key's state may be, in bytes.
+    pub bytes_max: usize,
+}
+
 /// The result of a batch for one key. If `changed`, it holds only once `state` is committed.
 #[derive(Debug)]
 pub struct Evaluation {
@@ -43,17 +52,15 @@ pub struct Evaluation {
 }
 
 /// Carries out the commands, admits waiters from the front of the queue, then publishes or withdraws the node's turn.
-///
-/// Until `hold_off` no new lease is granted.
 pub fn evaluate<R: ReplyHandle, I: Copy + Ord>(
     base: &LockState,
     batch: Batch<'_>,
     queue: &WaitQueue<R, I>,
     node: &NodeId,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
 ) -> Evaluation {
-    evaluate_with(step, base, batch, queue, node, now, hold_off)
+    evaluate_with(step, base, batch, queue, node, now, terms)
 }
 
 /// As [`evaluate`], with `take_step` in position of [`step`]: the property tests check every step by it.
@@ -64,7 +71,7 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
     queue: &WaitQueue<R, I>,
     node: &NodeId,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
 ) -> Evaluation {
     let evaluation = Evaluation {
         state: base.clone(),
@@ -75,7 +82,7 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
         notified: Vec::new(),
         refusals: HashMap::new(),
     };
-    let mut evaluator = Evaluator { take_step, queue, now, hold_off, evaluation };
+    let mut evaluator = Evaluator { take_step, queue, now, terms, evaluation };
     // What time has changed is written even if no command and no waiter is left to take a step.
     evaluator.step(&Command::Tick);
     for command in batch.commands {
@@ -93,7 +100,7 @@ struct Evaluator<'q, R, I, F> {
     take_step: F,
     queue: &'q WaitQueue<R, I>,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
     evaluation: Evaluation,
 }
 
@@ -108,6 +115,11 @@ where
         self.evaluation.changed |= done.changed;
         self.evaluation.events.append(&mut done.events);
         done.outcome
+    }
+
+    fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
+        let Terms { hold_off, bytes_max } = self.terms;
+        Acquire { behind, hold_off, bytes_max, ..waiter.request.clone() }
     }
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
@@ -129,7 +141,7 @@ where
         let is_open = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !answered.contains(&rank);
         for (rank, waiter) in self.queue.iter().filter(|(rank, waiter)| is_open(*rank, waiter)) {
             let behind = waiter.request.behind || self.is_behind_reserved(rank, waiter);
-            let request = Acquire { behind, hold_off: self.hold_off, ..waiter.request.clone() };
+            let request = self.request(waiter, behind);
             if waiter.is_probe {
                 self.notify(rank, request);
                 return;
@@ -177,7 +189,7 @@ where
         let answered: HashSet<Rank> = evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         for rank in ranks.into_iter().filter(|rank| !answered.contains(rank)) {
             let Some(waiter) = queue.get(rank) else { continue };
-            let request = Acquire { behind: true, hold_off: self.hold_off, ..waiter.request.clone() };
+            let request = self.request(waiter, true);
             if waiter.is_probe {
                 self.notify(rank, request);
                 continue;

@@ -40,6 +40,8 @@ pub enum Outcome {
     Refused(Refusal),
     /// The proposed lease id is in use by another owner, or in another mode.
     LeaseIdReused,
+    /// With one more lease, or with the note of a revocation, the key's state would be too long.
+    KeyFull(KeyFull),
     /// The request's permits or limit do not match the key's limit.
     LimitMismatch(LimitMismatch),
     /// The owner shares the lock with other owners, or with one whose lease expired with a lock-delay. It cannot wait for an
@@ -106,6 +108,13 @@ pub enum Refusal {
 pub struct LimitMismatch {
     /// The limit in force; `None` if there is none and the request named none.
     pub limit: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyFull {
+    /// How long the state would be, in bytes.
+    pub bytes: usize,
+    pub bytes_max: usize,
 }
 
 /// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.

@@ -161,9 +161,12 @@ impl World {
         let note = || Note { reason: Some("why".into()), by: Some(Owner::parse("admin").unwrap()) };
         let command = match call {
             Call::SetLimit(permits) => Command::SetLimit(*permits),
-            Call::Revoke { grace_ms, token: of } => {
-                Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
-            }
+            Call::Revoke { grace_ms, token: of } => Command::Revoke(Revoke {
+                note: note(),
+                grace_ms: *grace_ms,
+                token: of.as_ref().map(token),
+                bytes_max: usize::MAX,
+            }),
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
             Call::WaitEnds { .. } => return None,
@@ -203,6 +206,7 @@ impl World {
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
             hold_off: None,
+            bytes_max: usize::MAX,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let id = self.waiters;

@@ -164,7 +164,7 @@ struct LostKey<'a> {
     responses(
         (status = 200, description = "All locks are yours.", body = MultilockAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "As for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),

@@ -46,6 +46,7 @@ impl Shard {
         let Done { address, result } = done;
         let evaluated = match result {
             Ok((stored, evaluated)) => {
+                self.node.large.note(&address, stored.state.bytes());
                 self.cache.put(address.clone(), stored, evaluated.epoch);
                 evaluated
             }

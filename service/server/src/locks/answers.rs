@@ -38,6 +38,7 @@ pub(super) fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (A
         }
         Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
         Outcome::LimitMismatch(mismatch) => (Acquired::LimitMismatch(mismatch), false),
+        Outcome::KeyFull(full) => (Acquired::KeyFull(full), false),
         Outcome::UpgradeBlocked => (Acquired::UpgradeBlocked, false),
         _ => (Acquired::LeaseIdReused, false),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, evaluate};
+use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, Terms, evaluate};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
@@ -123,7 +123,8 @@ impl Node {
     /// The change of a state with this version. Without a history it has neither events nor a notice.
     pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
         let Moment { now, epoch, .. } = moment;
-        let Stored { version: expected, state } = changed;
+        let Stored { version: expected, mut state } = changed;
+        state.forget_ended(self.limits.ended_bytes_max, now);
         Change {
             address: address.clone(),
             expected,
@@ -232,11 +233,12 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     }
 
     fn evaluate(&self, entry: Entry, Moment { now, hold_off, .. }: Moment) -> Pending {
+        let terms = Terms { hold_off, bytes_max: self.node.limits.key_bytes_max };
         let Work { address, commands, arrived, ended, uncertain, base, .. } = &entry.work;
         let absent = Stored::default();
         let state = &base.as_ref().unwrap_or(&absent).state;
         let batch = lock::Batch { commands, arrived, uncertain, ended };
-        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, hold_off);
+        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
         (entry, evaluation)
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Command, GiveBack, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner, PRIORITY_MIN,
-    Position, Refusal, WaiterId,
+    Command, GiveBack, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner,
+    PRIORITY_MIN, Position, Refusal, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -65,6 +65,7 @@ pub enum Acquired {
     Refused(Refused),
     LeaseIdReused,
     LimitMismatch(LimitMismatch),
+    KeyFull(KeyFull),
     UpgradeBlocked,
     LeaseLost(Lost),
     /// The wait has ended, and the store did not say whether the client has the lease.
@@ -174,6 +175,25 @@ pub(super) enum Call {
     Leave(WaiterId),
     /// Time has caused an event of the key.
     Recheck,
+}
+
+impl Call {
+    /// Answers a call that is not served.
+    pub(super) fn refuse(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
+        match self {
+            Self::Acquire(call) => {
+                let nothing = Undelivered::new(home.clone(), address.clone());
+                let _ = call.reply.send(Delivery::new(Err(failure), nothing));
+            }
+            Self::Renew { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Release { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Command { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Inspect { reply } => drop(reply.send(Err(failure))),
+            Self::GiveBack { give_back, until } => give_back_later(home.clone(), address.clone(), give_back, until),
+            // The waiter's reply is closed, and the collector comes to the key again.
+            Self::Leave(_) | Self::Recheck => {}
+        }
+    }
 }
 
 pub(super) struct AcquireCall {

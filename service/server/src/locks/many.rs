@@ -24,6 +24,8 @@ use super::together::{Decision, Undone};
 /// Keys that one multilock has at most.
 pub const MANY_MAX: usize = 64;
 
+/// The states of all keys of a multilock may be this many times as long together as that of one key.
+const TOGETHER_MAX: usize = 4;
 /// The pause before another attempt after a failure that may pass.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -160,8 +162,8 @@ impl<'a> Turns<'a> {
     async fn run(&mut self, reply: &mut Reply) -> Option<Answer<AcquiredMany>> {
         let Self { locks, request, requested_at, position, .. } = *self;
         let deadline = requested_at + request.wait;
-        let failed = |failure: Failure| {
-            let is_wait = !request.wait.is_zero();
+        let failed = |failure: Failure, has_waited: bool| {
+            let is_wait = has_waited && is_passing(&failure);
             Some(if is_wait { Ok(AcquiredMany::WaitFailed { failure, position }) } else { Err(failure) })
         };
         // It leaves its queue when it is dropped.
@@ -180,7 +182,7 @@ impl<'a> Turns<'a> {
                         () = tokio::time::sleep(RETRY_PAUSE) => continue,
                     }
                 }
-                Err(failure) => return failed(failure),
+                Err(failure) => return failed(failure, probe.is_some()),
                 Ok(Attempt::Ended { index, outcome }) => {
                     let (acquired, _) = acquired(outcome, requested_at.elapsed(), position.arrival);
                     return Some(Ok(AcquiredMany::Ended { index, acquired }));
@@ -214,7 +216,7 @@ impl<'a> Turns<'a> {
                     refused.waited = requested_at.elapsed();
                     return Some(Ok(AcquiredMany::Refused { index, refused }));
                 }
-                Ok(Acquired::WaitFailed { failure, .. }) => return failed(failure),
+                Ok(Acquired::WaitFailed { failure, .. }) => return failed(failure, true),
                 // Its turn has come, or its key has an answer that only an attempt on all keys gives.
                 Ok(_) => {}
                 Err(failure) => return Some(Err(failure)),
@@ -266,7 +268,10 @@ async fn attempt(
     // position and does not block it.
     let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
     let request = Arc::clone(request);
+    let key_bytes_max = locks.node.limits.key_bytes_max;
     let decide = move |states: Vec<LockState>, now: Timestamp, hold_off: Option<Timestamp>| {
+        // What the states may be longer by, all together. They are written in one commit.
+        let mut bytes_left = (key_bytes_max * TOGETHER_MAX).saturating_sub(states.iter().map(LockState::bytes).sum());
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
@@ -276,11 +281,11 @@ async fn attempt(
                 leases.push((grant.lease, grant.limit));
                 continue;
             }
-            let done = step(
-                &mut state,
-                &Command::Acquire(Acquire { hold_off, ..acquire(&request, key, &node, position) }),
-                now,
-            );
+            let before = state.bytes();
+            let bytes_max = key_bytes_max.min(before + bytes_left);
+            let ask = Acquire { hold_off, bytes_max, ..acquire(&request, key, &node, position) };
+            let done = step(&mut state, &Command::Acquire(ask), now);
+            bytes_left = bytes_left.saturating_sub(state.bytes().saturating_sub(before));
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
                     is_new |= !grant.repeated;
@@ -322,6 +327,7 @@ fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, positi
         position,
         behind: false,
         hold_off: None,
+        bytes_max: 0,
         metadata: request.metadata.clone(),
     }
 }

@@ -15,6 +15,7 @@ use super::batch::{self, Failed, Work};
 use super::cache::Cache;
 use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
+use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::store::Epoch;
@@ -30,6 +31,8 @@ pub(super) struct Shard {
     wake_ups: mpsc::Receiver<Option<Address>>,
     pub(super) queues: HashMap<Address, KeyQueue>,
     schedule: Schedule,
+    /// The calls of keys with large states.
+    deferred: Deferred<BatchInput>,
     pub(super) cache: Cache,
     pub(super) waiters: usize,
     /// How many of the waiters are in the node's count.
@@ -52,6 +55,23 @@ pub(super) struct BatchInput {
     pub must_load: bool,
 }
 
+impl BatchInput {
+    fn calls(&self) -> usize {
+        self.commands.len() + self.arrived.len()
+    }
+
+    /// Adds what a later batch brings.
+    fn append(&mut self, mut later: Self) {
+        self.commands.append(&mut later.commands);
+        self.replies.append(&mut later.replies);
+        self.arrived.append(&mut later.arrived);
+        self.ended.append(&mut later.ended);
+        self.ended.sort_unstable();
+        self.ended.dedup();
+        self.must_load |= later.must_load;
+    }
+}
+
 /// In the order of the keys.
 type Inputs = BTreeMap<Address, BatchInput>;
 
@@ -62,9 +82,9 @@ impl Shard {
         home: mpsc::WeakSender<Envelope>,
         wake_ups: mpsc::Receiver<Option<Address>>,
     ) -> Self {
-        let cache = Cache::new(node.limits.cached_keys_per_shard);
-        let (queues, schedule) = (HashMap::new(), Schedule::default());
-        Self { node, calls, home, wake_ups, queues, schedule, cache, waiters: 0, counted: 0 }
+        let cache = Cache::new(node.limits.cached_keys_per_shard, node.limits.cached_bytes_per_shard);
+        let (queues, schedule, deferred) = (HashMap::new(), Schedule::default(), Deferred::default());
+        Self { node, calls, home, wake_ups, queues, schedule, deferred, cache, waiters: 0, counted: 0 }
     }
 
     /// Serves until every handle on the shard has been dropped.
@@ -74,7 +94,7 @@ impl Shard {
         let mut is_closing = false;
         loop {
             let mut inputs = Inputs::new();
-            let next = self.schedule.next();
+            let next = self.schedule.next().into_iter().chain(self.deferred.next()).min();
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
@@ -103,7 +123,12 @@ impl Shard {
                 self.end_waits(&mut inputs);
             }
             self.recheck_due(&mut inputs);
-            self.serve(inputs).await;
+            self.defer_large(&mut inputs);
+            if !inputs.is_empty() {
+                self.deferred.others_were_served();
+                self.serve(inputs).await;
+            }
+            self.serve_deferred().await;
             self.count_waiters();
         }
     }
@@ -131,7 +156,40 @@ impl Shard {
         }
     }
 
+    /// Keys with large states wait for their share of the time, and so do their later calls.
+    fn defer_large(&mut self, inputs: &mut Inputs) {
+        if self.node.large.is_empty() && self.deferred.next().is_none() {
+            return;
+        }
+        let is_deferred =
+            |address: &Address| self.deferred.get(address).is_some() || self.node.large.bytes([address]) >= LARGE_BYTES;
+        let large: Vec<Address> = inputs.keys().filter(|address| is_deferred(address)).cloned().collect();
+        for address in large {
+            let Some(input) = inputs.remove(&address) else { continue };
+            self.deferred.entry(address).or_default().append(input);
+        }
+    }
+
+    async fn serve_deferred(&mut self) {
+        let now = Instant::now();
+        if self.deferred.next().is_some_and(|next| next <= now) {
+            let inputs = self.deferred.take(|address| self.node.large.bytes([address]));
+            self.serve(inputs).await;
+            self.deferred.was_served(now);
+        }
+    }
+
+    /// Whether a call is one too many for a key whose calls wait. The last quarter is for calls of holders.
+    fn is_too_many(&self, address: &Address, call: &Call) -> bool {
+        let calls = self.deferred.get(address).map_or(0, BatchInput::calls);
+        calls >= if matches!(call, Call::Acquire(_)) { BATCH_MAX / 4 * 3 } else { BATCH_MAX }
+    }
+
     fn take(&mut self, Envelope { address, call }: Envelope, inputs: &mut Inputs) {
+        if self.is_too_many(&address, &call) {
+            call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
+            return;
+        }
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
@@ -188,6 +246,7 @@ impl Shard {
             position: request.position.unwrap_or(position),
             behind: false,
             hold_off: None,
+            bytes_max: 0,
             metadata: request.metadata,
         };
         let waiter = Waiter {
@@ -253,9 +312,6 @@ impl Shard {
 
     /// Evaluates, commits and answers one batch.
     async fn serve(&mut self, mut inputs: Inputs) {
-        if inputs.is_empty() {
-            return;
-        }
         let mut works = Vec::with_capacity(inputs.len());
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();

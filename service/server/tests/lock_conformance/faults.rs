@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, Locks, RefusedBecause, Watched};
+use latchgate::locks::{
+    Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Locks, RefusedBecause, Released, Watched,
+};
 use latchgate::store::engine_record::{EngineRecord, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
@@ -40,6 +42,9 @@ struct Faulty {
     falls: Arc<AtomicBool>,
     /// How many of the next commits of locked states lose their answer.
     lost_locked: Arc<AtomicU64>,
+    /// How long a commit takes for each KiB of its states. Only one runs at a time.
+    us_per_kib: Arc<AtomicU64>,
+    writing: Arc<tokio::sync::Mutex<()>>,
     /// How many states were loaded.
     loads: AtomicU64,
     /// How many of the next commits are made, but answered as lost races.
@@ -61,6 +66,18 @@ struct Locked {
     lost_commits: Arc<AtomicU64>,
     is_down: Arc<AtomicBool>,
     falls: Arc<AtomicBool>,
+    us_per_kib: Arc<AtomicU64>,
+    writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Writes for as long as the states are.
+async fn write(us_per_kib: &AtomicU64, writing: &tokio::sync::Mutex<()>, changes: &[Change]) {
+    let us_per_kib = us_per_kib.load(Ordering::SeqCst);
+    if us_per_kib > 0 {
+        let _writing = writing.lock().await;
+        let bytes: usize = changes.iter().map(|change| change.state.bytes()).sum();
+        tokio::time::sleep(Duration::from_micros(1_000 + us_per_kib * bytes as u64 / 1_024)).await;
+    }
 }
 
 #[async_trait]
@@ -73,6 +90,7 @@ impl LockedStates for Locked {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
+        write(&self.us_per_kib, &self.writing, changes).await;
         let committed = self.states.commit_all(now, changes).await?;
         if take_one(&self.lost_locked) {
             self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -156,6 +174,7 @@ impl LockStore for Faulty {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
+        write(&self.us_per_kib, &self.writing, changes).await;
         let committed = self.memory.commit(self.meant(now), changes).await?;
         if let CommitResult::Checked(_) = committed.result
             && take_one(&self.lost_answers)
@@ -183,6 +202,8 @@ impl LockStore for Faulty {
             lost_commits: Arc::clone(&self.lost_commits),
             is_down: Arc::clone(&self.is_down),
             falls: Arc::clone(&self.falls),
+            us_per_kib: Arc::clone(&self.us_per_kib),
+            writing: Arc::clone(&self.writing),
         };
         Ok((loaded, Box::new(locked)))
     }
@@ -628,13 +649,13 @@ async fn a_wait_that_ends_while_the_store_is_down_is_not_refused_and_can_be_resu
     assert!(eventually(PATIENCE, is_released).await);
     granted(node.acquire(&key(), LockRequest { position: Some(position), ..request("waiter") }).await);
 
+    // So is a multilock.
+    let many = LockManyRequest { wait: Duration::from_secs(2), ..all("many", &["another", "key"]) };
+    let many = crate::many::join_all(&node, many).await;
+    until_waiting(&node, 1).await;
     store.is_down.store(true, Ordering::SeqCst);
-    let many = node.acquire_many(waiting_shortly(&["another"])).await;
-    assert!(matches!(many, Ok(AcquiredMany::WaitFailed { .. })), "{many:?}");
-}
-
-fn waiting_shortly(keys: &[&str]) -> latchgate::locks::LockManyRequest {
-    latchgate::locks::LockManyRequest { wait: Duration::from_millis(100), ..all("shortly", keys) }
+    let answer = crate::many::all_joined(many).await;
+    assert!(matches!(answer, Ok(AcquiredMany::WaitFailed { .. })), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -651,4 +672,131 @@ async fn a_key_with_only_a_reserved_position_is_not_evaluated_over_and_over() {
     until_given_back(&node).await;
     let loads = store.loads.load(Ordering::SeqCst) - before;
     assert!(loads < 20, "the state was loaded {loads} times");
+}
+
+/// A release is carried out, but its answer is lost. When it is repeated, many other leases have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
+    let store = Arc::new(Faulty::default());
+    let (node, other) = (start(store.clone()).await, start(store.clone()).await);
+    hold(&node, "me").await;
+    store.lost_answers.store(1, Ordering::SeqCst);
+    let released = node.release(&key(), id("me")).await;
+    assert!(matches!(released, Err(Failure::OutcomeUnknown(_))), "{released:?}");
+    for number in 0..40 {
+        let name = format!("other-{number}");
+        hold(&other, &name).await;
+        release(&other, &name).await;
+    }
+    let is_recognised = || async {
+        let released = node.release(&key(), id("me")).await;
+        match released {
+            Ok(Released::Released { already: true, .. }) => true,
+            Err(Failure::StoreUnavailable(_)) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(eventually(PATIENCE, is_recognised).await);
+}
+
+/// Pairs of acquire and release that eight clients make in five seconds, each with a key of its own.
+async fn pairs_of_others(node: &Locks) -> u64 {
+    let until = tokio::time::Instant::now() + Duration::from_secs(5);
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..8 {
+        let node = node.clone();
+        clients.spawn(async move {
+            let address = crate::calls::at(&format!("small-{client}"));
+            let mut pairs = 0;
+            while tokio::time::Instant::now() < until {
+                let lease = format!("lease-{client}-{pairs}");
+                granted(node.acquire(&address, request(&lease)).await);
+                node.release(&address, id(&lease)).await.unwrap();
+                pairs += 1;
+            }
+            pairs
+        });
+    }
+    clients.join_all().await.into_iter().sum()
+}
+
+/// Gives the key as many leases as it has space for. Returns how many.
+async fn fill(node: &Locks, address: &Address) -> usize {
+    let metadata = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
+    let metadata = Some(latchgate_core::lock::Metadata::from_json_text(&metadata));
+    for number in 0.. {
+        let request = LockRequest {
+            metadata: metadata.clone(),
+            ttl_ms: 3_600_000,
+            ..crate::calls::shared(request(&format!("large-{number}")))
+        };
+        match node.acquire(address, request).await {
+            Ok(Acquired::Granted(_)) => {}
+            Ok(Acquired::KeyFull(_)) => return number,
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!()
+}
+
+/// The time of this test is simulated: a commit of the large key takes as long as 25 others.
+#[tokio::test(start_paused = true)]
+async fn clients_of_a_key_with_a_large_state_leave_nine_tenths_of_the_time_to_the_others() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    let large = crate::calls::at("large");
+    let leases = fill(&node, &large).await;
+    store.us_per_kib.store(100, Ordering::SeqCst);
+    let before = pairs_of_others(&node).await;
+    let renewals = Arc::new(AtomicU64::new(0));
+    for client in 0..4 {
+        let (node, large, renewals) = (node.clone(), large.clone(), Arc::clone(&renewals));
+        tokio::spawn(async move {
+            for number in (0..leases).cycle().skip(client) {
+                node.renew(&large, id(&format!("large-{number}")), None).await.unwrap();
+                renewals.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    let beside = pairs_of_others(&node).await;
+    assert!(beside * 100 >= before * 85, "{beside} pairs instead of {before}");
+    assert!(renewals.load(Ordering::SeqCst) > 20, "the large key is served too");
+}
+
+/// As above, with multilocks over keys whose states are large together.
+#[tokio::test(start_paused = true)]
+async fn multilocks_with_large_states_leave_most_of_the_time_to_the_others() {
+    let store = Arc::new(Faulty::default());
+    let limits = Limits { key_bytes_max: 64 << 10, ..patient() };
+    let node = start_with(store.clone(), limits).await;
+    let keys: Vec<String> = (0..4).map(|number| format!("many-{number}")).collect();
+    for key in &keys {
+        // There is space for the leases of the multilocks.
+        let leases = fill(&node, &crate::calls::at(key)).await;
+        for number in 0..4 {
+            node.release(&crate::calls::at(key), id(&format!("large-{}", leases - 1 - number))).await.unwrap();
+        }
+    }
+    store.us_per_kib.store(100, Ordering::SeqCst);
+    let before = pairs_of_others(&node).await;
+    let multilocks = Arc::new(AtomicU64::new(0));
+    for client in 0..4 {
+        let (node, multilocks) = (node.clone(), Arc::clone(&multilocks));
+        let keys = keys.clone();
+        tokio::spawn(async move {
+            let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+            for number in 0.. {
+                let mut many = all(&format!("many-{client}-{number}"), &names);
+                many.locks.iter_mut().for_each(|lock| lock.mode = latchgate_core::lock::Mode::Shared);
+                let (addresses, lease_id) = (crate::many::addresses(&names), many.lease_id.clone());
+                if let Ok(AcquiredMany::Granted { .. }) = node.acquire_many(many).await {
+                    multilocks.fetch_add(1, Ordering::SeqCst);
+                }
+                let _ = node.release_many(addresses, lease_id).await;
+            }
+        });
+    }
+    let beside = pairs_of_others(&node).await;
+    assert!(beside * 100 >= before * 80, "{beside} pairs instead of {before}");
+    assert!(multilocks.load(Ordering::SeqCst) > 5, "multilocks are served too");
 }

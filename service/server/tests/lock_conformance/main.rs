@@ -112,6 +112,8 @@ every_store! {
     limits: [
         more_waiters_than_allowed_are_refused_at_once,
         a_collected_key_goes_on_with_higher_tokens,
+        a_key_without_space_refuses_more_leases_for_good,
+        a_repeated_release_on_a_busy_key_is_already_done,
     ];
     modes: [
         readers_hold_together_and_writers_alone,

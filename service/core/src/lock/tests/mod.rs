@@ -7,6 +7,7 @@ mod reentrancy;
 mod reserved;
 mod semaphore;
 mod sharing;
+mod size;
 mod time;
 mod turns;
 
@@ -59,6 +60,7 @@ impl World {
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
             hold_off: None,
+            bytes_max: usize::MAX,
             metadata: None,
         }
     }

@@ -103,7 +103,7 @@ pub struct AcquireAnswer<'a> {
     responses(
         (status = 200, description = "The lock is yours.", body = AcquireAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`; with the first 16 `holders`, `holders_count`, `waiters`, `position`, and a `ticket` after a wait", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),

@@ -105,6 +105,13 @@ codes! {
         "All requests for permits of a key must agree on its `limit`. The answer's `limit` is the limit in force, null if none \
          is set. The request named another limit, or more permits than the limit. Nothing was done.",
         "Send the limit in force, or none. PUT /v1/locks/{key}/limit changes it.";
+    KeyFull: "key-full", CONFLICT,
+        "The key has no space for another lease",
+        "All leases of a key are kept in one state, which would be `bytes` long with this request: more than `bytes_max`. You do \
+         not hold the lock. For a multilock, `bytes` and `bytes_max` count the states of all its keys together. A revocation is \
+         refused in this way if its `reason` and `by` are too long for the leases of the key. Nothing was done.",
+        "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. An \
+         operator can raise `--key-bytes-max`. Send a revocation without a `reason`.";
     UpgradeBlocked: "upgrade-blocked", CONFLICT,
         "Other leases share the lock",
         "The owner shares this lock and asked for it exclusively while other leases share it too. The request cannot wait for \
@@ -236,8 +243,9 @@ codes! {
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
         "The store does not answer",
-        "The node cannot reach its store. Nothing was done. Leases stay valid until they expire.",
-        "Try again after `Retry-After`.";
+        "The node cannot reach its store. Nothing was done. Leases stay valid until they expire. If a wait has ended, the answer \
+         has a `ticket`.",
+        "Try again after `Retry-After`, after a wait with the `ticket`: the request returns to its position in the queue.";
     OutcomeUnknown: "outcome-unknown", SERVICE_UNAVAILABLE,
         "The request may or may not have been carried out",
         "The node does not know whether the store committed. You may hold the lock, or own the operation, but you may not \
