@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use latchgate_core::lock::{self, Command, Evaluation, Event, Outcome, Rank, Refusal, evaluate};
+use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, Terms, evaluate};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
@@ -24,8 +24,8 @@ pub(super) struct Work {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock.
-    pub uncertain: Vec<Rank>,
+    /// Waiters that an earlier commit may have granted the lock, with the tokens of those grants.
+    pub uncertain: Vec<(Rank, u64)>,
     /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
     /// answer without a change.
     pub base: Option<Stored>,
@@ -68,8 +68,8 @@ pub(super) struct Evaluated {
 
 pub(super) struct Failed {
     pub failure: Failure,
-    /// Waiters that were answered in an evaluation whose commit has an unknown outcome.
-    pub unknown: Vec<Rank>,
+    /// New grants in an evaluation whose commit has an unknown outcome.
+    pub unknown: Vec<(Rank, Lease)>,
     pub arrived: Vec<Rank>,
 }
 
@@ -98,7 +98,7 @@ impl Entry {
         Self { work, losses: 0, is_fresh: false }
     }
 
-    fn fail(self, failure: Failure, unknown: Vec<Rank>) -> Done {
+    fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
         let Work { address, arrived, .. } = self.work;
         Done { address, result: Err(Failed { failure, unknown, arrived }) }
     }
@@ -157,7 +157,8 @@ impl Node {
     /// The change of a state with this version. Without a history it has neither events nor a notice.
     pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
         let Moment { now, epoch, .. } = moment;
-        let Stored { version: expected, state } = changed;
+        let Stored { version: expected, mut state } = changed;
+        state.forget_ended(self.limits.ended_bytes_max, now);
         Change {
             address: address.clone(),
             expected,
@@ -287,11 +288,12 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     fn evaluate(&self, entry: Entry, Moment { now, hold_off, .. }: Moment) -> Pending {
+        let terms = Terms { hold_off, bytes_max: self.node.limits.key_bytes_max };
         let Work { address, commands, arrived, ended, uncertain, base, .. } = &entry.work;
         let absent = Stored::default();
         let state = &base.as_ref().unwrap_or(&absent).state;
         let batch = lock::Batch { commands, arrived, uncertain, ended };
-        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, hold_off);
+        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
         (entry, evaluation)
     }
 
@@ -329,9 +331,12 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 let failure = self.node.commit_failure(&error);
                 let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
                 for (entry, evaluation) in changed {
-                    let answered = evaluation.answered.iter().filter(|_| is_unknown).map(|(rank, _)| *rank);
-                    let unknown = answered.collect();
-                    self.served.done.push(entry.fail(failure.clone(), unknown));
+                    let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
+                    let unknown = answered.filter_map(|(rank, outcome)| match outcome {
+                        Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
+                        _ => None,
+                    });
+                    self.served.done.push(entry.fail(failure.clone(), unknown.collect()));
                 }
                 return Vec::new();
             }

@@ -14,6 +14,7 @@ mod health;
 mod held_many;
 mod history;
 mod key_queue;
+mod large;
 mod limits;
 mod many;
 mod node;
@@ -42,6 +43,7 @@ pub use self::call::{
 use self::health::Health;
 pub use self::held_many::{ReleasedMany, RenewedMany};
 use self::history::History;
+use self::large::LargeKeys;
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 use self::node::Node;
@@ -107,6 +109,7 @@ impl Locks {
             closing: CancellationToken::new(),
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
+            large: LargeKeys::default(),
             history: History::start(store.clone(), limits.history, limits.watchers, limits.store_timeout),
             store,
             limits,

@@ -35,7 +35,7 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
         assert!(refused.body["delay_left_ms"].as_u64().unwrap() > 500_000, "{}", refused.body);
         assert!(refused.body["delayed_until"].is_string());
         acquire(node, "new", json!({ "barge": true })).await.assert_problem(423, "lock-delayed");
-        acquire(node, "held", json!({ "owner": "a" })).await.assert_problem(423, "lock-delayed");
+        acquire(node, "held", json!({ "owner": "a", "reentrant": true })).await.assert_problem(423, "lock-delayed");
         acquire(node, "held", json!({ "owner": "b" })).await.assert_problem(423, "lock-held");
         acquire_both(node).await.assert_problem(423, "lock-delayed");
         acquire(node, "new", json!({ "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");

@@ -333,6 +333,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
         hold_off: None,
+        bytes_max: usize::MAX,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();

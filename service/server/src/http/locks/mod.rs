@@ -57,7 +57,7 @@ pub async fn put(State(context): State<Shared>, uri: Uri, body: Body) -> Respons
 /// Also its `history` and `events`.
 pub async fn get(State(context): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
     let answer = match LockPath::split(rest_of(&uri)) {
-        LockPath::Key(key) => reading::inspect(&context, key).await,
+        LockPath::Key(key) => reading::inspect(&context, key, &uri).await,
         LockPath::Verb(key, "history") => history::history(&context, key, &uri).await,
         LockPath::Verb(key, "events") => history::events(&context, key, &uri, &headers).await,
         other => Err(wrong_method(&other, "GET")),

@@ -105,6 +105,13 @@ codes! {
         "All requests for permits of a key must agree on its `limit`. The answer's `limit` is the limit in force, null if none \
          is set. The request named another limit, or more permits than the limit. Nothing was done.",
         "Send the limit in force, or none. PUT /v1/locks/{key}/limit changes it.";
+    KeyFull: "key-full", CONFLICT,
+        "The key has no space for another lease",
+        "All leases of a key are kept in one state, which would be `bytes` long with this request: more than `bytes_max`. You do \
+         not hold the lock. For a multilock, `bytes` and `bytes_max` count the states of all its keys together. A revocation is \
+         refused in this way if its `reason` and `by` are too long for the leases of the key. Nothing was done.",
+        "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. An \
+         operator can raise `--key-bytes-max`. Send a revocation without a `reason`.";
     UpgradeBlocked: "upgrade-blocked", CONFLICT,
         "Other leases share the lock",
         "The owner shares this lock and asked for it exclusively while other leases share it too. The request cannot wait for \
@@ -120,7 +127,7 @@ codes! {
         "The lease has ended",
         "`why` says how: `expired` (it was not renewed in time), `released`, `revoked` (the lock was revoked and the grace \
          period is over), `forced` (an operator ended it), or `unknown` (the key has no record of this lease). `at` is the time \
-         of its end, `token` the highest token granted for the key. For a multilock, `lost` says the same for each key.",
+         of its end. For a multilock, `lost` says the same for each key.",
         "Stop the work that the lock protects: another client may hold the lock, and your work may have overlapped with its \
          work. To continue, acquire the lock again with a new `lease_id`.";
     StaleToken: "stale-token", PRECONDITION_FAILED,
@@ -238,8 +245,8 @@ codes! {
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
         "The store is not available",
         "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Nothing was done. \
-         Leases stay valid until they expire.",
-        "Try again after `Retry-After`.";
+         Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
+        "Try again after `Retry-After`, after a wait with the `ticket`: the request returns to its position in the queue.";
     StateUnreadable: "state-unreadable", INTERNAL_SERVER_ERROR,
         "The state in the store cannot be read",
         "The store has a state for `key`, or a record of this operation, that this version of Latchgate cannot decode: another \
