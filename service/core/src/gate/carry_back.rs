@@ -174,9 +174,10 @@ mod tests {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
-            shelf: Shelf::Fallback,
+            store: StoreRole::Fallback,
             waits_until: None,
             hold_off: HoldOff::default(),
+            tentative: false,
         })
     }
 

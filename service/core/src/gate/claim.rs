@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Shelf, Stamp};
+use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Command {
     Post(Post),
     /// I am still at it: the lease is renewed by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
+    /// The caller of this claim was told that it may not go: undo the claim, unless a caller relies on it by now.
+    GiveBack(Box<Claim>),
     /// Forget the record; one whose attempt still runs, or may have done it, only with `force`.
     Forget { force: bool },
     /// I went without asking, because the gate was away, and this is how it ended.
@@ -38,10 +40,13 @@ pub struct Claim {
     pub lease_ms: u64,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
-    pub shelf: Shelf,
+    /// Which store the claim is made in.
+    pub store: StoreRole,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
     pub hold_off: HoldOff,
+    /// The claim is one of a batch that may be refused as a whole, and can then be given back.
+    pub tentative: bool,
 }
 
 /// For how long records may be missing from the store, because it has lost some of them or has replaced a store that had

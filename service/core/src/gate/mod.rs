@@ -21,6 +21,7 @@ mod contents;
 mod digest;
 mod expiry;
 mod forget;
+mod give_back;
 mod go;
 mod heartbeat;
 mod ledger;
@@ -39,7 +40,7 @@ pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationA
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Shelf, Started, State, Succeeded,
+    Replaced, Started, State, StoreRole, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -37,6 +37,9 @@ pub enum Outcome {
     /// Heartbeat: this attempt has reported its end.
     Ended { recorded: Report },
 
+    /// Give back: the claim no longer counts, unless a caller relies on it.
+    GivenBack,
+
     /// Forget: done.
     Forgotten { was: State },
     /// Forget: an attempt is running, or its lease passed and nobody knows how it ended; only `force` forgets that.

@@ -32,7 +32,7 @@ pub struct OperationRecord {
     pub double_runs: u32,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
-    pub claimed_in: Shelf,
+    pub claimed_in: StoreRole,
     /// Until when a pre somewhere waits for this attempt's end: whoever ends it before then wakes the waiters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited_until: Option<Timestamp>,
@@ -67,6 +67,19 @@ pub struct Started {
     /// The lease's length as claimed, in ms: what a heartbeat renews it by.
     pub lease_ms: u64,
     pub lease_until: Timestamp,
+    /// As long as the claim may be given back: what it has replaced. Removed as soon as a caller relies on the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Box<Replaced>>,
+}
+
+/// What a claim has replaced, so that it can be given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replaced {
+    /// No attempt: the operation was absent or vacant.
+    Nothing,
+    /// An attempt whose lease had passed.
+    Attempt { started: Started, on_expiry: OnExpiry, durability: Durability, claimed_in: StoreRole },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,13 +138,13 @@ pub enum Durability {
     Durable,
 }
 
-/// In which of a node's two stores a record was claimed.
+/// Which of the gate's two stores claimed a record, by its role at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shelf {
+pub enum StoreRole {
     #[default]
     Primary,
-    /// The primary was away: a run in it may not have been seen.
+    /// The second store, while the primary did not answer: the primary may have a record of another attempt.
     Fallback,
 }
 
@@ -194,8 +207,14 @@ impl OperationRecord {
 
     /// The same as a record of the engine that it is in, and not of the fallback.
     #[must_use]
-    pub fn settled(self) -> Self {
-        Self { claimed_in: Shelf::Primary, ..self }
+    pub fn settled(mut self) -> Self {
+        self.claimed_in = StoreRole::Primary;
+        if let Phase::Started(Started { replaced: Some(replaced), .. }) = &mut self.phase
+            && let Replaced::Attempt { claimed_in, .. } = &mut **replaced
+        {
+            *claimed_in = StoreRole::Primary;
+        }
+        self
     }
 
     /// The same in a store whose clock shows `by_ms` more.
@@ -204,7 +223,12 @@ impl OperationRecord {
         let move_on = |at: &mut Timestamp| *at = Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
         self.awaited_until.iter_mut().for_each(move_on);
         match &mut self.phase {
-            Phase::Started(started) => move_on(&mut started.lease_until),
+            Phase::Started(started) => {
+                move_on(&mut started.lease_until);
+                if let Some(Replaced::Attempt { started, .. }) = started.replaced.as_deref_mut() {
+                    move_on(&mut started.lease_until);
+                }
+            }
             Phase::Succeeded(succeeded) => succeeded.keep_until.iter_mut().for_each(move_on),
             Phase::Vacant { until } => move_on(until),
             Phase::Unknown { .. } => {}

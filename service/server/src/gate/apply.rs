@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Shelf, Stamp, step};
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, StoreRole, step};
 use latchgate_core::{App, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
@@ -307,7 +307,7 @@ impl Gate {
 /// Whether a caller with this fence may rely on a record and change it. Without a fence, it may do so with durable records and
 /// with those of the fallback; any other belongs to the active engine, and may be a copy that a switch has left behind.
 pub(super) fn is_within(fence: Fence, record: &OperationRecord) -> bool {
-    fence != Fence::None || !record.is_moved_by_a_switch() || record.claimed_in == Shelf::Fallback
+    fence != Fence::None || !record.is_moved_by_a_switch() || record.claimed_in == StoreRole::Fallback
 }
 
 enum Written {

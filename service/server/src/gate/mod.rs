@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Phase, Post, Report,
-    Shelf, State,
+    State, StoreRole,
 };
 use latchgate_core::{App, Timestamp};
+use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::{Bounds, Gate};
@@ -75,6 +76,8 @@ struct Inner {
     outage: Outage,
     signer: Signer,
     limits: GateLimits,
+    /// How many claims may be given back in the background at once.
+    give_backs: Arc<Semaphore>,
     /// Ends all waits.
     closing: CancellationToken,
 }
@@ -138,6 +141,7 @@ impl Operations {
             second,
             outage: Outage::default(),
             signer: Signer::new(secret),
+            give_backs: Arc::new(Semaphore::new(limits.waiters_max)),
             limits,
             closing: CancellationToken::new(),
         });
@@ -462,7 +466,7 @@ impl Inner {
         let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
         let mut reply = self.apply_at_active(address, &entry).await;
         if let (Err(StoreError::Unavailable(_)), Some(second)) = (&reply, &self.second) {
-            claim.shelf = Shelf::Fallback;
+            claim.store = StoreRole::Fallback;
             reply = second.gate.apply(Fence::None, address, &Command::Enter { claim, post }).await;
         }
         let reply = reply.map_err(failure_of)?;
@@ -510,9 +514,10 @@ impl Unguarded {
             lease_ms: self.lease_ms,
             on_expiry: latchgate_core::gate::OnExpiry::default(),
             durability: Durability::Fast,
-            shelf: Shelf::Primary,
+            store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
+            tentative: false,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, Outcome, Shelf};
+use latchgate_core::gate::{Command, OperationAddress, Outcome, StoreRole};
 use tokio::sync::watch;
 
 use super::{Active, Inner, Side};
@@ -206,7 +206,7 @@ pub(super) async fn carry_one_back(
     let load = second.gate.store().load(Fence::None, address);
     match tokio::time::timeout(inner.limits.command_max, load).await {
         Ok(Ok(at)) => {
-            if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == Shelf::Fallback) {
+            if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == StoreRole::Fallback) {
                 carry_back(active, second, address, &stored).await?;
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::App;
-use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, Shelf};
+use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, StoreRole};
 use tokio::time::Instant;
 
 use super::apply::fresh_stamp;
@@ -61,21 +61,14 @@ impl Operations {
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
     pub async fn pre(&self, app: &App, call: PreCall) -> Answer<PreReply> {
+        let claim = call.claim();
+        self.pre_with(app, &call, claim).await
+    }
+
+    /// As [`Operations::pre`], with a claim of this call.
+    pub(super) async fn pre_with(&self, app: &App, call: &PreCall, claim: Claim) -> Answer<PreReply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
-        let claim = Claim {
-            operation: call.operation.clone(),
-            sha256: call.fingerprint.sha256,
-            checked: call.checked,
-            stamp: fresh_stamp(),
-            attempt_id: call.attempt_id.clone(),
-            lease_ms: call.lease_ms,
-            on_expiry: call.on_expiry,
-            durability: call.durability,
-            shelf: Shelf::Primary,
-            waits_until: None,
-            hold_off: HoldOff::default(),
-        };
         let wait = Wait { began: Instant::now(), patience: call.wait };
         // Durable operations live in the second store.
         if let (Durability::Durable, Some(second)) = (call.durability, &inner.second) {
@@ -91,6 +84,26 @@ impl Operations {
             return Err(Failure::NoDurableStore);
         }
         inner.pre_fast(&address, claim, wait, call.on_outage).await
+    }
+}
+
+impl PreCall {
+    /// A claim with a stamp of its own.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            operation: self.operation.clone(),
+            sha256: self.fingerprint.sha256,
+            checked: self.checked,
+            stamp: fresh_stamp(),
+            attempt_id: self.attempt_id.clone(),
+            lease_ms: self.lease_ms,
+            on_expiry: self.on_expiry,
+            durability: self.durability,
+            store: StoreRole::Primary,
+            waits_until: None,
+            hold_off: HoldOff::default(),
+            tentative: false,
+        }
     }
 }
 
@@ -134,13 +147,13 @@ impl Inner {
             match (on_outage, &self.second) {
                 (OnOutage::Fallback, Some(second)) if active.is_primary => {
                     // The same stamp: should the claim have reached the primary after all, it is the same attempt.
-                    claim.shelf = Shelf::Fallback;
+                    claim.store = StoreRole::Fallback;
                     claim.hold_off = HoldOff::default();
                     match self.pre_on(second, Home::Fallback, Fence::None, address, claim.clone(), wait).await {
                         Err(Broken::PrimaryIsBack) if rounds < PRE_ROUNDS_MAX => rounds += 1,
                         reply => return reply.map_err(Broken::failure),
                     }
-                    claim.shelf = Shelf::Primary;
+                    claim.store = StoreRole::Primary;
                     may_be_in_second = true;
                 }
                 _ if may_be_unguarded => return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) }),

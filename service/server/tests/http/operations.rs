@@ -476,6 +476,25 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 }
 
 #[tokio::test]
+async fn a_refused_batch_does_not_forget_that_an_attempt_has_run() {
+    let node = with_short_leases().await;
+    begun(&node, charge(&json!("runs"))).await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
+    let request = json!({ "operations": [charge(&json!("x")), charge(&json!("runs"))] });
+    let is_refused = || async {
+        let refused = batch(&node, request.clone()).await;
+        refused.assert_problem(409, "batch-refused");
+        // Until its lease has surely passed, the first operation is in progress.
+        refused.body["items"][0]["code"] == "operation-not-claimed"
+    };
+    assert!(eventually(LONG, is_refused).await);
+    let shown = inspect_operation(&node, &first.text("id")).await;
+    assert_eq!((&shown.body["state"], &shown.body["attempt"]), (&json!("started"), &json!(1)), "{}", shown.body);
+    let next = begun(&node, charge(&json!("x"))).await;
+    assert_eq!((&next.body["attempt"], &next.body["reentry"]), (&json!(2), &json!(true)), "{}", next.body);
+}
+
+#[tokio::test]
 async fn operations_claimed_before_a_refused_batch_keep_their_owners() {
     let node = embedded().await;
     let mine = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });

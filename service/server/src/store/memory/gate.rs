@@ -189,7 +189,7 @@ impl GateStore for MemoryGateStore {
         let found = tables
             .records
             .iter()
-            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::Shelf::Fallback);
+            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::StoreRole::Fallback);
         Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
     }
 
@@ -218,7 +218,7 @@ impl GateStore for MemoryGateStore {
             return Ok(false);
         }
         let goes = |record: &OperationRecord| {
-            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::Shelf::Fallback
+            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::StoreRole::Fallback
         };
         let gone: Vec<_> =
             tables.records.iter().filter(|(_, stored)| goes(&stored.record)).map(|(at, _)| at.clone()).collect();

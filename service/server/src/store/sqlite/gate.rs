@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -358,7 +358,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }

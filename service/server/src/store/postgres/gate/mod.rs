@@ -4,7 +4,7 @@ mod statements;
 mod wake_ups;
 
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -332,7 +332,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }
