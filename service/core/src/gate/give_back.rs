@@ -1,4 +1,4 @@
-//! Giving a claim back: its caller was told that it may not go, so what the claim replaced counts again.
+//! Giving a claim back: its caller may not go after all, so what the claim replaced counts again.
 
 use super::record::RETENTION_MS_DEFAULT;
 use super::{Claim, Ending, OperationRecord, Outcome, Phase, Replaced, Stamp, Step, Succeeded, pre};
@@ -38,7 +38,7 @@ pub(super) fn give_back_absent(claim: &Claim, now: Timestamp) -> Step {
 }
 
 /// The attempt before has the record again. If it has reported a success meanwhile, the operation has succeeded. Its result is
-/// not known, because it was told that it was superseded.
+/// not known, because its post was refused as superseded.
 fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: Timestamp) {
     let Replaced::Attempt { started, on_expiry, durability, claimed_in } = replaced else { return };
     let has_succeeded =

@@ -1,4 +1,4 @@
-//! I am still at it.
+//! Heartbeats renew the lease of an attempt.
 
 use super::{Ending, OperationRecord, Outcome, Phase, Report, Stamp, Step, post};
 use crate::time::Timestamp;

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A passed lease is not a phase but a reading of `started`: the next pre either re-enters it (`on_expiry: retry`) or
-//! is told that the outcome is unknown (`block`). `vacant` is what "forgotten" leaves behind for a few minutes, so that
-//! the late and repeated posts of attempts that have ended still get a true answer; it stops nobody.
+//! gets the answer that the outcome is unknown (`block`). A vacant record stops no caller. It is kept for a few minutes after the
+//! operation was forgotten, so that late and repeated posts of attempts that have ended still get a true answer.
 
 mod carry_back;
 mod claim;
@@ -34,7 +34,7 @@ mod step;
 mod take_over;
 
 pub use claim::{Claim, Command, HoldOff, Post, Report};
-pub use contents::{Canonical, ContentsError, NUMBER_BOUND};
+pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};

@@ -1,4 +1,4 @@
-//! May I do it?
+//! Requests to run an attempt.
 
 use super::go::go;
 use super::take_over::take_over;
@@ -8,11 +8,11 @@ use super::{
 };
 use crate::time::Timestamp;
 
-/// How much longer than asked a record is marked as awaited, in ms: the next waiter then finds the mark made.
+/// A record is marked as awaited for this much longer than its waiter waits, in ms, so that the next waiter need not mark it.
 const AWAITED_MARGIN_MS: u64 = 60_000;
 
 /// The first claim of an id: `left` is what is left of a record that counts as absent. During a hold-off, the record may be
-/// missing: then a caller that asked to block is told that the outcome is unknown.
+/// missing: then the answer to a caller that requests to block is that the outcome is unknown.
 pub(super) fn first(left: Option<OperationRecord>, claim: Claim, now: Timestamp) -> Step {
     let HoldOff { until, .. } = claim.hold_off;
     if claim.on_expiry == OnExpiry::Block && now < until {
@@ -78,7 +78,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             }
         };
     }
-    // The very claim, when it is asked again because its answer from the store was lost.
+    // The same claim, repeated because the store's answer to it was lost.
     let same_claim = claim.stamp == running.stamp;
     let same_attempt = claim.attempt_id.is_some() && claim.attempt_id == running.attempt_id;
     if (same_claim || same_attempt) && running.is_held(now) {

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 pub const RESULT_MAX_BYTES: usize = 64 * 1024;
 /// How long a success is kept when its post does not say, in ms.
 pub const RETENTION_MS_DEFAULT: u64 = 24 * 60 * 60 * 1000;
-/// How many ended attempts are remembered by their stamp. The posts of older ones are answered as a stranger's.
+/// How many ended attempts are remembered by their stamp. The posts of older ones are answered as if their stamps were unknown.
 pub const EARLIER_MAX: usize = 16;
 
 /// One operation id's whole state. Moved only by [`step`](super::step).
@@ -33,7 +33,7 @@ pub struct OperationRecord {
     pub on_expiry: OnExpiry,
     pub durability: Durability,
     pub claimed_in: StoreRole,
-    /// Until when a pre somewhere waits for this attempt's end: whoever ends it before then wakes the waiters.
+    /// Until when a pre at some node waits for this attempt's end. If the attempt ends before, the waiters are notified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited_until: Option<Timestamp>,
     /// Attempts that have ended without leaving the record's result, oldest first; at most [`EARLIER_MAX`].
@@ -123,7 +123,7 @@ pub enum OnExpiry {
     /// The next pre may go: right for operations that are safe to repeat after a crash.
     #[default]
     Retry,
-    /// Nobody may go until the outcome is known: right when a second run is worse than none.
+    /// No attempt may go until the outcome is known: right when a second run is worse than none.
     Block,
 }
 
@@ -203,6 +203,11 @@ impl OperationRecord {
     /// to disk.
     pub fn is_moved_by_a_switch(&self) -> bool {
         self.durability == Durability::Fast
+    }
+
+    /// Whether the record counts in the second store whichever engine is active.
+    pub fn lives_in_second_store(&self) -> bool {
+        !self.is_moved_by_a_switch() || self.claimed_in == StoreRole::Fallback
     }
 
     /// The same as a record of the engine that it is in, and not of the fallback.

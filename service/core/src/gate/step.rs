@@ -1,4 +1,4 @@
-//! The one place where a record moves.
+//! The one function that changes a record.
 
 use super::{Command, OperationRecord, Outcome, Phase, carry_back, forget, give_back, heartbeat, ledger, post, pre};
 use crate::time::Timestamp;
@@ -9,9 +9,9 @@ pub struct Step {
     /// The record afterwards; None: none is stored.
     pub record: Option<OperationRecord>,
     pub outcome: Outcome,
-    /// Whether `record` differs from what was given, and must be stored before `outcome` is told.
+    /// Whether `record` differs from what was given, and must be stored before the caller gets `outcome`.
     pub changed: bool,
-    /// Whether an attempt ended that someone waits for.
+    /// Whether an attempt has ended for which a pre waits.
     pub wakes: bool,
 }
 

@@ -87,9 +87,9 @@ pub struct SqliteGateStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway; the second connection reads meanwhile.
     writer: Arc<Connections<SqliteConnection>>,
-    reader: Connections<SqliteConnection>,
+    reader: Arc<Connections<SqliteConnection>>,
     record: FileRecord,
-    listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
+    listeners: Arc<Mutex<Vec<mpsc::Sender<WakeUp>>>>,
 }
 
 impl SqliteGateStore {
@@ -117,9 +117,9 @@ impl SqliteGateStore {
         Ok(Self {
             clock: ProcessClock::start(),
             writer,
-            reader: Connections::new(options(path), 1),
+            reader: Arc::new(Connections::new(options(path), 1)),
             record: FileRecord::new(Purpose::Gate),
-            listeners: Mutex::default(),
+            listeners: Arc::default(),
         })
     }
 
@@ -159,7 +159,7 @@ impl SqliteGateStore {
     fn wake(&self, address: &OperationAddress) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in listeners.iter() {
-            // A full listener misses it; whoever waits looks again on a timer all the same.
+            // A full listener misses it. A waiting pre looks again on a timer in any case.
             let _ = listener.try_send(WakeUp::Operation(address.clone()));
         }
     }
@@ -188,6 +188,20 @@ impl RecordStore for SqliteGateStore {
 
 #[async_trait]
 impl GateStore for SqliteGateStore {
+    fn purpose(&self) -> Purpose {
+        self.record.purpose()
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        Some(Arc::new(Self {
+            clock: self.clock,
+            writer: Arc::clone(&self.writer),
+            reader: Arc::clone(&self.reader),
+            record: FileRecord::new(Purpose::Durable),
+            listeners: Arc::clone(&self.listeners),
+        }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,

@@ -3,6 +3,8 @@
 mod statements;
 mod wake_ups;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
@@ -32,10 +34,11 @@ pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
 const CLEAR_MAX: i64 = 5_000;
 
 pub struct PostgresGateStore {
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// For LISTEN.
     direct: Route,
     knows_timeline: bool,
+    purpose: Purpose,
 }
 
 impl PostgresGateStore {
@@ -46,21 +49,22 @@ impl PostgresGateStore {
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
         checks::connect(direct.options(), config.allow_volatile, &postgres::MIGRATIONS).await?;
-        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        // In a session of its own: if the server does not know the function, the transaction is aborted.
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
-        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        let sessions = Arc::new(Sessions::new(&route, CALL_CONNECTIONS));
         sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
-        Ok(Self { sessions, direct, knows_timeline })
+        Ok(Self { sessions, direct, knows_timeline, purpose: Purpose::Gate })
     }
 
     async fn check_out(&self) -> Result<Session, StoreError> {
         self.sessions.check_out().await.map_err(|error| self.read_failed(&error))
     }
 
-    /// Three parameters.
+    /// Four parameters.
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
         let requirement = fence.requirement();
         query
+            .bind(self.purpose.as_str())
             .bind(requirement.map(|(state, _)| state.as_str()))
             .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
             .bind(self.knows_timeline)
@@ -100,7 +104,7 @@ impl RecordStore for PostgresGateStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.check_out().await?;
-        let reading = record::read(&mut connection, Purpose::Gate, self.knows_timeline).await;
+        let reading = record::read(&mut connection, self.purpose, self.knows_timeline).await;
         let reading = reading.map_err(|error| self.read_failed(&error))?;
         connection.put_back().await.map_err(|error| self.read_failed(&error))?;
         Ok(reading)
@@ -108,7 +112,7 @@ impl RecordStore for PostgresGateStore {
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.check_out().await?;
-        let written = record::write(&mut connection, Purpose::Gate, self.knows_timeline, read, next).await;
+        let written = record::write(&mut connection, self.purpose, self.knows_timeline, read, next).await;
         let written = written.map_err(|error| self.write_failed(&error))?;
         connection.put_back().await.map_err(|error| self.write_failed(&error))?;
         Ok(written)
@@ -117,6 +121,16 @@ impl RecordStore for PostgresGateStore {
 
 #[async_trait]
 impl GateStore for PostgresGateStore {
+    fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        let sessions = Arc::clone(&self.sessions);
+        let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
+        Some(Arc::new(Self { sessions, direct, knows_timeline, purpose: Purpose::Durable }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -300,7 +314,7 @@ impl GateStore for PostgresGateStore {
 }
 
 /// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
-/// cancellation, refusals before it began. Of any other nobody knows.
+/// cancellation, refusals before it began. After any other error, the outcome is unknown.
 fn is_known_not_committed(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| {
