@@ -139,6 +139,7 @@ impl LockArgs {
             collect_rows: self.collect_rows,
             history: history.is_on(),
             watchers: history.watchers_max,
+            watcher_lag: history.watcher_lag_max,
             history_retention: history.retention(),
         }
     }

@@ -12,7 +12,7 @@ mod store;
 
 use anyhow::ensure;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
@@ -110,6 +110,10 @@ pub struct SwitchEngineArgs {
 
 #[derive(Debug, Args)]
 pub struct HoldOffArgs {
+    /// Which hold-off: that of the locks, or that of the gate.
+    #[arg(long, value_name = "locks|gate", env = "LATCHGATE_HOLD_OFF_OF", default_value = "locks")]
+    pub of: HoldOffOf,
+
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[arg(long, value_name = "MS", env = "LATCHGATE_HOLD_OFF_MS")]
     pub for_ms: Option<u64>,
@@ -118,10 +122,20 @@ pub struct HoldOffArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MAX", default_value_t = 3_600_000)]
     pub ttl_ms_max: u64,
 
+    /// The longest lease of an operation that nodes grant, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_MAX", default_value_t = 24 * 3_600_000)]
+    pub operation_lease_ms_max: u64,
+
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HoldOffOf {
+    Locks,
+    Gate,
 }
 
 #[derive(Debug, Args)]

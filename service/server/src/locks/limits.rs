@@ -34,6 +34,8 @@ pub struct Limits {
     pub history: bool,
     /// How many watchers a node may have.
     pub watchers: usize,
+    /// How many batches of events a watcher may be behind before it is dropped.
+    pub watcher_lag: usize,
     pub history_retention: Duration,
 }
 
@@ -73,7 +75,8 @@ impl Default for Limits {
             collect_interval: Duration::from_secs(1),
             collect_rows: 1_000,
             history: true,
-            watchers: 64,
+            watchers: 5_000,
+            watcher_lag: 64,
             history_retention: Duration::from_secs(24 * 3_600),
         }
     }

@@ -10,6 +10,7 @@ mod batch;
 mod cache;
 mod call;
 mod collector;
+mod feed;
 mod health;
 mod held_many;
 mod history;
@@ -50,7 +51,7 @@ use self::node::Node;
 use self::shard::Shard;
 use self::tasks::{exit_if_it_panics, pass_on, probe};
 use self::waker::Waker;
-pub use self::watch::{Watch, Watched};
+pub use self::watch::{Next, Watch, Watched};
 use crate::engines::LockEngines;
 use crate::store::store_clock::StoreClock;
 use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
@@ -110,7 +111,7 @@ impl Locks {
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
             large: LargeKeys::default(),
-            history: History::start(store.clone(), limits.history, limits.watchers, limits.store_timeout),
+            history: History::start(store.clone(), &limits),
             store,
             limits,
         });

@@ -3,7 +3,7 @@
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::gate::{Change, Claimed, Fence, Replaced};
-use latchgate_core::gate::{Durability, Shelf};
+use latchgate_core::gate::{Durability, StoreRole};
 
 use crate::on_every_store;
 use crate::world::{EPOCH, FENCE, Operation, World, turn};
@@ -84,7 +84,7 @@ async fn fill(world: &World, count: usize) -> [Vec<Operation>; 3] {
         let record = operation.started(world.now().await, |claim| match number % 3 {
             0 => {}
             1 => claim.durability = Durability::Durable,
-            _ => claim.shelf = Shelf::Fallback,
+            _ => claim.store = StoreRole::Fallback,
         });
         world.put(&operation, &record).await;
         operations[number % 3].push(operation);

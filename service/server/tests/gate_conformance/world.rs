@@ -15,7 +15,7 @@ use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use latchgate::store::sqlite::gate::SqliteGateStore;
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Shelf, Stamp, step,
+    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -182,9 +182,10 @@ impl Operation {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
-            shelf: Shelf::Primary,
+            store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
+            tentative: false,
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate::locks::{
-    Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Locks, RefusedBecause, Released, Watched,
+    Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Locks, Next, RefusedBecause, Released, Watch,
+    Watched,
 };
 use latchgate::store::engine_record::{EngineRecord, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
@@ -14,14 +15,15 @@ use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
     LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
-use latchgate_core::lock::{EndReason, Event, NodeId, Position};
+use latchgate_core::lock::{EndReason, Event, EventKind, NodeId, Position};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::calls::{
-    acquire_lost, granted, hold, holder, id, join, joined, key, release, renew_lost, request, send_unread, take,
-    until_free, until_waiting, wait,
+    acquire_lost, at, granted, hold, holder, id, join, joined, key, release, renew_lost, request, take, until_free,
+    until_waiting, wait,
 };
 use crate::many::{all, one_refused, waiting};
 use crate::worlds::{PATIENCE, patient, start, start_with};
@@ -434,18 +436,85 @@ async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_of_events_finishes_after_its_watcher_has_gone() {
+async fn a_read_of_events_finishes_after_its_watchers_have_gone() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
-    let mut watch = node.watch(&App::default(), Watched::Key(key().key), None).await.unwrap();
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
-    let mut read = Box::pin(watch.next());
-    send_unread(&mut read).await;
-    assert!(eventually(PATIENCE, || async { store.reads_begun.load(Ordering::SeqCst) == 1 }).await);
-    drop(read);
+    let watch = node.watch(&App::default(), Watched::Key(key().key), None).await.unwrap();
+    let (begun, ended) = (|| store.reads_begun.load(Ordering::SeqCst), || store.reads_ended.load(Ordering::SeqCst));
+    assert!(eventually(PATIENCE, || async { begun() > 0 }).await);
+    drop(watch);
     store.answers_after.store(0, Ordering::SeqCst);
     // If the read were dropped half-way, the store would have to close its connection.
-    assert!(eventually(PATIENCE, || async { store.reads_ended.load(Ordering::SeqCst) == 1 }).await);
+    assert!(eventually(PATIENCE, || async { ended() == begun() }).await);
+}
+
+/// The next events of a watcher, when there are some.
+async fn events(watch: &mut Watch) -> Vec<(EventKind, String)> {
+    loop {
+        match timeout(PATIENCE, watch.next()).await.expect("events in time") {
+            Some(Next::Events(events)) if events.is_empty() => {}
+            Some(Next::Events(events)) => {
+                let shown = |logged: &Arc<LoggedEvent>| (logged.event.kind, logged.address.key.as_str().to_owned());
+                return events.iter().map(shown).collect();
+            }
+            Some(Next::Dropped) => panic!("the watcher was dropped"),
+            None => panic!("the stream has ended"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_reader_serves_all_watchers_and_each_gets_what_it_watches() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    let mut watchers = Vec::new();
+    for number in 0..1_000 {
+        let watched = match number % 2 {
+            0 => Watched::Key(at("k/1").key),
+            _ => Watched::Prefix("k/".to_owned()),
+        };
+        watchers.push(node.watch(&App::default(), watched, None).await.unwrap());
+    }
+    let before = store.reads_begun.load(Ordering::SeqCst);
+    for name in ["k/2", "other", "k/1"] {
+        take(&node, &at(name), request("me")).await;
+    }
+    for (number, watch) in watchers.iter_mut().enumerate() {
+        let expected = if number % 2 == 0 { &["k/1"][..] } else { &["k/2", "k/1"] };
+        let mut seen = Vec::new();
+        while seen.len() < expected.len() {
+            seen.extend(events(watch).await);
+        }
+        let expected: Vec<_> = expected.iter().map(|key| (EventKind::Granted, (*key).to_owned())).collect();
+        assert_eq!(seen, expected);
+    }
+    let reads = store.reads_begun.load(Ordering::SeqCst) - before;
+    assert!(reads < 500, "{reads} reads for 1 000 watchers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_is_too_slow_is_dropped_and_resumes_without_a_gap() {
+    let store = Arc::new(Faulty::default());
+    let node = start_with(store.clone(), Limits { watcher_lag: 2, ..patient() }).await;
+    let app = App::default();
+    let mut slow = node.watch(&app, Watched::Key(key().key), None).await.unwrap();
+    let mut fast = node.watch(&app, Watched::Key(key().key), None).await.unwrap();
+    let mut all = Vec::new();
+    for round in 0..5 {
+        hold(&node, &format!("l{round}")).await;
+        all.extend(events(&mut fast).await);
+        release(&node, &format!("l{round}")).await;
+        all.extend(events(&mut fast).await);
+    }
+    assert!(matches!(slow.next().await, Some(Next::Dropped)));
+    assert!(slow.next().await.is_none());
+    let mut resumed = node.watch(&app, Watched::Key(key().key), Some(slow.seen())).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < all.len() {
+        seen.extend(events(&mut resumed).await);
+    }
+    assert_eq!((seen.len(), seen), (10, all));
 }
 
 /// Waits until no lease is held, while the store fails from time to time. The leases of these tests last longer than this waits.

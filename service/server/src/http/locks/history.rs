@@ -16,7 +16,7 @@ use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
-use crate::locks::{Watch, Watched};
+use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
 const HISTORY_LIMIT_DEFAULT: usize = 100;
@@ -121,7 +121,8 @@ pub async fn history(context: &Context, key: &str, uri: &Uri) -> Result<Response
 /// Watch a lock.
 ///
 /// A stream of server-sent events of all nodes, in the order of their commits. Each event has an `id`: after a broken
-/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event.
+/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event. A client that reads more slowly than events
+/// happen gets an event `dropped`, and the stream ends.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/events", tag = "events",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), EventsQuery),
@@ -182,11 +183,11 @@ async fn stream_of(
 fn frames(watch: Watch) -> impl Stream<Item = Result<Frame, Infallible>> {
     let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
     let batches = stream::unfold(watch, |mut watch| async move {
-        let events = watch.next().await?;
-        let mut frames: Vec<Frame> = events.iter().map(event_frame).collect();
-        if frames.is_empty() {
-            frames.push(id_frame(&watch));
-        }
+        let frames = match watch.next().await? {
+            Next::Events(events) if events.is_empty() => vec![id_frame(&watch)],
+            Next::Events(events) => events.iter().map(|event| event_frame(event)).collect(),
+            Next::Dropped => vec![dropped_frame(&watch)],
+        };
         Some((frames, watch))
     });
     begun.chain(batches.flat_map(|frames| stream::iter(frames.into_iter().map(Ok))))
@@ -194,6 +195,12 @@ fn frames(watch: Watch) -> impl Stream<Item = Result<Frame, Infallible>> {
 
 fn id_frame(watch: &Watch) -> Frame {
     Frame::default().id(watch.seen().to_string())
+}
+
+fn dropped_frame(watch: &Watch) -> Frame {
+    let detail = "This client reads more slowly than events happen. Connect again with the last id.";
+    let data = serde_json::json!({ "detail": detail });
+    id_frame(watch).event("dropped").data(data.to_string())
 }
 
 fn event_frame(event: &LoggedEvent) -> Frame {

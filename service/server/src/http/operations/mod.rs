@@ -94,7 +94,7 @@ pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Resp
     let request: BatchRequest<'_> = body::parse(&body)?;
     let (asks, all_or_nothing) = request.parse(&context)?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
-    let answer = context.operations.pre_all(&context.app, asks, all_or_nothing).await;
+    let answer = context.operations.pre_all(&context.app, &asks, all_or_nothing).await;
     let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -88,9 +88,9 @@ pub struct SqliteGateStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway; the second connection reads meanwhile.
     writer: Arc<Connections<SqliteConnection>>,
-    reader: Connections<SqliteConnection>,
+    reader: Arc<Connections<SqliteConnection>>,
     record: FileRecord,
-    listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
+    listeners: Arc<Mutex<Vec<mpsc::Sender<WakeUp>>>>,
     file: Arc<DatabaseFile>,
     /// As in the store of locks, unless that has the same file.
     _keeper: Option<Mutex<SqliteConnection>>,
@@ -126,9 +126,9 @@ impl SqliteGateStore {
         Self {
             clock: ProcessClock::start(),
             writer,
-            reader: Connections::new(options(path), 1),
+            reader: Arc::new(Connections::new(options(path), 1)),
             record: FileRecord::new(Purpose::Gate),
-            listeners: Mutex::default(),
+            listeners: Arc::default(),
             file,
             _keeper: None,
         }
@@ -176,7 +176,7 @@ impl SqliteGateStore {
     fn wake(&self, address: &OperationAddress) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in listeners.iter() {
-            // A full listener misses it; whoever waits looks again on a timer all the same.
+            // A full listener misses it. A waiting pre looks again on a timer in any case.
             let _ = listener.try_send(WakeUp::Operation(address.clone()));
         }
     }
@@ -205,6 +205,22 @@ impl RecordStore for SqliteGateStore {
 
 #[async_trait]
 impl GateStore for SqliteGateStore {
+    fn purpose(&self) -> Purpose {
+        self.record.purpose()
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        Some(Arc::new(Self {
+            clock: self.clock,
+            writer: Arc::clone(&self.writer),
+            reader: Arc::clone(&self.reader),
+            record: FileRecord::new(Purpose::Durable),
+            listeners: Arc::clone(&self.listeners),
+            file: Arc::clone(&self.file),
+            _keeper: None,
+        }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -384,7 +400,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }

@@ -3,8 +3,10 @@
 mod statements;
 mod wake_ups;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -31,10 +33,11 @@ pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
 const CLEAR_MAX: i64 = 5_000;
 
 pub struct PostgresGateStore {
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// For LISTEN.
     direct: Route,
     knows_timeline: bool,
+    purpose: Purpose,
 }
 
 impl PostgresGateStore {
@@ -45,11 +48,11 @@ impl PostgresGateStore {
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.locking_route()?, config.direct_route()?);
         checks::connect(direct.hosts(), config.allow_volatile, &postgres::MIGRATIONS).await?;
-        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        // In a session of its own: if the server does not know the function, the transaction is aborted.
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
-        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        let sessions = Arc::new(Sessions::new(&route, CALL_CONNECTIONS));
         sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
-        Ok(Self { sessions, direct, knows_timeline })
+        Ok(Self { sessions, direct, knows_timeline, purpose: Purpose::Gate })
     }
 
     async fn check_out(&self) -> Result<Session, StoreError> {
@@ -66,10 +69,11 @@ impl PostgresGateStore {
         self.end(session, answer, faults::of_write).await
     }
 
-    /// Three parameters.
+    /// Four parameters.
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
         let requirement = fence.requirement();
         query
+            .bind(self.purpose.as_str())
             .bind(requirement.map(|(state, _)| state.as_str()))
             .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
             .bind(self.knows_timeline)
@@ -103,19 +107,29 @@ impl RecordStore for PostgresGateStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.check_out().await?;
-        let reading = record::read(&mut connection, Purpose::Gate, self.knows_timeline).await;
+        let reading = record::read(&mut connection, self.purpose, self.knows_timeline).await;
         self.read(connection, reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.check_out().await?;
-        let written = record::write(&mut connection, Purpose::Gate, self.knows_timeline, read, next).await;
+        let written = record::write(&mut connection, self.purpose, self.knows_timeline, read, next).await;
         self.written(connection, written).await
     }
 }
 
 #[async_trait]
 impl GateStore for PostgresGateStore {
+    fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        let sessions = Arc::clone(&self.sessions);
+        let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
+        Some(Arc::new(Self { sessions, direct, knows_timeline, purpose: Purpose::Durable }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -311,7 +325,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }
