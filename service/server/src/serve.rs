@@ -35,22 +35,24 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     args.http.check_exposure(&addresses)?;
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
+    tracing::info!(connections_max, waits_max = args.http.waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
     let locks = Locks::start_on(store.clone(), args.runtime_limits()).await?;
     let secret = secret(&args.store, &store).await?;
     let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
     let operations = gate.start(&secret, args.gate_limits()).await?;
     let address = bound.address();
-    let listener = bound.listen()?;
+    let listener = bound.listen(args.http.client_timeout())?;
     let greeting = greeting::text(address, &args.store, args.history.retention())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
-    let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits());
+    let context = Context::new(locks.clone(), operations.clone(), &secret, args.request_limits(connections_max));
     let answers = Arc::clone(&context.answers);
     let router = http::router(context);
     let server_limits = args.http.server_limits(connections_max);
     let stop = CancellationToken::new();
-    let mut serving = tokio::spawn(http::serve(listener, router, answers, server_limits, stop.clone()));
+    let hosts = args.http.hosts(&addresses);
+    let mut serving = tokio::spawn(http::serve(listener, router, answers, hosts, server_limits, stop.clone()));
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");

@@ -197,12 +197,14 @@ impl ServeArgs {
         self.store.check()
     }
 
-    pub fn request_limits(&self) -> RequestLimits {
+    /// `connections_max` is what the limit of open files leaves of the flag's value.
+    pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
         RequestLimits {
             locks: self.locks.request_limits(),
             operations: self.operations.request_limits(),
             body_bytes_max: self.http.body_bytes_max,
             body_timeout: self.http.body_timeout(),
+            waits_max: self.http.waits_max(connections_max),
         }
     }
 

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answer::ok;
-use super::body;
+use super::body::{self, NoBody};
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Context, Shared};
 use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -127,7 +128,7 @@ pub struct HoldOffAnswer {
     get, path = "/v1/admin/engines", tag = "admin",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
-pub async fn engines(State(context): State<Shared>) -> Response {
+pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
     ok(&answer(&context))
 }
 
@@ -148,7 +149,7 @@ pub async fn engines(State(context): State<Shared>) -> Response {
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn switch_locks(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
@@ -177,7 +178,7 @@ pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<R
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn switch_gate(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
@@ -201,7 +202,7 @@ pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Re
         (status = 409, description = "`engine-unreachable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn hold_off(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn hold_off(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let HoldOffRequest { of, for_ms } = body::parse(&body)?;
     if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {

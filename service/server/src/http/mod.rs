@@ -2,8 +2,12 @@
 
 mod admin;
 mod answer;
+mod answering;
 mod body;
+mod client;
+mod connections;
 mod format;
+mod hosts;
 mod locks;
 mod metrics;
 mod multilocks;
@@ -13,23 +17,30 @@ mod pages;
 mod path;
 mod problem;
 mod query;
+mod request_body;
 mod server;
 mod status;
+mod target;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing;
 use bytes::Bytes;
 use latchgate_core::App;
 
+pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, serve};
+use self::waits::Waits;
 use crate::gate::Operations;
 use crate::locks::Locks;
 
@@ -41,6 +52,7 @@ pub struct Context {
     pub operations: Operations,
     pub app: App,
     pub tickets: Tickets,
+    pub waits: Waits,
     pub limits: RequestLimits,
     /// If the locks' store is one of several.
     pub answers: Arc<Answers>,
@@ -53,6 +65,8 @@ pub struct RequestLimits {
     pub operations: OperationRequestLimits,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
+    /// Most requests that wait at once.
+    pub waits_max: usize,
 }
 
 /// Limits of requests about locks.
@@ -86,7 +100,8 @@ impl Context {
     /// All nodes of a cluster have the same `secret`.
     pub fn new(locks: Locks, operations: Operations, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
-        Self { locks, operations, app: locks::default_app(), tickets, limits, answers: Arc::default() }
+        let waits = Waits::new(limits.waits_max);
+        Self { locks, operations, app: locks::default_app(), tickets, waits, limits, answers: Arc::default() }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -107,6 +122,12 @@ impl Context {
         body::read(body, self.limits.body_bytes_max, self.limits.body_timeout).await
     }
 
+    /// # Errors
+    /// See [`body::none`].
+    pub async fn no_body(&self, body: Body) -> Result<(), Problem> {
+        body::none(body, self.limits.body_timeout).await
+    }
+
     /// The body of a request about operations, which may be longer because it has their contents.
     ///
     /// # Errors
@@ -120,8 +141,8 @@ impl Context {
 pub fn router(context: Context) -> Router {
     Router::new()
         .route("/v1/locks", routing::get(locks::reading::list))
-        .route("/v1/locks/", lock_methods())
-        .route("/v1/locks/{*rest}", lock_methods())
+        .route("/v1/locks/", routing::any(locks::any))
+        .route("/v1/locks/{*rest}", routing::any(locks::any))
         .route("/v1/events", routing::get(locks::history::all_events))
         .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
         .route("/v1/multilocks/renew", routing::post(multilocks::renew))
@@ -149,14 +170,14 @@ pub fn router(context: Context) -> Router {
         .with_state(Arc::new(context))
 }
 
-fn lock_methods() -> routing::MethodRouter<Shared> {
-    routing::get(locks::get).post(locks::post).put(locks::put).delete(locks::delete)
-}
-
 async fn no_route() -> Problem {
     Problem::new(Code::NotFound, "No endpoint has this path: see /docs.")
 }
 
-async fn no_method() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.")
+/// The router adds the header `Allow`.
+async fn no_method(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.").into_response()
 }

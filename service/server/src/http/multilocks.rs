@@ -15,6 +15,7 @@ use super::locks::answers::{RevocationAnswer, ended, left_ms, permits, unanswere
 use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id, parse_metadata, parse_owner};
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Context, Shared, answer, body};
 use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
@@ -171,10 +172,11 @@ struct LostKey<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn acquire(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
     let ask = request.parse(&context)?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease_id.clone();
@@ -230,7 +232,7 @@ pub async fn acquire(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn renew(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
@@ -270,7 +272,7 @@ pub async fn renew(State(context): State<Shared>, body: Body) -> Result<Response
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn release(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn release(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;

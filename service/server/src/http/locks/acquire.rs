@@ -112,6 +112,7 @@ pub struct AcquireAnswer<'a> {
 pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
     let ask = request.parse(context, address)?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let (lease_id, requested) = (ask.lease_id.clone(), (ask.mode, ask.limit));
     match context.locks.acquire(address, ask).await {
         Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, address, &granted))),

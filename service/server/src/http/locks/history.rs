@@ -10,9 +10,11 @@ use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::Key;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::answer;
+use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
@@ -150,7 +152,12 @@ pub async fn events(context: &Context, key: &str, uri: &Uri, headers: &HeaderMap
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn all_events(State(context): State<Shared>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn all_events(
+    State(context): State<Shared>,
+    uri: Uri,
+    headers: HeaderMap,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let query: AllEventsQuery = query::parse(&uri)?;
     let prefix = query.prefix.unwrap_or_default();
     if !prefix.is_empty() {
@@ -171,24 +178,25 @@ async fn stream_of(
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
+    let waits = context.waits.enter()?;
     let watch = context.locks.watch(&context.app, watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
-    let stream = Sse::new(frames(watch)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())
 }
 
 /// The stream begins with an id alone, and sends one after events of other keys: a client that returns with it misses no event
 /// and gets none twice.
-fn frames(watch: Watch) -> impl Stream<Item = Result<Frame, Infallible>> {
+fn frames(watch: Watch, waits: OwnedSemaphorePermit) -> impl Stream<Item = Result<Frame, Infallible>> {
     let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
-    let batches = stream::unfold(watch, |mut watch| async move {
+    let batches = stream::unfold((watch, waits), |(mut watch, waits)| async move {
         let frames = match watch.next().await? {
             Next::Events(events) if events.is_empty() => vec![id_frame(&watch)],
             Next::Events(events) => events.iter().map(|event| event_frame(event)).collect(),
             Next::Dropped => vec![dropped_frame(&watch)],
         };
-        Some((frames, watch))
+        Some((frames, (watch, waits)))
     });
     begun.chain(batches.flat_map(|frames| stream::iter(frames.into_iter().map(Ok))))
 }

@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use crate::http::answer;
+use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
@@ -169,7 +170,7 @@ impl HoldersPage {
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(context): State<Shared>, uri: Uri, _: NoBody) -> Result<Response, Problem> {
     let query: ListQuery = query::parse(&uri)?;
     let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();

@@ -23,7 +23,9 @@ use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
 use super::answer::{json, ok};
+use super::body::NoBody;
 use super::problem::{Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Shared, body, query};
 use crate::gate::{ListFailure, Reply};
 
@@ -58,11 +60,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown` with `attempt_id`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+pub async fn pre(
+    State(context): State<Shared>,
+    _: NoQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
     let ask = request.parse(&context, stand_in.as_deref())?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
     let answer = context.operations.pre(&context.app, ask).await;
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
@@ -89,7 +97,7 @@ pub async fn pre(State(context): State<Shared>, headers: HeaderMap, body: Body) 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: only the node or its store is the reason", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn pre_batch(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: BatchRequest<'_> = body::parse(&body)?;
     let (asks, all_or_nothing) = request.parse(&context)?;
@@ -111,7 +119,7 @@ pub async fn pre_batch(State(context): State<Shared>, body: Body) -> Result<Resp
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn preview(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
@@ -137,7 +145,7 @@ pub async fn preview(State(context): State<Shared>, body: Body) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
+pub async fn post(State(context): State<Shared>, Id(id): Id, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PostRequest<'_> = body::parse(&body)?;
     let (stamp, ask) = request.parse(&context)?;
@@ -164,7 +172,7 @@ pub async fn post(State(context): State<Shared>, Id(id): Id, body: Body) -> Resu
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) -> Result<Response, Problem> {
+pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
@@ -185,7 +193,7 @@ pub async fn heartbeat(State(context): State<Shared>, Id(id): Id, body: Body) ->
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Response, Problem> {
+pub async fn inspect(State(context): State<Shared>, Id(id): Id, _: NoQuery, _: NoBody) -> Result<Response, Problem> {
     let shown = context.operations.get(&context.app, id).await;
     match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
         Some(shown) => Ok(ok(&records::operation(&shown))),
@@ -211,7 +219,7 @@ pub async fn inspect(State(context): State<Shared>, Id(id): Id) -> Result<Respon
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Result<Response, Problem> {
+pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri, _: NoBody) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
     let answer = context.operations.forget(&context.app, id, force).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
@@ -231,7 +239,7 @@ pub async fn forget(State(context): State<Shared>, Id(id): Id, uri: Uri) -> Resu
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(context): State<Shared>, uri: Uri, _: NoBody) -> Result<Response, Problem> {
     let query: OperationsQuery = query::parse(&uri)?;
     let (filter, limit) = query.parse()?;
     let page = context.operations.list(&context.app, &filter, query.cursor.as_deref(), limit).await;

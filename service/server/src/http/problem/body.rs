@@ -50,6 +50,7 @@ impl Problem {
         self
     }
 
+    /// The methods of the path, as in the header `Allow`.
     #[must_use]
     pub fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);

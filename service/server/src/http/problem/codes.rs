@@ -44,12 +44,13 @@ codes! {
     // Requests
     InvalidRequest: "invalid-request", BAD_REQUEST,
         "The request is not valid",
-        "A field or a query parameter has the wrong type, is out of range or is unknown, or the body is not JSON. `field` \
-         names the field. Nothing was done.",
+        "A field or a query parameter has the wrong type, is out of range or is unknown, the body is not JSON, or the endpoint \
+         takes no body. `field` names the field, the parameter, `body` or `path`. Nothing was done.",
         "Correct the request. Unknown fields are refused because a misspelt field would silently mean its default.";
     InvalidKey: "invalid-key", BAD_REQUEST,
         "The key is not valid",
-        "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. Nothing was done.",
+        "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. In the path, a `%` is \
+         followed by two hexadecimal digits. Nothing was done.",
         "Correct the key. Slashes, colons, spaces and emoji are allowed once percent-encoded.";
     InvalidTicket: "invalid-ticket", BAD_REQUEST,
         "The ticket is not valid",
@@ -57,9 +58,22 @@ codes! {
          priority and `lease_id`. Nothing was done.",
         "Repeat the request that returned the ticket, with the ticket added. Or repeat it without a ticket: the request then \
          joins the end of the queue.";
+    ForeignOrigin: "foreign-origin", FORBIDDEN,
+        "The request comes from a web page of another origin",
+        "A browser has sent the request for a web page that is not this node's: `Sec-Fetch-Site` or `Origin` says so. Such a page \
+         may not act on locks and operations. Nothing was done.",
+        "Call the node from a program, which sends neither header. If the page is the node's own and a proxy serves it under another \
+         name, add that name to `--allowed-hosts`.";
+    ForeignHost: "foreign-host", FORBIDDEN,
+        "The node does not have this host name",
+        "The header `Host` has a name that is not one of the node's, as when the owner of a web page points a name at a node on \
+         the reader's machine. IP addresses, names without a dot, `localhost`, and the name in `--listen` are always the node's. \
+         Nothing was done.",
+        "Call the node by one of those, or add the name to `--allowed-hosts`.";
     BodyTooLarge: "body-too-large", PAYLOAD_TOO_LARGE,
         "The body is too large",
-        "The request's body is longer than this server accepts. Nothing was done.",
+        "The request's body is longer than this server accepts. Nothing was done. The server reads and drops up to 8 MiB of it, so \
+         that a client that sends all before it reads gets this answer.",
         "Send a shorter body: a request needs a few hundred bytes. If the `result` of a post is too long, send the post again \
          without it.";
     BodyTimeout: "body-timeout", BAD_REQUEST,
@@ -72,7 +86,7 @@ codes! {
         "See /docs for the endpoints. Send a slash inside a key as %2F.";
     MethodNotAllowed: "method-not-allowed", METHOD_NOT_ALLOWED,
         "The path does not have this method",
-        "The path exists, but not with this method. The header `Allow` names the right one.",
+        "The path exists, but not with this method. The header `Allow` names those that it has.",
         "See /docs for the endpoints.";
     // Locks
     LockHeld: "lock-held", LOCKED,
@@ -239,8 +253,8 @@ codes! {
     // The service
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,
         "The node is overloaded",
-        "A bounded queue of this node is full, or another session of the store keeps what the request needs locked. Nothing was \
-         done.",
+        "A bounded queue of this node is full; or so many requests wait at this node that the other connections are kept for \
+         requests that do not wait; or another session of the store keeps what the request needs locked. Nothing was done.",
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
         "The store is not available",
