@@ -1,6 +1,6 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down
+.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down cluster-ha test-ha soak
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,5 +37,14 @@ bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; 
 cluster: ## Start those of Postgres, Redis, three nodes and nginx that are not running (ARGS="--balance round_robin")
 	scripts/cluster.sh up $(ARGS)
 
+cluster-ha: ## The same with stores that fail over by themselves: Patroni, etcd, HAProxy, and Redis with Sentinels
+	scripts/cluster.sh up --ha $(ARGS)
+
 cluster-down: ## Stop the cluster and remove its data
 	scripts/cluster.sh down
+
+test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
+	scripts/test-ha.sh
+
+soak: ## Half an hour of load and faults, after which nothing may be left behind (ARGS="--minutes 5")
+	scripts/soak.sh $(ARGS)

@@ -3,8 +3,10 @@
 #
 #   scripts/bench.sh [ARGS]            one node beside an HTTP handler that only parses and answers
 #   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that passes from node to node, beside one whose waiters are at one node
+#   scripts/bench.sh trouble [ARGS]    other keys while one key is in trouble: its row is locked by another session, then its state is
+#                                      unreadable
 #
-# Arguments go to `latchgate-bench compare` and `compare-handoffs`: scripts/bench.sh --runs 5 --seconds 20 --json
+# Arguments go to `latchgate-bench compare`, `compare-handoffs` and `beside`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
@@ -44,6 +46,30 @@ if [[ ${1-} == handoffs ]]; then
     done
     across=$(IFS=,; echo "${nodes[*]}")
     "$bin/latchgate-bench" compare-handoffs --same "${nodes[0]}" --across "$across" "${@:2}"
+    exit
+fi
+
+psql_of_bench() {
+    "$(postgres_bin)/psql" -q -v ON_ERROR_STOP=1 "$POSTGRES_URL" "$@"
+}
+
+if [[ ${1-} == trouble ]]; then
+    start_node latchgate
+    for key in slow bad; do
+        curl -fsS -d '{"lease_id":"bench"}' "$HTTP_URL/v1/locks/$key/acquire" >/dev/null
+        curl -fsS -d '{"lease_id":"bench"}' "$HTTP_URL/v1/locks/$key/release" >/dev/null
+    done
+    say "a row that another session has locked"
+    start locker "$(postgres_bin)/psql" -q -v ON_ERROR_STOP=1 "$POSTGRES_URL" -c begin \
+        -c "select 1 from latchgate.locks where key = 'slow' for update" -c "select pg_sleep(86400)"
+    row_is_locked() {
+        [[ -z $(psql_of_bench -tA -c "select 1 from latchgate.locks where key = 'slow' for update skip locked") ]]
+    }
+    wait_until locker row_is_locked
+    "$bin/latchgate-bench" beside --url "$HTTP_URL" --key slow "${@:2}"
+    say "a state that cannot be decoded"
+    psql_of_bench -c "update latchgate.locks set state = 'nonsense', version = version + 1 where key = 'bad'"
+    "$bin/latchgate-bench" beside --url "$HTTP_URL" --key bad "${@:2}"
     exit
 fi
 

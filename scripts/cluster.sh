@@ -1,35 +1,51 @@
 #!/usr/bin/env bash
 # A cluster on this machine: Postgres, Redis, three nodes, and nginx in front. It keeps running after this script has ended.
 #
-#   scripts/cluster.sh up [--balance by_key|round_robin]   starts the parts that are not running
+#   scripts/cluster.sh up [--balance by_key|round_robin] [--ha | --ha-asynchronous]
+#                                                          starts the parts that are not running
 #   scripts/cluster.sh down                                stops it and removes its data
+#
+#   --ha                three servers of Postgres under Patroni with etcd and HAProxy, and three of Redis with Sentinels
+#   --ha-asynchronous   the same, with asynchronous replication of Postgres
 #
 # From the environment:
 #   CLUSTER_DIR      a link to its data in a directory under TMPDIR (.cluster)
 #   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
 #   LATCHGATE_…      settings of the nodes
 source "$(dirname "$0")/lib.sh"
+source scripts/ha.sh
 
 CLUSTER_DIR=${CLUSTER_DIR:-.cluster}
-PARTS=(postgres redis node-1 node-2 node-3 nginx)
+SIMPLE_STORES=(postgres redis)
+FRONT=(node-1 node-2 node-3 nginx)
+PARTS=("${SIMPLE_STORES[@]}" "${FRONT[@]}")
+# The kind of the cluster: simple, ha or ha-asynchronous.
+KIND=simple
 OUTLIVES=yes
 # As in docker-compose.yml.
 REDIS_OPTIONS=(--appendonly yes --appendfsync everysec --maxmemory-policy noeviction)
 
 usage() {
-    die "usage: scripts/cluster.sh up [--balance by_key|round_robin], or: scripts/cluster.sh down"
+    die "usage: scripts/cluster.sh up [--balance by_key|round_robin] [--ha | --ha-asynchronous], or: scripts/cluster.sh down"
+}
+
+# use_kind KIND
+use_kind() {
+    KIND=$1
+    [[ $KIND == simple ]] || PARTS=("${HA_STORES[@]}" "${FRONT[@]}")
 }
 
 up() {
-    local balance=''
+    local balance='' kind=simple
     while (($# > 0)); do
         case "$1 ${2-}" in
-            "--balance by_key" | "--balance round_robin") balance=$2 ;;
+            "--balance by_key" | "--balance round_robin") balance=$2 && shift 2 ;;
+            "--ha "* | "--ha-asynchronous "*) kind=${1#--} && shift ;;
             *) usage ;;
         esac
-        shift 2
     done
     ensure_packages cc curl envsubst nginx postgres redis
+    [[ $kind == simple ]] || ensure_packages etcd haproxy jq patroni
     local binary=${CLUSTER_BINARY-}
     if [[ -z $binary ]]; then
         cargo build --release --locked -p latchgate
@@ -40,10 +56,15 @@ up() {
     # Each waiter needs two connections of nginx.
     ulimit -n "$(ulimit -Hn)"
 
-    enter_room
+    enter_room "$kind"
     local running=() part
     for part in "${PARTS[@]}"; do
-        if is_running "$part"; then running+=("$part"); else sweep "$part"; fi
+        if is_running "$part"; then
+            running+=("$part")
+        elif [[ $part != patroni-* ]]; then
+            # The Postgres of a killed Patroni keeps running, and the next Patroni takes it over.
+            sweep "$part"
+        fi
     done
     start_parts "$binary" "$balance"
     if ((${#running[@]} == ${#PARTS[@]})); then
@@ -77,6 +98,7 @@ find_room() {
     ROOM=$(readlink "$CLUSTER_DIR") # its target may no longer exist
     # The directory will be removed with its contents, so it must be one that this script has made.
     [[ $(basename "$ROOM") == latchgate-cluster.* ]] || die "$CLUSTER_DIR is not a link that this script has made"
+    [[ ! -e $ROOM/kind ]] || use_kind "$(<"$ROOM/kind")"
 }
 
 remove_room() {
@@ -86,11 +108,12 @@ remove_room() {
     rm -f "$CLUSTER_DIR"
 }
 
-# Finds the directory of the running cluster, or makes a new one. If no part runs any more, for example after a reboot, the old
-# data is removed: other programs may have taken its ports.
+# enter_room KIND: finds the directory of the running cluster, or makes a new one. If no part runs any more, for example after a
+# reboot, the old data is removed: other programs may have taken its ports.
 enter_room() {
     local part name port
     if find_room; then
+        [[ $KIND == "$1" ]] || die "$CLUSTER_DIR is a cluster of another kind ($KIND): take it down first"
         for part in "${PARTS[@]}"; do
             if is_running "$part"; then
                 while read -r name port; do PORTS[$name]=$port; done <"$ROOM/ports"
@@ -103,6 +126,8 @@ enter_room() {
     [[ ! -e $CLUSTER_DIR ]] || die "$CLUSTER_DIR is in the way"
     ROOM=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/latchgate-cluster.XXXXXX")")
     chmod 711 "$ROOM"
+    use_kind "$1"
+    echo "$KIND" >"$ROOM/kind"
     # Fails if another process starts a cluster at this moment.
     ln -s "$ROOM" "$CLUSTER_DIR" || { rm -rf "$ROOM"; exit 1; }
     IS_NEW=yes
@@ -111,11 +136,16 @@ enter_room() {
 # start_parts BINARY BALANCE: starts the parts that are not running.
 start_parts() {
     local node part
-    is_running postgres || start_postgres
-    is_running redis || start_redis
-    export LATCHGATE_LOCKS=postgres://postgres@127.0.0.1:${PORTS[postgres]}/postgres
-    export LATCHGATE_GATE=redis://127.0.0.1:${PORTS[redis]}
+    if [[ $KIND == simple ]]; then
+        is_running postgres || start_postgres
+        is_running redis || start_redis
+        export LATCHGATE_LOCKS=postgres://postgres@127.0.0.1:${PORTS[postgres]}/postgres
+        export LATCHGATE_GATE=redis://127.0.0.1:${PORTS[redis]}
+    else
+        start_ha_stores
+    fi
     for node in node-1 node-2 node-3; do
+        [[ $KIND == simple ]] || use_ha_stores "$node"
         if is_running "$node"; then
             # Its stores may just have been restarted.
             until_ready "$node" "http://127.0.0.1:${PORTS[$node]}/readyz"
@@ -175,6 +205,7 @@ report_urls() {
     echo "NGINX=http://127.0.0.1:${PORTS[nginx]}"
     local n
     for n in 1 2 3; do echo "NODE_$n=http://127.0.0.1:${PORTS[node-$n]}"; done
+    [[ $KIND == simple ]] || report_ha_urls
 }
 
 report() {
@@ -192,6 +223,7 @@ Take your first lock through nginx:
 
 \`. $CLUSTER_DIR/urls\` sets NGINX and NODE_1 to NODE_3; logs are $CLUSTER_DIR/*.log.
 END
+    [[ $KIND == simple ]] || report_ha
 }
 
 # A cluster that has not started completely is removed.

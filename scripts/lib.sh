@@ -24,8 +24,8 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst jq nginx pgbouncer postgres python3-yaml redis) that
-# are missing: with apt as root, and otherwise by telling the user what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst etcd haproxy jq nginx patroni pgbouncer postgres
+# python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -49,7 +49,7 @@ has_tool() {
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
         nginx) [[ -n $(nginx_bin) ]] ;;
-        pgbouncer) PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null ;;
+        haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -59,6 +59,7 @@ package_of() {
     case $1 in
         cc) echo build-essential ;; # SQLite is compiled into the binary
         envsubst) echo gettext-base ;;
+        etcd) echo etcd-server ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
         *) echo "$1" ;;
@@ -100,11 +101,11 @@ AS_POSTGRES=()
 start() {
     local name=$1 signal=TERM at_our_death as=()
     shift
-    if [[ $name == postgres ]]; then
+    case $name in
         # On SIGTERM, Postgres would wait until all clients have disconnected.
-        signal=INT
-        as=("${AS_POSTGRES[@]}")
-    fi
+        postgres) signal=INT as=("${AS_POSTGRES[@]}") ;;
+        patroni-*) as=("${AS_POSTGRES[@]}") ;;
+    esac
     local apart=(setsid --)
     [[ -z ${ONE_SESSION-} ]] || apart=()
     at_our_death=$signal
@@ -253,14 +254,17 @@ start_http() {
     die "$name does not start"
 }
 
-# render_nginx: prints deploy/nginx.conf with the BALANCER_… variables of the environment inserted, as nginx's own image does.
-# Other words with a $ are variables of nginx and stay.
-render_nginx() {
+# render PREFIX TEMPLATE: prints the file with the environment's variables that begin with PREFIX inserted. Other words with a $
+# stay.
+render() {
     local names
     # shellcheck disable=SC2016 # envsubst takes the names as they are in the template
-    names=$(compgen -e BALANCER_ | sed 's/.*/${&}/')
-    envsubst "$names" <deploy/nginx.conf
+    names=$(compgen -e "$1" | sed 's/.*/${&}/')
+    envsubst "$names" <"$2"
 }
+
+# render_nginx: as nginx's own image does.
+render_nginx() { render BALANCER_ deploy/nginx.conf; }
 
 # stop_all: stops the started servers, last first, and removes their data. Runs automatically at the end.
 stop_all() {

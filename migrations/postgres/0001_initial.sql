@@ -2,7 +2,7 @@
 
 -- The engine records: see store/engine_record.rs.
 create table engine_records (
-    -- `locks` or `gate`.
+    -- `locks`, `gate` or `durable`.
     purpose  text primary key,
     -- A new random number with every write.
     revision bigint not null,
@@ -19,7 +19,7 @@ create table engine_records (
 
 -- The number of the advisory lock of a record. A load or commit takes it shared, a change of the record exclusively.
 create function record_lock(purpose text) returns integer language sql immutable
-as $$ select case purpose when 'locks' then 1 else 2 end $$;
+as $$ select case purpose when 'locks' then 1 when 'gate' then 2 else 3 end $$;
 
 create function timeline_here(is_known boolean) returns text language sql volatile
 as $$ select case when is_known then substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) else '' end $$;
@@ -139,15 +139,17 @@ create index operations_goes_at on operations (goes_at) where goes_at is not nul
 create index operations_suspect on operations (app, id) where suspect;
 create index operations_fallback on operations (app, id) where fallback;
 
--- As `fence`, for the gate; without a state, nothing is required and the lock is not taken.
-create function gate_fence(state text, epoch bigint, knows_timeline boolean, out now bigint, out is_in_force boolean)
+-- As `fence`; without a state, nothing is required and the lock is not taken.
+create function gate_fence(
+    purpose text, state text, epoch bigint, knows_timeline boolean, out now bigint, out is_in_force boolean
+)
 language plpgsql volatile as $$
 begin
     if state is null then
         now := latchgate.now_ms();
         is_in_force := true;
     else
-        select f.now, f.is_in_force into now, is_in_force from latchgate.fence('gate', state, epoch, knows_timeline) f;
+        select f.now, f.is_in_force into now, is_in_force from latchgate.fence(purpose, state, epoch, knows_timeline) f;
     end if;
 end
 $$;

@@ -1,11 +1,13 @@
 //! Load for Latchgate: the ratios that its design promises, measured side by side in one run, and recorded histories that show
 //! whether its locks keep their promises.
 
+pub mod beside;
 pub mod check;
 pub mod compare;
 pub mod compare_handoffs;
 pub mod floor;
 pub mod handoff;
+pub mod mixed;
 pub mod pairs;
 pub mod record;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
-use latchgate_bench::{check, compare, compare_handoffs, floor, handoff, pairs, record};
+use latchgate_bench::{beside, check, compare, compare_handoffs, floor, handoff, mixed, pairs, record};
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -27,8 +27,13 @@ enum Command {
     Compare(compare::Args),
     /// Measure hand-offs across nodes beside those on one node, in turns; prints medians and ratios
     CompareHandoffs(compare_handoffs::Args),
+    /// Measure other keys beside one key in trouble, and beside a healthy one, in turns; prints rates and their ratio
+    Beside(beside::Args),
     /// Take, renew and release locks as careful clients do, and record each call as a JSON line
     Record(record::Args),
+    /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
+    /// excluded each other
+    Mixed(mixed::Args),
     /// Check what `record` wrote; fails if a lock broke a promise
     Check(check::Args),
 }
@@ -48,7 +53,13 @@ async fn main() -> anyhow::Result<()> {
         }
         Command::Compare(args) => compare::run(&args).await,
         Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,
+        Command::Beside(args) => beside::run(&args).await,
         Command::Record(args) => record::run(&args).await,
+        Command::Mixed(args) => {
+            let report = mixed::run(&args).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            report.check()
+        }
         Command::Check(args) => check::run(&args),
     }
 }

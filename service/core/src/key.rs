@@ -19,6 +19,8 @@ pub enum InvalidName {
     TooLong { bytes: usize, max_bytes: usize },
     #[error("must not contain control characters")]
     ControlCharacter,
+    #[error("must not begin with {prefix:?}: the server makes such names for callers that send none")]
+    Reserved { prefix: &'static str },
 }
 
 /// The name of a lock within an app: 1–512 bytes of UTF-8 without control characters.

@@ -8,22 +8,32 @@ use std::fmt;
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    AttemptId, Claim, Command, Durability, Go, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Post,
-    Report, Sha256Digest, Shelf, Stamp, Step, step,
+    AttemptId, Claim, Command, Durability, Go, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Phase, Post,
+    Replaced, Report, Sha256Digest, Stamp, Started, Step, StoreRole, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
 
 const CALLERS: usize = 4;
+const DAY_MS: u64 = 86_400_000;
 const START_MS: u64 = 1_700_000_000_000;
 
 /// What a caller wants. Stamps are named by which go they came from, so that a shrunk history still makes sense.
 #[derive(Clone, Copy, Debug)]
 enum Wish {
-    Pre { lease_ms: u64, on_expiry: OnExpiry, attempt: Option<u8>, waits: bool },
+    Pre { lease_ms: u64, on_expiry: OnExpiry, attempt: Option<u8>, waits: bool, in_batch: InBatch },
+    GiveBack { claim: usize },
     Post { go: usize, report: Report, retention_ms: Option<u64> },
     Heartbeat { go: usize, lease_ms: Option<u64> },
     Forget { force: bool },
+}
+
+/// Whether a claim is one of a batch, and what becomes of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InBatch {
+    No,
+    Accepted,
+    Refused,
 }
 
 #[derive(Clone, Copy)]
@@ -59,9 +69,12 @@ fn wish() -> impl Strategy<Value = Wish> {
     let lease_ms = prop_oneof![Just(100), Just(1_000), Just(60_000)];
     let attempt = prop_oneof![2 => Just(None), 1 => (0..2_u8).prop_map(Some)];
     let retention_ms = prop_oneof![2 => Just(Some(86_400_000)), 2 => Just(Some(1_000)), 1 => Just(None)];
+    let in_batch = prop_oneof![4 => Just(InBatch::No), 1 => Just(InBatch::Accepted), 2 => Just(InBatch::Refused)];
     prop_oneof![
-        6 => (lease_ms, on_expiry, attempt, any::<bool>())
-            .prop_map(|(lease_ms, on_expiry, attempt, waits)| Wish::Pre { lease_ms, on_expiry, attempt, waits }),
+        6 => (lease_ms, on_expiry, attempt, any::<bool>(), in_batch).prop_map(
+            |(lease_ms, on_expiry, attempt, waits, in_batch)| Wish::Pre { lease_ms, on_expiry, attempt, waits, in_batch },
+        ),
+        2 => (0..3_usize).prop_map(|claim| Wish::GiveBack { claim }),
         5 => (0..4_usize, report(), retention_ms)
             .prop_map(|(go, report, retention_ms)| Wish::Post { go, report, retention_ms }),
         2 => (0..4_usize, prop_oneof![Just(None), Just(Some(100))])
@@ -97,6 +110,7 @@ struct Success {
 
 struct Pending {
     command: Command,
+    in_batch: InBatch,
     now: Timestamp,
     version: u64,
 }
@@ -108,6 +122,10 @@ struct World {
     time: Timestamp,
     pending: [Option<Pending>; CALLERS],
     gos: Vec<Held>,
+    /// Claims of batches that were refused, or whose answers were lost. No caller has their stamps.
+    refused: Vec<Claim>,
+    /// A caller was told to go, and no attempt has reported an end since.
+    may_have_run: bool,
     success: Option<Success>,
     counted: HashSet<Stamp>,
     stamps: u128,
@@ -121,6 +139,8 @@ impl World {
             time: Timestamp::from_ms(START_MS),
             pending: [const { None }; CALLERS],
             gos: Vec::new(),
+            refused: Vec::new(),
+            may_have_run: false,
             success: None,
             counted: HashSet::new(),
             stamps: 0,
@@ -133,23 +153,40 @@ impl World {
             Event::Ask { caller, skew_ms, wish } => {
                 let now = Timestamp::from_ms(self.time.as_ms().checked_add_signed(skew_ms).unwrap());
                 let command = self.command(wish, now);
+                let in_batch = if let Wish::Pre { in_batch, .. } = wish { in_batch } else { InBatch::No };
                 let done = step(self.record.clone(), command.clone(), now);
+                if let (Command::Pre(claim), InBatch::Refused, Outcome::Go(Go { repeated: false, .. })) =
+                    (&command, in_batch, &done.outcome)
+                {
+                    // It may be given back before it reaches the store.
+                    self.refused.push(claim.clone());
+                }
                 if done.changed {
-                    self.pending[caller] = Some(Pending { command, now, version: self.version });
+                    self.pending[caller] = Some(Pending { command, in_batch, now, version: self.version });
                 } else {
-                    self.told(&command, &done, now);
+                    self.told(&command, in_batch, &done, now);
                 }
             }
             Event::Commit { caller } => {
-                let Some(Pending { command, now, version }) = self.pending[caller].take() else { return };
+                let Some(Pending { command, in_batch, now, version }) = self.pending[caller].take() else { return };
                 if version == self.version && now.ms_apart(self.time) <= CLOCK_BOUND_MS {
                     let before = self.record.clone();
                     let done = step(before.clone(), command.clone(), now);
                     a_second_time_changes_nothing(&done, &command, now);
                     a_superseded_call_moves_nothing(before.as_ref(), &done);
+                    if before.as_ref().is_some_and(|before| !before.is_gone(now)) {
+                        a_claim_given_back_leaves_what_it_replaced(before.as_ref(), &command, &done);
+                    }
+                    // The record's time is over, or an operator has deleted it.
+                    self.may_have_run &= before.as_ref().is_some_and(|before| !before.is_gone(now));
+                    self.a_run_is_not_forgotten(&done);
+                    if done.outcome == Outcome::GivenBack {
+                        // Vacant: the time of the attempt before is over.
+                        self.may_have_run &= done.record.as_ref().is_some_and(|record| record.stamp().is_some());
+                    }
                     self.record.clone_from(&done.record);
                     self.version += 1;
-                    self.told(&command, &done, now);
+                    self.told(&command, in_batch, &done, now);
                 }
             }
         }
@@ -161,7 +198,7 @@ impl World {
         // 0 is the latest go, 1 the one before it, and so on.
         let stamp_of = |go: usize| self.gos.iter().rev().nth(go).map_or(stranger, |held| held.stamp);
         match wish {
-            Wish::Pre { lease_ms, on_expiry, attempt, waits } => Command::Pre(Claim {
+            Wish::Pre { lease_ms, on_expiry, attempt, waits, in_batch } => Command::Pre(Claim {
                 operation: OperationName::parse("charge").unwrap(),
                 sha256: Sha256Digest::of(b""),
                 checked: None,
@@ -170,10 +207,15 @@ impl World {
                 lease_ms,
                 on_expiry,
                 durability: Durability::Fast,
-                shelf: Shelf::Primary,
+                store: StoreRole::Primary,
                 waits_until: waits.then(|| now.plus_ms(5_000)),
                 hold_off: HoldOff::default(),
+                tentative: in_batch != InBatch::No,
             }),
+            Wish::GiveBack { claim } => match self.refused.iter().rev().nth(claim) {
+                Some(claim) => Command::GiveBack(Box::new(claim.clone())),
+                None => Command::Forget { force: false },
+            },
             Wish::Post { go, report, retention_ms } => Command::Post(Post {
                 stamp: stamp_of(go),
                 report,
@@ -187,12 +229,14 @@ impl World {
     }
 
     /// A caller gets its answer.
-    fn told(&mut self, command: &Command, done: &Step, now: Timestamp) {
+    fn told(&mut self, command: &Command, in_batch: InBatch, done: &Step, now: Timestamp) {
         self.a_result_once_given_stays(command, &done.outcome);
         match (&done.outcome, command) {
+            (Outcome::Go(go), Command::Pre(_)) if in_batch == InBatch::Refused && !go.repeated => {}
             (Outcome::Go(go), Command::Pre(claim)) => self.told_go(*go, claim),
             (Outcome::Posted(posted), Command::Post(post)) if !posted.replayed => {
                 self.end(post.stamp);
+                self.may_have_run &= post.report == Report::Unknown;
                 self.success = (post.report == Report::Success)
                     .then(|| Success { result: post.result.clone(), keep_until: posted.keep_until });
             }
@@ -208,6 +252,7 @@ impl World {
             (Outcome::Forgotten { .. }, Command::Forget { force }) => {
                 assert!(*force || self.gos.iter().all(|held| !self.is_live(held)), "forgotten without force");
                 self.success = None;
+                self.may_have_run = false;
                 self.gos.iter_mut().for_each(|held| held.ended = true);
             }
             _ => {}
@@ -219,7 +264,12 @@ impl World {
     }
 
     fn told_go(&mut self, go: Go, claim: &Claim) {
-        if go.repeated {
+        self.may_have_run = true;
+        let refused = self.refused.iter().position(|refused| refused.stamp == go.stamp);
+        if let Some(refused) = refused.filter(|_| self.gos.iter().all(|held| held.stamp != go.stamp)) {
+            // The caller of a refused batch comes again, alone.
+            assert!(claim.attempt_id.is_some() && claim.attempt_id == self.refused[refused].attempt_id);
+        } else if go.repeated {
             let holder = self.gos.last().filter(|held| held.stamp == go.stamp && !held.ended);
             let holder = holder.expect("a stamp was repeated that nobody holds");
             assert!(claim.attempt_id.is_some() && claim.attempt_id == holder.attempt_id, "told to another attempt");
@@ -230,6 +280,14 @@ impl World {
         assert!(self.gos.iter().all(|held| held.stamp != go.stamp), "a stamp was given twice");
         let attempt_id = claim.attempt_id.clone();
         self.gos.push(Held { stamp: go.stamp, attempt_id, lease_until: go.lease_until, ended: false });
+    }
+
+    fn a_run_is_not_forgotten(&self, done: &Step) {
+        if let Outcome::Go(go) = &done.outcome
+            && self.may_have_run
+        {
+            assert!(go.reentry || go.repeated, "an attempt may have run, and the next is told {go:?}");
+        }
     }
 
     fn end(&mut self, stamp: Stamp) {
@@ -249,17 +307,21 @@ impl World {
 
 fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp) {
     let mut repeated = command.clone();
-    if let Command::Pre(claim) = &mut repeated {
+    if let Command::Pre(claim) = &mut repeated
+        && !claim.tentative
+    {
         claim.stamp = Stamp::from_bits(u128::MAX - 1);
         if claim.attempt_id.is_none() {
             // Without an attempt id it is another caller's pre, which may leave its mark as a waiter.
             claim.waits_until = None;
         }
     }
-    let again = step(done.record.clone(), repeated, now);
+    let again = step(done.record.clone(), repeated.clone(), now);
     assert!(!again.changed && again.record == done.record, "{command:?} again changed the record: {again:?}");
     let same = match (&done.outcome, &again.outcome) {
-        (Outcome::Go(first), Outcome::Go(second)) => *second == Go { repeated: true, ..*first },
+        (Outcome::Go(first), Outcome::Go(second)) => {
+            *second == Go { repeated: matches!(&repeated, Command::Pre(claim) if claim.stamp != first.stamp), ..*first }
+        }
         (Outcome::Go(_), Outcome::InProgress { .. }) => {
             matches!(command, Command::Pre(claim) if claim.attempt_id.is_none())
         }
@@ -283,6 +345,26 @@ fn a_superseded_call_moves_nothing(before: Option<&OperationRecord>, done: &Step
         if holder.is_some() {
             assert_eq!(after.phase, before.phase);
         }
+    }
+}
+
+fn a_claim_given_back_leaves_what_it_replaced(before: Option<&OperationRecord>, command: &Command, done: &Step) {
+    let (Command::GiveBack(claim), Some(before), Some(after)) = (command, before, &done.record) else { return };
+    let Phase::Started(Started { stamp, replaced: Some(replaced), .. }) = &before.phase else { return };
+    if *stamp != claim.stamp {
+        return;
+    }
+    match (&**replaced, &after.phase) {
+        (Replaced::Nothing, Phase::Vacant { .. }) => {}
+        // The time of the attempt before is over by now.
+        (Replaced::Attempt { started, .. }, Phase::Vacant { until })
+            if *until > started.lease_until.plus_ms(DAY_MS) => {}
+        (Replaced::Attempt { started, .. }, Phase::Started(restored)) => {
+            assert_eq!((started, after.attempt), (restored, before.attempt - 1));
+        }
+        // It has reported a success meanwhile.
+        (Replaced::Attempt { started, .. }, Phase::Succeeded(succeeded)) => assert_eq!(started.stamp, succeeded.stamp),
+        (replaced, phase) => panic!("{replaced:?} was replaced, and {phase:?} is what is left"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why a call has no answer.
 
+use latchgate_core::Key;
+
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
@@ -12,6 +14,9 @@ pub enum Failure {
     /// It may have been done: repeat it with the same lease id.
     #[error("{0}")]
     OutcomeUnknown(String),
+    /// The store has something for this key, or for an operation, that cannot be decoded. Nothing was done.
+    #[error("the state in the store cannot be read: {reason}")]
+    Unreadable { key: Option<Key>, reason: String },
     /// The store cannot change this key, of those asked for together, in one commit with the first. Nothing was done.
     #[error("these keys cannot be changed in one commit")]
     KeysApart { index: usize },

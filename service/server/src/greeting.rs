@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
-
 use crate::config::{LocksSource, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
+use crate::store::postgres::place_of;
 
 /// # Errors
 /// When the flags name no stores.
@@ -78,12 +77,7 @@ fn sqlite_place(path: &Path) -> String {
 }
 
 fn postgres_place(url: &str) -> String {
-    let Ok(options) = url.parse::<PgConnectOptions>() else { return "Postgres".to_owned() };
-    let database = options.get_database().unwrap_or(options.get_username());
-    match options.get_socket() {
-        Some(socket) => format!("Postgres, database {database} at the socket {}", socket.display()),
-        None => format!("Postgres, database {database} on {}:{}", options.get_host(), options.get_port()),
-    }
+    place_of(url).map_or_else(|| "Postgres".to_owned(), |place| format!("Postgres, {place}"))
 }
 
 /// Without the login, which ends at the last `@`, and without parameters.
@@ -113,6 +107,10 @@ mod tests {
     fn a_store_is_named_by_host_and_database_without_a_password() {
         assert_eq!(postgres_place("postgres://me:s3cret@db.example/app"), "Postgres, database app on db.example:5432");
         assert_eq!(postgres_place("postgres://me:s3cret@db.example:5433"), "Postgres, database me on db.example:5433");
+        assert_eq!(
+            postgres_place("postgres://me:s3cret@one,two:5433/app?target_session_attrs=read-write"),
+            "Postgres, database app on one:5432, two:5433"
+        );
         assert_eq!(redis_place("redis://:s3cret@cache:6379"), "Redis at cache:6379");
         assert_eq!(redis_place("redis://me:s3@cret@cache/2"), "Redis at cache, database 2");
         assert_eq!(redis_place("redis+cluster://:s3cret@one,two"), "Redis Cluster at one, two");

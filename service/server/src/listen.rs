@@ -4,13 +4,17 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket};
 
 const HOST_DEFAULT: &str = "127.0.0.1";
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1_024;
+/// Probes that a client may leave unanswered.
+const PROBES: u32 = 3;
 
 /// `HOST:PORT`, `:PORT` or `PORT`; without a host it is 127.0.0.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,11 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
+    /// The host as it was given, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// The addresses of the host, IPv4 first.
     ///
     /// # Errors
@@ -95,9 +104,18 @@ impl Bound {
         self.address
     }
 
+    /// A connection whose client has not acknowledged anything for `client_timeout` is closed.
+    ///
     /// # Errors
     /// When another process has begun to listen on the address.
-    pub fn listen(self) -> anyhow::Result<TcpListener> {
+    pub fn listen(self, client_timeout: Duration) -> anyhow::Result<TcpListener> {
+        // Accepted connections inherit it. Without probes, a client whose machine has vanished would wait until its time is over,
+        // and could be granted a lock.
+        let probes = (client_timeout / PROBES).max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new().with_time(probes).with_interval(probes).with_retries(PROBES);
+        SockRef::from(&self.socket).set_tcp_keepalive(&keepalive).context("cannot set TCP's probes")?;
+        #[cfg(target_os = "linux")]
+        SockRef::from(&self.socket).set_tcp_user_timeout(Some(client_timeout)).context("cannot set TCP's time-out")?;
         self.socket.listen(BACKLOG).map_err(|error| explain(self.address, &error))
     }
 }
@@ -153,7 +171,7 @@ mod tests {
     async fn a_taken_port_is_an_error_that_names_the_flag() {
         let taken = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = taken.address();
-        let _listener = taken.listen().unwrap();
+        let _listener = taken.listen(Duration::from_secs(15)).unwrap();
         let error = bind(&[address]).err().expect("bound twice").to_string();
         assert!(error.contains(&address.to_string()) && error.contains("--listen"), "{error}");
     }

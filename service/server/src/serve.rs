@@ -1,5 +1,6 @@
 //! The life of a node: bind the port, open the stores, serve, drain.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, Clock};
 use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
-use crate::engines::{GateEngines, LockEngines};
-use crate::gate::Operations;
+use crate::engines::{EngineSpec, GateEngines, LockEngines};
+use crate::gate::{GateLimits, Operations, SecondStore};
 use crate::http::{self, Context};
 use crate::locks::Locks;
 use crate::store::gate::GateStore;
@@ -38,6 +39,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
+    tracing::info!(connections_max, waits_max = args.http.waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
     let locks = Locks::start_on(store.clone(), args.runtime_limits()).await?;
     let clock: Clock = Arc::new({
@@ -47,16 +49,21 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let access = Access::start(store.clone(), clock, fixed_keys).await?;
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
-    let operations = open_gate(&args, &secret, gate).await?;
+    let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
+    let operations = gate.start(&secret, args.gate_limits()).await?;
     let address = bound.address();
-    let listener = bound.listen()?;
-    println!("{}", greeting::text(address, &args.store, args.history.retention(), access.needs_key())?);
-    let context = Context::new(locks.clone(), operations.clone(), access, &secret, args.request_limits());
+    let listener = bound.listen(args.http.client_timeout())?;
+    let greeting = greeting::text(address, &args.store, args.history.retention(), access.needs_key())?;
+    // The node serves also if standard output cannot be written.
+    let _ = writeln!(std::io::stdout(), "{greeting}");
+    let context =
+        Context::new(locks.clone(), operations.clone(), access, &secret, args.request_limits(connections_max));
     let answers = Arc::clone(&context.answers);
     let router = http::router(context);
     let server_limits = args.http.server_limits(connections_max);
     let stop = CancellationToken::new();
-    let mut serving = tokio::spawn(http::serve(listener, router, answers, server_limits, stop.clone()));
+    let hosts = args.http.hosts(&addresses);
+    let mut serving = tokio::spawn(http::serve(listener, router, answers, hosts, server_limits, stop.clone()));
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");
@@ -132,8 +139,7 @@ async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn G
         if gate.is_none()
             && let Some(first) = engines.first()
         {
-            let redis = redis_gate(args, first).filter(|_| is_beside);
-            gate = first.open_gate(redis.as_ref()).await?;
+            gate = gate_beside(&args.store, first, is_beside).await?;
         }
         Ok((store, gate))
     };
@@ -143,11 +149,20 @@ async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn G
     })
 }
 
-fn redis_gate(args: &ServeArgs, engine: &LocksEngine) -> Option<RedisGateConfig> {
-    match &engine.kind {
-        LocksKind::Redis(config) => Some(args.store.redis_gate(&config.url)),
-        LocksKind::Sqlite(_) | LocksKind::Postgres(_) => None,
-    }
+/// The gate in the store of these locks. `is_only`: it has no other store.
+///
+/// # Errors
+/// Says why it cannot be used.
+pub async fn gate_beside(
+    store: &StoreArgs,
+    locks: &LocksEngine,
+    is_only: bool,
+) -> anyhow::Result<Option<Arc<dyn GateStore>>> {
+    let redis: Option<RedisGateConfig> = match &locks.kind {
+        LocksKind::Redis(config) if is_only => Some(store.redis_gate(&config.url)),
+        LocksKind::Redis(_) | LocksKind::Sqlite(_) | LocksKind::Postgres(_) => None,
+    };
+    locks.open_gate(redis.as_ref()).await
 }
 
 /// The secret that all nodes sign tickets and stamps with.
@@ -159,9 +174,30 @@ async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>
     Ok(stored.context("the store of the locks does not answer")??)
 }
 
-/// The gate in its own store or beside the locks. A gate in Redis also has the store of the locks, if that commits to disk.
-async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateStore>>) -> anyhow::Result<Operations> {
-    let engine = args.store.gate_engine()?;
+/// The stores of the gate, and its engines as the operator names them.
+pub struct GateStores {
+    primary: Arc<dyn GateStore>,
+    /// As an engine of the pair, and for durable operations.
+    second: Option<[Arc<dyn GateStore>; 2]>,
+    pub engines: Vec<EngineSpec<dyn GateStore>>,
+    /// The engine of durable operations, if the gate has a second store.
+    pub durable_engine: Option<EngineSpec<dyn GateStore>>,
+    place: String,
+    command_max: Duration,
+    lease_ms_max: u64,
+}
+
+/// Opens the gate in its own store or beside the locks. A gate in Redis also has the store of the locks, if that commits to disk.
+///
+/// # Errors
+/// Says why a store cannot be used.
+pub async fn open_gate(
+    store: &StoreArgs,
+    migrate: bool,
+    lease_ms_max: u64,
+    beside: Option<Arc<dyn GateStore>>,
+) -> anyhow::Result<GateStores> {
+    let engine = store.gate_engine()?;
     let place = greeting::gate_place(&engine);
     let mut left_out = None;
     let opening = async {
@@ -169,14 +205,14 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateS
             GateEngine::BesideTheLocks => {
                 (beside.context("no gate can live there: name another store with --gate")?, None)
             }
-            GateEngine::Redis(config) if beside.is_some() && args.store.is_left_out("redis") => {
+            GateEngine::Redis(config) if beside.is_some() && store.is_left_out("redis") => {
                 let unchecked: Arc<dyn GateStore> = Arc::new(RedisGateStore::unchecked(&config)?);
                 left_out = Some(config);
                 (unchecked, beside)
             }
             GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>, beside),
             GateEngine::Postgres(config) => {
-                if args.migrate {
+                if migrate {
                     PostgresStore::migrate(&config).await?;
                 }
                 (Arc::new(PostgresGateStore::open(&config).await?) as Arc<dyn GateStore>, None)
@@ -186,21 +222,40 @@ async fn open_gate(args: &ServeArgs, secret: &[u8], beside: Option<Arc<dyn GateS
     };
     let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
     let opened = opened.unwrap_or_else(|_| Err(anyhow::anyhow!("it does not answer")));
-    let cannot_use = || format!("cannot use the store of the gate, {place}");
-    let (primary, second): (Arc<dyn GateStore>, _) = opened.with_context(cannot_use)?;
-    let mut specs = args.store.gate_specs(&primary, second.as_ref());
-    if let (Some(config), Some(spec)) = (left_out, specs.first_mut()) {
+    let (primary, second): (Arc<dyn GateStore>, _) = opened.with_context(|| cannot_use_gate(&place))?;
+    let second = second.and_then(|second| second.for_durable().map(|durable| [second, durable]));
+    let mut engines = store.gate_specs(&primary, second.as_ref().map(|[engine, _]| engine));
+    if let (Some(config), Some(spec)) = (left_out, engines.first_mut()) {
         // The engine is used only after it has been opened, which checks the server.
         spec.open = Arc::new(move || {
             let config = config.clone();
             Box::pin(async move { Ok(Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>) })
         });
     }
-    let limits = args.gate_limits();
-    let engines = GateEngines::start(specs, limits.command_max, args.operations.operation_lease_ms_max)
-        .await
-        .with_context(cannot_use)?;
-    Ok(Operations::start(engines, primary, second, secret, limits).await)
+    let durable_engine = second.as_ref().and_then(|[_, durable]| store.gate_specs(durable, None).pop());
+    let command_max = Duration::from_millis(store.gate_timeout_ms);
+    Ok(GateStores { primary, second, engines, durable_engine, place, command_max, lease_ms_max })
+}
+
+impl GateStores {
+    async fn start(self, secret: &[u8], limits: GateLimits) -> anyhow::Result<Operations> {
+        let start = async |specs| {
+            let engines = GateEngines::start(specs, self.command_max, self.lease_ms_max).await;
+            engines.with_context(|| cannot_use_gate(&self.place))
+        };
+        let engines = start(self.engines).await?;
+        let second = match (self.second, self.durable_engine) {
+            (Some([engine, own]), Some(spec)) => {
+                Some(SecondStore { engine, own, own_engine: start(vec![spec]).await? })
+            }
+            _ => None,
+        };
+        Ok(Operations::start(engines, self.primary, second, secret, limits).await)
+    }
+}
+
+fn cannot_use_gate(place: &str) -> String {
+    format!("cannot use the store of the gate, {place}")
 }
 
 async fn stop_signal() -> anyhow::Result<&'static str> {

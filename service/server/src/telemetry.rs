@@ -22,7 +22,9 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // They would go to standard error as well. If it cannot be written (the disk is full), that would be a panic.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

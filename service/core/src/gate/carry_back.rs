@@ -4,7 +4,7 @@ use super::record::RETENTION_MS_DEFAULT;
 use super::{EARLIER_MAX, Earlier, Ending, OperationRecord, Outcome, Phase, Step};
 use crate::time::Timestamp;
 
-/// Whose holder has the record afterwards.
+/// Whose attempt has the record afterwards.
 #[derive(Clone, Copy)]
 enum Winner {
     Primary,
@@ -14,8 +14,8 @@ enum Winner {
 /// Puts `carried` into the primary's record. Done twice, it changes nothing the second time: the carrier may have to
 /// repeat it, and a record that moved on between the carrying and its removal is carried once more.
 ///
-/// Both histories are kept. If both sides let somebody go, the loser's stamp is remembered as superseded: a success that
-/// it has reported, or still reports, counts as a suspected double run, once.
+/// Both histories are kept. If an attempt went in each of the stores, the stamp of the one that loses the record is remembered as
+/// superseded. If it has reported a success, or reports one later, that counts as one suspected double run.
 pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now: Timestamp) -> Step {
     let (mut record, loser) = match winner(&primary, &carried) {
         Winner::Primary => (primary.clone(), &carried),
@@ -52,7 +52,7 @@ fn winner(primary: &OperationRecord, carried: &OperationRecord) -> Winner {
         (Some(holder), Some(stamp)) if holder == stamp => is_further(carried, primary),
         // The fallback has seen the holder end. A success that the primary has all the same stops further runs.
         (Some(holder), _) if carried.earlier(holder).is_some() => !has_succeeded(primary) || has_succeeded(carried),
-        // Nobody holds the carried record: it only remembers.
+        // No attempt holds the carried record: it only remembers earlier ones.
         (_, None) => false,
         (_, Some(stamp)) if primary.earlier(stamp).is_some() => false,
         (None, Some(_)) => true,
@@ -75,7 +75,7 @@ fn is_further(carried: &OperationRecord, primary: &OperationRecord) -> bool {
     }
 }
 
-/// The carried record in the primary's place. Who waits there is still waited for.
+/// The carried record in the primary's place. Waiters of the primary's record are still notified.
 fn taken_over(primary: &OperationRecord, carried: &OperationRecord) -> OperationRecord {
     let runs = matches!(carried.phase, Phase::Started(_));
     OperationRecord {
@@ -174,9 +174,10 @@ mod tests {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
-            shelf: Shelf::Fallback,
+            store: StoreRole::Fallback,
             waits_until: None,
             hold_off: HoldOff::default(),
+            tentative: false,
         })
     }
 

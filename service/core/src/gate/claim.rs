@@ -1,23 +1,25 @@
-//! What may be asked of a record.
+//! The commands that a record takes.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Shelf, Stamp};
+use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// May I do it?
+    /// Request to run an attempt.
     Pre(Claim),
-    /// This is how it ended.
+    /// Report how an attempt has ended.
     Post(Post),
-    /// I am still at it: the lease is renewed by `lease_ms`, or by its own length.
+    /// Renew the lease by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
+    /// The caller of this claim may not go after all: undo the claim, unless a caller relies on it by now.
+    GiveBack(Box<Claim>),
     /// Forget the record; one whose attempt still runs, or may have done it, only with `force`.
     Forget { force: bool },
-    /// I went without asking, because the gate was away, and this is how it ended.
+    /// Enter an attempt that ran without a claim, because the gate did not answer, and how it has ended.
     Enter { claim: Claim, post: Post },
     /// This record was claimed in the fallback store while the primary was away.
     CarryBack(Box<OperationRecord>),
@@ -31,17 +33,20 @@ pub struct Claim {
     pub operation: OperationName,
     pub sha256: Sha256Digest,
     pub checked: Option<Sha256Digest>,
-    /// Drawn at random by the caller, for this claim alone; used only if the answer is a go. A claim that is already
-    /// the record's holder by its stamp is told so again.
+    /// Drawn at random by the caller, for this claim alone; used only if the answer is a go. If the claim
+    /// already holds the record by its stamp, the answer is the same go again.
     pub stamp: Stamp,
     pub attempt_id: Option<AttemptId>,
     pub lease_ms: u64,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
-    pub shelf: Shelf,
+    /// Which store the claim is made in.
+    pub store: StoreRole,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
     pub hold_off: HoldOff,
+    /// The claim is one of a batch that may be refused as a whole, and can then be given back.
+    pub tentative: bool,
 }
 
 /// For how long records may be missing from the store, because it has lost some of them or has replaced a store that had
@@ -81,6 +86,6 @@ pub enum Report {
     Success,
     /// It did not happen: the next pre may go.
     Failure,
-    /// It may have happened: nobody may go until that is known.
+    /// It may have happened: no attempt may go until that is known.
     Unknown,
 }

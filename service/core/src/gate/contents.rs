@@ -34,6 +34,8 @@ pub enum ContentsError {
          share one id: send it as a string"
     )]
     NumberTooLarge { path: String },
+    #[error("{path}: the number is too large for a double")]
+    NumberOutOfRange { path: String },
     #[error("{path}: nested deeper than {max} levels")]
     TooDeep { path: String, max: usize },
     #[error("{path}: longer than {max_bytes} bytes")]
@@ -47,24 +49,10 @@ impl Canonical {
     /// The text is not JSON, or has no canonical form that is its own: duplicate keys, numbers of magnitude 2^53 or
     /// more, nesting without end.
     pub fn parse(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
-        if json.len() > BYTES_MAX {
-            return Err(ContentsError::TooLong { path: field.to_owned(), max_bytes: BYTES_MAX });
-        }
-        let walk = Walk { path: RefCell::new(field.to_owned()), fault: RefCell::new(None) };
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let value = Node { walk: &walk, depth: 0 }
-            .deserialize(&mut deserializer)
-            .and_then(|value| deserializer.end().map(|()| value))
-            .and_then(|value| serde_json_canonicalizer::to_vec(&value));
-        value.map(Self).map_err(|error| {
-            let path = walk.path.take();
-            match walk.fault.take() {
-                Some(fault) => fault,
-                // Beyond what a double can hold, 1e400 say.
-                None if error.to_string().starts_with("number out of range") => ContentsError::NumberTooLarge { path },
-                None => ContentsError::NotJson { path, reason: error.to_string() },
-            }
-        })
+        let value = read(field, json, Use::Hashed)?;
+        serde_json_canonicalizer::to_vec(&value)
+            .map(Self)
+            .map_err(|error| ContentsError::NotJson { path: field.to_owned(), reason: error.to_string() })
     }
 
     /// A text that stands in for contents: the same as a JSON string of it.
@@ -82,6 +70,45 @@ impl fmt::Debug for Canonical {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.0))
     }
+}
+
+/// Checks JSON text that is kept as it is and given to other callers: every reader of JSON must be able to read it. Large numbers
+/// and keys that appear twice are allowed.
+///
+/// # Errors
+/// The text is not JSON, has a number that is too large for a double, or is nested deeper than contents may be.
+pub fn check_result(field: &str, json: &[u8]) -> Result<(), ContentsError> {
+    read(field, json, Use::Kept).map(drop)
+}
+
+fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> {
+    if json.len() > BYTES_MAX {
+        return Err(ContentsError::TooLong { path: field.to_owned(), max_bytes: BYTES_MAX });
+    }
+    let walk = Walk { path: RefCell::new(field.to_owned()), fault: RefCell::new(None) };
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let value = Node { walk: &walk, depth: 0, purpose }
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
+    value.map_err(|error| {
+        let path = walk.path.take();
+        let is_out_of_range = error.to_string().starts_with("number out of range");
+        match (walk.fault.take(), purpose) {
+            (Some(fault), _) => fault,
+            // More than a double can hold: 1e400, for example.
+            (None, Use::Hashed) if is_out_of_range => ContentsError::NumberTooLarge { path },
+            (None, Use::Kept) if is_out_of_range => ContentsError::NumberOutOfRange { path },
+            (None, _) => ContentsError::NotJson { path, reason: error.to_string() },
+        }
+    })
+}
+
+/// What a JSON text is read for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Its canonical form makes an id, so it must have exactly one.
+    Hashed,
+    Kept,
 }
 
 /// Where the reader is, and what it stumbled over: serde's errors carry neither.
@@ -128,6 +155,7 @@ fn is_plain(key: &str) -> bool {
 struct Node<'a> {
     walk: &'a Walk,
     depth: usize,
+    purpose: Use,
 }
 
 impl Node<'_> {
@@ -175,16 +203,18 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
-        if value < NUMBER_BOUND { Ok(value.into()) } else { Err(self.too_large()) }
+        if value < NUMBER_BOUND || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
-        if value.unsigned_abs() < NUMBER_BOUND { Ok(value.into()) } else { Err(self.too_large()) }
+        let is_exact = value.unsigned_abs() < NUMBER_BOUND;
+        if is_exact || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
     }
 
     #[allow(clippy::cast_precision_loss, reason = "2^53 is a double exactly")]
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        if value.abs() < NUMBER_BOUND as f64 { Ok(value.into()) } else { Err(self.too_large()) }
+        let is_exact = value.abs() < NUMBER_BOUND as f64;
+        if is_exact || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
@@ -206,7 +236,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             let outside = self.walk.enter(PathStep::Key(&key));
-            if object.contains_key(&key) {
+            if self.purpose == Use::Hashed && object.contains_key(&key) {
                 return Err(self.walk.fail(|path| ContentsError::DuplicateKey { path }));
             }
             let value = entries.next_value_seed(node)?;
@@ -305,6 +335,22 @@ mod tests {
         ] {
             let ContentsError::NotJson { path, .. } = refusal(json) else { panic!("{json} was refused otherwise") };
             assert!(path.starts_with(place), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_result_has_the_bounds_of_contents_except_those_of_the_id() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        for json in ["18446744073709551615", "1e300", r#"{"a":1,"a":2}"#, "null", &nested(DEPTH_MAX)] {
+            assert_eq!(check_result("result", json.as_bytes()), Ok(()), "{json}");
+        }
+        let refused = |json: &str| check_result("result", json.as_bytes()).unwrap_err();
+        let path = "result.a[1]".to_owned();
+        assert_eq!(refused(r#"{"a":[1,1e999]}"#), ContentsError::NumberOutOfRange { path });
+        assert!(matches!(refused(&nested(DEPTH_MAX + 1)), ContentsError::TooDeep { .. }));
+        assert!(matches!(refused(&"[".repeat(30_000)), ContentsError::TooDeep { .. }));
+        for json in [r#""\ud800""#, r#"{"\udfff":1}"#, r#"["\ud800\u0041"]"#] {
+            assert!(matches!(refused(json), ContentsError::NotJson { .. }), "{json}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Permission to run an attempt.
 
-use super::{Claim, Go, OperationRecord, Outcome, Phase, Started, Step};
+use super::{Claim, Go, OperationRecord, Outcome, Phase, Replaced, Started, Step};
 use crate::time::Timestamp;
 
-pub(super) fn go(record: OperationRecord, claim: Claim, now: Timestamp, reentry: bool) -> Step {
+pub(super) fn go(record: OperationRecord, claim: Claim, now: Timestamp, replaced: Replaced) -> Step {
     let lease_until = now.plus_ms(claim.lease_ms);
+    let reentry = matches!(replaced, Replaced::Attempt { .. });
     let outcome = Outcome::Go(Go {
         stamp: claim.stamp,
         attempt: record.attempt,
@@ -20,6 +21,7 @@ pub(super) fn go(record: OperationRecord, claim: Claim, now: Timestamp, reentry:
         at: now,
         lease_ms: claim.lease_ms,
         lease_until,
+        replaced: claim.tentative.then(|| Box::new(replaced)),
     });
     Step::changed(OperationRecord { phase, ..record }, outcome)
 }

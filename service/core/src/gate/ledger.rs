@@ -1,4 +1,4 @@
-//! A run that nobody guarded is entered when its post arrives.
+//! An unguarded run is entered when its post arrives.
 
 use super::{Claim, Ending, OperationRecord, Outcome, Phase, Post, Posted, Report, Step, post, pre};
 use crate::time::Timestamp;
@@ -22,7 +22,7 @@ pub(super) fn enter(mut record: OperationRecord, claim: Claim, ended: Post, now:
         return Step::unchanged(record, Outcome::IdCollision);
     }
     match ended.report {
-        // It did not happen, so it is in nobody's way.
+        // It did not happen, so nothing is entered.
         Report::Failure => {
             let posted = Posted {
                 report: Report::Failure,

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A passed lease is not a phase but a reading of `started`: the next pre either re-enters it (`on_expiry: retry`) or
-//! is told that the outcome is unknown (`block`). `vacant` is what "forgotten" leaves behind for a few minutes, so that
-//! the late and repeated posts of attempts that have ended still get a true answer; it stops nobody.
+//! gets the answer that the outcome is unknown (`block`). A vacant record stops no caller. It is kept for a few minutes after the
+//! operation was forgotten, so that late and repeated posts of attempts that have ended still get a true answer.
 
 mod carry_back;
 mod claim;
@@ -21,6 +21,7 @@ mod contents;
 mod digest;
 mod expiry;
 mod forget;
+mod give_back;
 mod go;
 mod heartbeat;
 mod ledger;
@@ -33,13 +34,13 @@ mod step;
 mod take_over;
 
 pub use claim::{Claim, Command, HoldOff, Post, Report};
-pub use contents::{Canonical, ContentsError, NUMBER_BOUND};
+pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Shelf, Started, State, Succeeded,
+    Replaced, Started, State, StoreRole, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -1,4 +1,4 @@
-//! What a command is told. Contention is an outcome like any other; what HTTP makes of it is decided elsewhere.
+//! The outcomes of commands. Contention is an outcome like any other; `http` decides what status it has.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub enum Outcome {
     InProgress { attempt: u32, started_at: Timestamp, lease_until: Timestamp, remaining_ms: u64 },
     /// Pre: it has been done.
     Duplicate(Duplicate),
-    /// Pre: it may have been done, and nobody may go until that is known. Forget: only `force` forgets that.
+    /// Pre: it may have been done, and no attempt may go until that is known. Forget: only `force` forgets that.
     Unknown { attempt: u32, cause: UnknownCause },
     /// Pre: the id belongs to other contents: two texts with one MD5.
     IdCollision,
@@ -32,14 +32,17 @@ pub enum Outcome {
     /// Post, heartbeat, forget: there is no such operation.
     NotFound,
 
-    /// Heartbeat: the lease now lasts until `lease_until`. `late`: it had passed, but nobody had re-entered.
+    /// Heartbeat: the lease now lasts until `lease_until`. `late`: it had passed, but no other attempt had begun.
     Beating { attempt: u32, lease_until: Timestamp, remaining_ms: u64, late: bool },
     /// Heartbeat: this attempt has reported its end.
     Ended { recorded: Report },
 
+    /// Give back: the claim no longer counts, unless a caller relies on it.
+    GivenBack,
+
     /// Forget: done.
     Forgotten { was: State },
-    /// Forget: an attempt is running, or its lease passed and nobody knows how it ended; only `force` forgets that.
+    /// Forget: an attempt is running, or its lease has passed and its outcome is unknown; only `force` forgets that.
     StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
 
     /// Carry-back and move: done. `suspected`: both stores had a success.
@@ -55,7 +58,7 @@ pub struct Go {
     pub remaining_ms: u64,
     /// An earlier attempt's lease passed: it may have done part of the work.
     pub reentry: bool,
-    /// The same attempt asked before, in another claim, and has this stamp already.
+    /// The same attempt has made another claim before, and has this stamp already.
     pub repeated: bool,
     /// The operation had no record, but that of an earlier attempt may have been lost.
     pub possibly_repeated: bool,
@@ -78,7 +81,7 @@ pub struct Posted {
     pub attempt: u32,
     /// The same end had been recorded by an earlier call.
     pub replayed: bool,
-    /// The lease had passed, but nobody had re-entered.
+    /// The lease had passed, but no other attempt had begun.
     pub late: bool,
     pub result_omitted: bool,
     /// For a success: until when it is kept. None: permanent, or not a success.
@@ -89,9 +92,9 @@ pub struct Posted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownCause {
-    /// The attempt asked to block when its lease passes, and it has.
+    /// The attempt has requested to block when its lease passes, and the lease has passed.
     LeasePassed { at: Timestamp },
-    /// There is no record, but the store may have lost it, and the caller asked to block. After `until` the store counts as
+    /// There is no record, but the store may have lost it, and the caller requests to block. After `until` the store counts as
     /// complete again.
     MayBeLost { until: Timestamp },
     /// The attempt reported that it does not know.

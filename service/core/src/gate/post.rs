@@ -1,4 +1,4 @@
-//! This is how it ended.
+//! Reports of how an attempt has ended.
 
 use super::{
     Earlier, Ending, OperationRecord, Outcome, Phase, Post, Posted, RESULT_MAX_BYTES, Report, State, Step, Succeeded,

@@ -1,25 +1,31 @@
-//! May I do it?
+//! Requests to run an attempt.
 
 use super::go::go;
 use super::take_over::take_over;
 use super::{
-    Claim, Duplicate, Go, HoldOff, OnExpiry, OperationRecord, Outcome, Phase, Started, State, Step, Succeeded,
-    UnknownCause,
+    Claim, Duplicate, Go, HoldOff, OnExpiry, OperationRecord, Outcome, Phase, Replaced, Started, State, Step,
+    Succeeded, UnknownCause,
 };
 use crate::time::Timestamp;
 
-/// How much longer than asked a record is marked as awaited, in ms: the next waiter then finds the mark made.
+/// A record is marked as awaited for this much longer than its waiter waits, in ms, so that the next waiter need not mark it.
 const AWAITED_MARGIN_MS: u64 = 60_000;
 
 /// The first claim of an id: `left` is what is left of a record that counts as absent. During a hold-off, the record may be
-/// missing: then a caller that asked to block is told that the outcome is unknown.
+/// missing: then the answer to a caller that requests to block is that the outcome is unknown.
 pub(super) fn first(left: Option<OperationRecord>, claim: Claim, now: Timestamp) -> Step {
     let HoldOff { until, .. } = claim.hold_off;
     if claim.on_expiry == OnExpiry::Block && now < until {
         let outcome = Outcome::Unknown { attempt: 0, cause: UnknownCause::MayBeLost { until } };
         return Step { record: left, outcome, changed: false, wakes: false };
     }
-    let record = OperationRecord {
+    let record = vacant(&claim, now);
+    go(record, claim, now, Replaced::Nothing)
+}
+
+/// The record of an operation that no attempt has.
+pub(super) fn vacant(claim: &Claim, now: Timestamp) -> OperationRecord {
+    OperationRecord {
         operation: claim.operation.clone(),
         sha256: claim.sha256,
         checked: claim.checked,
@@ -28,12 +34,11 @@ pub(super) fn first(left: Option<OperationRecord>, claim: Claim, now: Timestamp)
         double_runs: 0,
         on_expiry: claim.on_expiry,
         durability: claim.durability,
-        claimed_in: claim.shelf,
+        claimed_in: claim.store,
         awaited_until: None,
         earlier: Vec::new(),
         phase: Phase::Vacant { until: now },
-    };
-    go(record, claim, now, false)
+    }
 }
 
 pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step {
@@ -73,7 +78,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             }
         };
     }
-    // The very claim, when it is asked again because its answer from the store was lost.
+    // The same claim, repeated because the store's answer to it was lost.
     let same_claim = claim.stamp == running.stamp;
     let same_attempt = claim.attempt_id.is_some() && claim.attempt_id == running.attempt_id;
     if (same_claim || same_attempt) && running.is_held(now) {
@@ -86,7 +91,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             repeated: !same_claim,
             possibly_repeated: record.attempt == 1 && claim.hold_off.may_miss_records(now),
         });
-        return Step::unchanged(record, outcome);
+        return if same_claim { Step::unchanged(record, outcome) } else { relied_on(record, outcome) };
     }
     let outcome = Outcome::InProgress {
         attempt: record.attempt,
@@ -101,6 +106,15 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
         }
         _ => Step::unchanged(record, outcome),
     }
+}
+
+/// The caller has the stamp from here on, so the claim can no longer be given back.
+fn relied_on(mut record: OperationRecord, outcome: Outcome) -> Step {
+    let was_tentative = match &mut record.phase {
+        Phase::Started(started) => started.replaced.take().is_some(),
+        _ => false,
+    };
+    if was_tentative { Step::changed(record, outcome) } else { Step::unchanged(record, outcome) }
 }
 
 /// The record was forgotten: a first attempt again, that still knows its forerunners' stamps and suspicions.

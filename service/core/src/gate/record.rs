@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 pub const RESULT_MAX_BYTES: usize = 64 * 1024;
 /// How long a success is kept when its post does not say, in ms.
 pub const RETENTION_MS_DEFAULT: u64 = 24 * 60 * 60 * 1000;
-/// How many ended attempts are remembered by their stamp. The posts of older ones are answered as a stranger's.
+/// How many ended attempts are remembered by their stamp. The posts of older ones are answered as if their stamps were unknown.
 pub const EARLIER_MAX: usize = 16;
 
 /// One operation id's whole state. Moved only by [`step`](super::step).
@@ -32,8 +32,8 @@ pub struct OperationRecord {
     pub double_runs: u32,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
-    pub claimed_in: Shelf,
-    /// Until when a pre somewhere waits for this attempt's end: whoever ends it before then wakes the waiters.
+    pub claimed_in: StoreRole,
+    /// Until when a pre at some node waits for this attempt's end. If the attempt ends before, the waiters are notified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited_until: Option<Timestamp>,
     /// Attempts that have ended without leaving the record's result, oldest first; at most [`EARLIER_MAX`].
@@ -67,6 +67,19 @@ pub struct Started {
     /// The lease's length as claimed, in ms: what a heartbeat renews it by.
     pub lease_ms: u64,
     pub lease_until: Timestamp,
+    /// As long as the claim may be given back: what it has replaced. Removed as soon as a caller relies on the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Box<Replaced>>,
+}
+
+/// What a claim has replaced, so that it can be given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replaced {
+    /// No attempt: the operation was absent or vacant.
+    Nothing,
+    /// An attempt whose lease had passed.
+    Attempt { started: Started, on_expiry: OnExpiry, durability: Durability, claimed_in: StoreRole },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,7 +123,7 @@ pub enum OnExpiry {
     /// The next pre may go: right for operations that are safe to repeat after a crash.
     #[default]
     Retry,
-    /// Nobody may go until the outcome is known: right when a second run is worse than none.
+    /// No attempt may go until the outcome is known: right when a second run is worse than none.
     Block,
 }
 
@@ -125,13 +138,13 @@ pub enum Durability {
     Durable,
 }
 
-/// In which of a node's two stores a record was claimed.
+/// Which of the gate's two stores claimed a record, by its role at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shelf {
+pub enum StoreRole {
     #[default]
     Primary,
-    /// The primary was away: a run in it may not have been seen.
+    /// The second store, while the primary did not answer: the primary may have a record of another attempt.
     Fallback,
 }
 
@@ -192,10 +205,21 @@ impl OperationRecord {
         self.durability == Durability::Fast
     }
 
+    /// Whether the record counts in the second store whichever engine is active.
+    pub fn lives_in_second_store(&self) -> bool {
+        !self.is_moved_by_a_switch() || self.claimed_in == StoreRole::Fallback
+    }
+
     /// The same as a record of the engine that it is in, and not of the fallback.
     #[must_use]
-    pub fn settled(self) -> Self {
-        Self { claimed_in: Shelf::Primary, ..self }
+    pub fn settled(mut self) -> Self {
+        self.claimed_in = StoreRole::Primary;
+        if let Phase::Started(Started { replaced: Some(replaced), .. }) = &mut self.phase
+            && let Replaced::Attempt { claimed_in, .. } = &mut **replaced
+        {
+            *claimed_in = StoreRole::Primary;
+        }
+        self
     }
 
     /// The same in a store whose clock shows `by_ms` more.
@@ -204,7 +228,12 @@ impl OperationRecord {
         let move_on = |at: &mut Timestamp| *at = Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
         self.awaited_until.iter_mut().for_each(move_on);
         match &mut self.phase {
-            Phase::Started(started) => move_on(&mut started.lease_until),
+            Phase::Started(started) => {
+                move_on(&mut started.lease_until);
+                if let Some(Replaced::Attempt { started, .. }) = started.replaced.as_deref_mut() {
+                    move_on(&mut started.lease_until);
+                }
+            }
             Phase::Succeeded(succeeded) => succeeded.keep_until.iter_mut().for_each(move_on),
             Phase::Vacant { until } => move_on(until),
             Phase::Unknown { .. } => {}

@@ -1,6 +1,6 @@
-//! The one place where a record moves.
+//! The one function that changes a record.
 
-use super::{Command, OperationRecord, Outcome, carry_back, forget, heartbeat, ledger, post, pre};
+use super::{Command, OperationRecord, Outcome, Phase, carry_back, forget, give_back, heartbeat, ledger, post, pre};
 use crate::time::Timestamp;
 
 /// What a command makes of a record.
@@ -9,9 +9,9 @@ pub struct Step {
     /// The record afterwards; None: none is stored.
     pub record: Option<OperationRecord>,
     pub outcome: Outcome,
-    /// Whether `record` differs from what was given, and must be stored before `outcome` is told.
+    /// Whether `record` differs from what was given, and must be stored before the caller gets `outcome`.
     pub changed: bool,
-    /// Whether an attempt ended that someone waits for.
+    /// Whether an attempt has ended for which a pre waits.
     pub wakes: bool,
 }
 
@@ -30,12 +30,14 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Pre(claim) => pre::pre(record, claim, now),
         Command::Post(post) => post::post(record, post, now),
         Command::Heartbeat { stamp, lease_ms } => heartbeat::heartbeat(record, stamp, lease_ms, now),
+        Command::GiveBack(claim) => give_back::give_back(record, &claim, now),
         Command::Forget { force } => forget::forget(record, force, now),
         Command::Enter { claim, post } => ledger::enter(record, claim, post, now),
         Command::CarryBack(carried) => carry_back::carry_back(record, *carried, now),
         Command::Move(copied) => carry_back::take_over(record, *copied, now),
     };
-    let running = step.record.as_ref().is_some_and(|record| matches!(record.phase, super::Phase::Started(_)));
+    let runs = |phase: &Phase| matches!(phase, Phase::Started(started) if !started.has_passed(now));
+    let running = step.record.as_ref().is_some_and(|record| runs(&record.phase));
     Step { wakes: awaited && step.changed && !running, ..step }
 }
 
@@ -43,6 +45,7 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
 fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -> Step {
     match command {
         Command::Pre(claim) => pre::first(stale, claim, now),
+        Command::GiveBack(claim) => give_back::give_back_absent(&claim, now),
         Command::Enter { claim, post } => ledger::enter_first(claim, post, now),
         Command::CarryBack(carried) => carry_back::into_absent(*carried),
         Command::Move(copied) => carry_back::into_absent(copied.settled()),

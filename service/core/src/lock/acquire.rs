@@ -38,6 +38,9 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
             None => token::next(state.token, now),
         },
     };
+    if let Err(full) = state.check_length(request.lease_bytes(), request.bytes_max) {
+        return Step::unchanged(Outcome::KeyFull(full));
+    }
     if let Some(permits) = limit {
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
@@ -66,7 +69,6 @@ impl LockState {
 
 /// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
 fn answer_repetition(state: &mut LockState, request: &Acquire) -> Option<Step> {
-    let token = state.token;
     let limit = state.limit_in_force();
     if let Some(lease) = state.lease_mut(&request.lease_id) {
         if request.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.mode != lease.mode {
@@ -80,7 +82,7 @@ fn answer_repetition(state: &mut LockState, request: &Acquire) -> Option<Step> {
         return Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) });
     }
     let ended = state.ended(&request.lease_id)?;
-    let lost = Lost { why: Some(ended.why), at: Some(ended.at), token };
+    let lost = Lost { why: Some(ended.why), at: Some(ended.at) };
     Some(Step::unchanged(Outcome::LeaseLost(lost)))
 }
 

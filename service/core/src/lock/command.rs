@@ -53,6 +53,8 @@ pub struct Acquire {
     /// Until then no new lease is granted, because the state may lack live leases. A repeated acquire still gets its
     /// earlier grant.
     pub hold_off: Option<Timestamp>,
+    /// How long the state may be with the new lease, in bytes.
+    pub bytes_max: usize,
     pub metadata: Option<Metadata>,
 }
 
@@ -76,6 +78,9 @@ pub struct GiveBack {
     pub lease_id: LeaseId,
     /// The token of that grant.
     pub token: u64,
+    /// The outcome of the grant's commit is unknown. The state is written even if it has no such lease, so that a commit that
+    /// is still on its way can no longer be made.
+    pub is_uncertain: bool,
 }
 
 /// Asks the holders to release the lock.
@@ -86,6 +91,8 @@ pub struct Revoke {
     pub grace_ms: u64,
     /// Only the leases with this token; `None` means all.
     pub token: Option<u64>,
+    /// How long the state may be with the note, in bytes.
+    pub bytes_max: usize,
 }
 
 /// Ends every lease now.

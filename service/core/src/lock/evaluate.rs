@@ -19,10 +19,19 @@ pub struct Batch<'a> {
     pub commands: &'a [Command],
     /// Waiters that joined the queue with this batch. Each may repeat an earlier acquire.
     pub arrived: &'a [Rank],
-    /// Waiters that an earlier commit of unknown outcome may have granted the lock.
-    pub uncertain: &'a [Rank],
+    /// Waiters that an earlier commit of unknown outcome may have granted the lock, with the tokens of those grants.
+    pub uncertain: &'a [(Rank, u64)],
     /// Waiters whose wait ends with this batch. If they are not answered, they leave the queue without the lock.
     pub ended: &'a [Rank],
+}
+
+/// On what terms new leases are granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Until then no new lease is granted.
+    pub hold_off: Option<Timestamp>,
+    /// How long a key's state may be, in bytes.
+    pub bytes_max: usize,
 }
 
 /// The result of a batch for one key. If `changed`, it holds only once `state` is committed.
@@ -43,17 +52,15 @@ pub struct Evaluation {
 }
 
 /// Carries out the commands, admits waiters from the front of the queue, then publishes or withdraws the node's turn.
-///
-/// Until `hold_off` no new lease is granted.
 pub fn evaluate<R: ReplyHandle, I: Copy + Ord>(
     base: &LockState,
     batch: Batch<'_>,
     queue: &WaitQueue<R, I>,
     node: &NodeId,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
 ) -> Evaluation {
-    evaluate_with(step, base, batch, queue, node, now, hold_off)
+    evaluate_with(step, base, batch, queue, node, now, terms)
 }
 
 /// As [`evaluate`], with `take_step` in position of [`step`]: the property tests check every step by it.
@@ -64,7 +71,7 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
     queue: &WaitQueue<R, I>,
     node: &NodeId,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
 ) -> Evaluation {
     let evaluation = Evaluation {
         state: base.clone(),
@@ -75,11 +82,14 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
         notified: Vec::new(),
         refusals: HashMap::new(),
     };
-    let mut evaluator = Evaluator { take_step, queue, now, hold_off, evaluation };
+    let mut evaluator = Evaluator { take_step, queue, now, terms, evaluation };
+    // What time has changed is written even if no command and no waiter is left to take a step.
+    evaluator.step(&Command::Tick);
     for command in batch.commands {
         let outcome = evaluator.step(command);
         evaluator.evaluation.outcomes.push(outcome);
     }
+    evaluator.answer_uncertain(batch.uncertain);
     evaluator.admit();
     evaluator.answer_repetitions(batch);
     evaluator.update_turn(node, batch.ended);
@@ -90,7 +100,7 @@ struct Evaluator<'q, R, I, F> {
     take_step: F,
     queue: &'q WaitQueue<R, I>,
     now: Timestamp,
-    hold_off: Option<Timestamp>,
+    terms: Terms,
     evaluation: Evaluation,
 }
 
@@ -107,11 +117,31 @@ where
         done.outcome
     }
 
+    fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
+        let Terms { hold_off, bytes_max } = self.terms;
+        Acquire { behind, hold_off, bytes_max, ..waiter.request.clone() }
+    }
+
+    /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
+    /// count as relying on the lease, and the lease could not be given back.
+    fn answer_uncertain(&mut self, uncertain: &[(Rank, u64)]) {
+        // The state is written even if nothing else changes: a commit that is still on its way then loses its race.
+        self.evaluation.changed |= !uncertain.is_empty();
+        for (rank, token) in uncertain {
+            let Some(waiter) = self.queue.get(*rank) else { continue };
+            if let Some(grant) = self.evaluation.state.unused_grant(&waiter.request.lease_id, *token, self.now) {
+                self.evaluation.answered.push((*rank, Outcome::Granted(grant)));
+            }
+        }
+    }
+
     /// Serves waiters from the front until the first that must wait: no waiter overtakes it.
     fn admit(&mut self) {
-        for (rank, waiter) in self.queue.iter().filter(|(_, waiter)| !waiter.reply.is_closed()) {
+        let answered: HashSet<Rank> = self.evaluation.answered.iter().map(|(rank, _)| *rank).collect();
+        let is_open = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !answered.contains(&rank);
+        for (rank, waiter) in self.queue.iter().filter(|(rank, waiter)| is_open(*rank, waiter)) {
             let behind = waiter.request.behind || self.is_behind_reserved(rank, waiter);
-            let request = Acquire { behind, hold_off: self.hold_off, ..waiter.request.clone() };
+            let request = self.request(waiter, behind);
             if waiter.is_probe {
                 self.notify(rank, request);
                 return;
@@ -153,12 +183,13 @@ where
         let owners: HashSet<&Owner> =
             holders.iter().filter(|lease| lease.mode.permits() == 0).map(|lease| &lease.owner).collect();
         let owning = owners.into_iter().flat_map(|owner| queue.waiters_of_owner(owner));
-        let named = batch.arrived.iter().chain(batch.uncertain).chain(batch.ended).copied();
+        let uncertain = batch.uncertain.iter().map(|(rank, _)| rank);
+        let named = batch.arrived.iter().chain(uncertain).chain(batch.ended).copied();
         let ranks: BTreeSet<Rank> = named.chain(holding).chain(owning).collect();
         let answered: HashSet<Rank> = evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         for rank in ranks.into_iter().filter(|rank| !answered.contains(rank)) {
             let Some(waiter) = queue.get(rank) else { continue };
-            let request = Acquire { behind: true, hold_off: self.hold_off, ..waiter.request.clone() };
+            let request = self.request(waiter, true);
             if waiter.is_probe {
                 self.notify(rank, request);
                 continue;
@@ -199,7 +230,8 @@ where
 }
 
 /// Whether waiters that arrive can join the queue without a read or a write: the node's turn is published in `state`, and
-/// nothing in their requests can give them the lock, or a final refusal, at once. `state` must be nearly current.
+/// nothing in their requests can have given them the lock before, or gives them the lock or a final refusal at once. `state`
+/// may be out of date.
 pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
     state: &LockState,
     arrived: &[Rank],
@@ -208,13 +240,12 @@ pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
     now: Timestamp,
 ) -> bool {
     let Some(first) = queue.first_waiting(|_| false, &LockState::default()) else { return false };
-    // Its owner may hold the lock already, it may barge, its limit may mismatch.
-    let is_special = |request: &Acquire| {
-        let is_holder = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
-        let may_nest = request.reentrant && request.owner.as_ref().is_some_and(is_holder);
-        request.barge || request.mode.permits() > 0 || may_nest || state.knows(&request.lease_id)
+    let only_waits = |waiter: &Waiter<R, I>| {
+        let request = &waiter.request;
+        // An out-of-date state does not show that the lease was granted, that the owner holds the lock, or another limit.
+        let may_hold = waiter.may_be_granted || (request.reentrant && request.owner.is_some());
+        waiter.deadline.is_some() && !may_hold && !request.barge && request.mode.permits() == 0
     };
-    let only_waits = |waiter: &Waiter<R, I>| waiter.deadline.is_some() && !is_special(&waiter.request);
     arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
         && state.admissible_turn(now).is_none()
         && state.holders().iter().all(|lease| !lease.has_expired(now))

@@ -2,8 +2,8 @@
 
 use super::command::GiveBack;
 use super::event::{Event, EventKind};
-use super::lease::Lease;
-use super::outcome::Step;
+use super::lease::{Lease, LeaseId};
+use super::outcome::{Grant, Step};
 use super::state::LockState;
 use crate::time::Timestamp;
 
@@ -11,11 +11,26 @@ use crate::time::Timestamp;
 /// connection broke, is granted a new lease. If a repeated acquire or a renewal was answered meanwhile, the client relies
 /// on the lease and it stays. A nested lease always stays until it expires.
 pub(super) fn give_back(state: &mut LockState, request: &GiveBack, now: Timestamp) -> Step {
-    let is_unused =
-        |lease: &Lease| lease.lease_id == request.lease_id && lease.token == request.token && !lease.acknowledged;
+    let is_unused = |lease: &Lease| lease.is_unused_grant(&request.lease_id, request.token);
     let Some(index) = state.holders.iter().position(is_unused) else {
-        return Step::noted(false);
+        return Step::noted(request.is_uncertain);
     };
     let lease = state.holders.remove(index);
     Step::noted(true).with(Event::of_lease(EventKind::GivenBack, &lease, now))
+}
+
+impl LockState {
+    /// The grant with this token, if its lease is live and no client relies on it yet. The node that made the grant in a commit
+    /// of unknown outcome finds it by this.
+    pub fn unused_grant(&self, lease_id: &LeaseId, token: u64, now: Timestamp) -> Option<Grant> {
+        let lease = self.holders.iter().find(|lease| lease.is_unused_grant(lease_id, token))?;
+        let limit = self.limit_in_force().filter(|_| lease.mode.permits() > 0);
+        (!lease.has_expired(now)).then(|| Grant { lease: lease.clone(), limit, repeated: false })
+    }
+}
+
+impl Lease {
+    fn is_unused_grant(&self, lease_id: &LeaseId, token: u64) -> bool {
+        self.lease_id == *lease_id && self.token == token && !self.acknowledged
+    }
 }

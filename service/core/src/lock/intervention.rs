@@ -2,7 +2,7 @@
 
 use super::command::{Force, Revoke};
 use super::event::{Event, EventKind};
-use super::lease::{EndReason, Note, Revocation};
+use super::lease::{EndReason, Lease, Note, Revocation};
 use super::outcome::{Outcome, Step};
 use super::state::{Limit, LockState};
 use crate::time::Timestamp;
@@ -26,11 +26,19 @@ pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
 /// only if its deadline is earlier.
 pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) -> Step {
     let deadline = now.plus_ms(request.grace_ms);
+    let is_meant = |lease: &Lease| request.token.is_none_or(|token| token == lease.token);
+    // The note is written with each lease. A revocation without a note is never refused.
+    let notes = state.holders.iter().filter(|lease| is_meant(lease)).count() * request.note.bytes();
+    if notes > 0
+        && let Err(full) = state.check_length(notes, request.bytes_max)
+    {
+        return Step::unchanged(Outcome::KeyFull(full));
+    }
     let mut events = Vec::new();
     let mut leases = 0;
     let mut last = None;
     for lease in &mut state.holders {
-        if request.token.is_some_and(|token| token != lease.token) {
+        if !is_meant(lease) {
             continue;
         }
         leases += 1;

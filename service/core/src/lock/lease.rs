@@ -12,6 +12,9 @@ use crate::time::{CLOCK_BOUND_MS, Timestamp};
 pub const LEASE_ID_MAX_BYTES: usize = 64;
 /// Longest owner, in bytes of UTF-8.
 pub const OWNER_MAX_BYTES: usize = 256;
+/// How the owners begin that the rules make. A caller cannot name such an owner: refused callers see it, and could hold the
+/// lock together with its lease.
+const OWNER_MADE_PREFIX: &str = "anonymous-";
 
 /// Why a text is not a lease id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +52,15 @@ impl Owner {
     /// Says which rule `text` breaks.
     pub fn parse(text: &str) -> Result<Self, InvalidName> {
         check_name(text, OWNER_MAX_BYTES)?;
+        if text.starts_with(OWNER_MADE_PREFIX) {
+            return Err(InvalidName::Reserved { prefix: OWNER_MADE_PREFIX });
+        }
         Ok(Self(text.into()))
     }
 
     /// The owner of a grant whose request named none. It is unique, because a token is given once per key.
     pub(super) fn anonymous(token: u64) -> Self {
-        Self(format!("anonymous-{token}").into())
+        Self(format!("{OWNER_MADE_PREFIX}{token}").into())
     }
 
     pub fn as_str(&self) -> &str {

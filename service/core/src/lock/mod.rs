@@ -21,6 +21,7 @@ mod queue;
 mod recent;
 mod release;
 mod renew;
+mod size;
 mod state;
 mod step;
 #[cfg(test)]
@@ -31,10 +32,10 @@ mod turn;
 mod upgrade;
 
 pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};
-pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
+pub use evaluate::{Batch, Evaluation, Terms, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Note, Owner, Revocation};
-pub use outcome::{Grant, LimitMismatch, Lost, Outcome, Refusal, Step};
+pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
 pub use state::LockState;
@@ -43,9 +44,11 @@ pub use step::step;
 /// The most leases that one key can have.
 pub const HOLDERS_MAX: usize = 1_024;
 
-/// How many ended leases a state remembers. With more, a repeated release would find its lease on a busier key, but every
-/// commit of every key would write a larger row.
-pub const RECENT_MAX: usize = 8;
+/// How many ended leases a state remembers at least, however long ago they ended.
+pub const RECENT_MIN: usize = 8;
+
+/// How long a state remembers ended leases if it has the space, in ms.
+pub const RECENT_MS: u64 = 30_000;
 
 /// How long a node's turn lasts unless the node refreshes it, in ms.
 pub const TURN_MS: u64 = 5_000;

@@ -40,6 +40,8 @@ pub enum Outcome {
     Refused(Refusal),
     /// The proposed lease id is in use by another owner, or in another mode.
     LeaseIdReused,
+    /// With one more lease, or with the note of a revocation, the key's state would be too long.
+    KeyFull(KeyFull),
     /// The request's permits or limit do not match the key's limit.
     LimitMismatch(LimitMismatch),
     /// The owner shares the lock with other owners, or with one whose lease expired with a lock-delay. It cannot wait for an
@@ -109,10 +111,16 @@ pub struct LimitMismatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyFull {
+    /// How long the state would be, in bytes.
+    pub bytes: usize,
+    pub bytes_max: usize,
+}
+
+/// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// `None` if the state does not remember this lease id, or never knew it.
     pub why: Option<EndReason>,
     pub at: Option<Timestamp>,
-    /// The highest token of the key.
-    pub token: u64,
 }

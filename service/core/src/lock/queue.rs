@@ -36,6 +36,8 @@ pub struct Waiter<R, I> {
     pub is_returning: bool,
     /// A probe of a multilock: it is notified when its turn comes, and granted nothing.
     pub is_probe: bool,
+    /// An earlier request may have been granted this lease: the client knows the lease id.
+    pub may_be_granted: bool,
     pub reply: R,
 }
 
@@ -138,6 +140,10 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
     pub fn get(&self, rank: Rank) -> Option<&Waiter<R, I>> {
         self.waiters.get(&rank).map(|waiter| &**waiter)
+    }
+
+    pub fn reply_mut(&mut self, rank: Rank) -> Option<&mut R> {
+        self.waiters.get_mut(&rank).map(|waiter| &mut waiter.reply)
     }
 
     pub fn rank_of(&self, id: WaiterId) -> Option<Rank> {

@@ -31,6 +31,6 @@ impl LockState {
     /// What the state knows of a lease id without a live lease.
     pub(super) fn lost(&self, lease_id: &LeaseId) -> Lost {
         let ended = self.ended(lease_id);
-        Lost { why: ended.map(|ended| ended.why), at: ended.map(|ended| ended.at), token: self.token }
+        Lost { why: ended.map(|ended| ended.why), at: ended.map(|ended| ended.at) }
     }
 }

@@ -82,6 +82,11 @@ impl LockState {
         self.holders.iter().any(|lease| lease.lease_id == *lease_id) || self.ended(lease_id).is_some()
     }
 
+    /// Forgets the leases that ended long before `now`, and the oldest of those for which there is no space in `bytes_max`.
+    pub fn forget_ended(&mut self, bytes_max: usize, now: Timestamp) {
+        self.recent.forget(bytes_max, now);
+    }
+
     pub(super) fn lease_mut(&mut self, lease_id: &LeaseId) -> Option<&mut Lease> {
         self.holders.iter_mut().find(|lease| lease.lease_id == *lease_id)
     }

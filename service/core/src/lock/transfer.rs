@@ -63,6 +63,7 @@ mod tests {
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,
             hold_off: None,
+            bytes_max: usize::MAX,
             metadata: None,
         };
         assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW).outcome, Outcome::Granted(_)));
@@ -72,7 +73,8 @@ mod tests {
     #[test]
     fn every_time_moves_with_the_clock_and_nothing_else_changes() {
         let mut state = held("a");
-        let revoke = Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None };
+        let revoke =
+            Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None, bytes_max: usize::MAX };
         let _ = step(&mut state, &Command::Revoke(revoke), NOW);
         let there = state.carried(250, &LockState::default());
         let (before, after) = (&state.holders()[0], &there.holders()[0]);

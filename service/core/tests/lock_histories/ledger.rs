@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use latchgate_core::lock::{
-    Command, EndReason, EventKind, Lease, LeaseId, LockState, Mode, Outcome, RECENT_MAX, Renew, step,
+    Command, EndReason, EventKind, Lease, LeaseId, LockState, Mode, Outcome, RECENT_MIN, Renew, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -119,7 +119,7 @@ impl Ledger {
         }
         self.ended_ever.insert(lease.lease_id.clone());
         self.ended.push_back((lease.lease_id.clone(), why));
-        if self.ended.len() > RECENT_MAX {
+        if self.ended.len() > RECENT_MIN {
             self.ended.pop_front();
         }
         let recent = self.why_ended(&lease.lease_id);

@@ -3,7 +3,7 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LockState, Mode, NodeId, Outcome, Position,
-    Rank, Refusal, WaiterId, evaluate_with, step,
+    Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 
 use crate::grants::NewGrant;
@@ -116,8 +116,15 @@ impl Node {
             grants.extend(taken.grant);
             taken.done
         };
-        let Evaluation { state, changed, events, outcomes, answered, refusals, .. } =
-            evaluate_with(take_step, base, batch, &self.queue, &self.id, now, None);
+        let Evaluation { state, changed, events, outcomes, answered, refusals, .. } = evaluate_with(
+            take_step,
+            base,
+            batch,
+            &self.queue,
+            &self.id,
+            now,
+            Terms { hold_off: None, bytes_max: usize::MAX },
+        );
         let id = |(rank, outcome)| Some((self.queue.get(rank)?.id, outcome));
         let evaluated = Evaluated {
             outcomes: commands.iter().cloned().zip(outcomes).collect(),
@@ -166,6 +173,7 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
         position: Position { ..first.position },
         behind: false,
         hold_off: None,
+        bytes_max: usize::MAX,
         metadata: None,
     };
     let outcome = step(&mut state.clone(), &Command::Acquire(request), now).outcome;

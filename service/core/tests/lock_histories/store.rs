@@ -39,7 +39,10 @@ impl Store {
         if self.stored.version != expected {
             return Committed::Stale;
         }
-        self.stored = Stored { version: expected + 1, state: state.clone() };
+        let mut state = state.clone();
+        // As little as possible is remembered.
+        state.forget_ended(0, self.now);
+        self.stored = Stored { version: expected + 1, state };
         Committed::Done
     }
 }

@@ -161,9 +161,12 @@ impl World {
         let note = || Note { reason: Some("why".into()), by: Some(Owner::parse("admin").unwrap()) };
         let command = match call {
             Call::SetLimit(permits) => Command::SetLimit(*permits),
-            Call::Revoke { grace_ms, token: of } => {
-                Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
-            }
+            Call::Revoke { grace_ms, token: of } => Command::Revoke(Revoke {
+                note: note(),
+                grace_ms: *grace_ms,
+                token: of.as_ref().map(token),
+                bytes_max: usize::MAX,
+            }),
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
             Call::WaitEnds { .. } => return None,
@@ -203,6 +206,7 @@ impl World {
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
             hold_off: None,
+            bytes_max: usize::MAX,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let id = self.waiters;
@@ -212,6 +216,7 @@ impl World {
             deadline: asking.waits.then(|| now.plus_ms(u64::from(u32::MAX))),
             is_returning: false,
             is_probe: false,
+            may_be_granted: true,
             reply: Client { requested_at: now, has_moved: false, is_gone: false },
         });
         id
@@ -347,7 +352,7 @@ impl World {
             Outcome::Granted(grant) if grant.lease.expires_at <= now => {}
             Outcome::Granted(grant) if !grant.repeated && fate == Fate::Undelivered => {
                 let Lease { lease_id, token, .. } = grant.lease;
-                self.nodes[index].give_backs.push(GiveBack { lease_id, token });
+                self.nodes[index].give_backs.push(GiveBack { lease_id, token, is_uncertain: false });
             }
             Outcome::Granted(grant) => {
                 self.ledger.answered_holding(&grant.lease, !grant.repeated);

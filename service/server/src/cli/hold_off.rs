@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use tokio::time::{Instant, sleep};
 
-use crate::config::{HoldOffArgs, StoreArgs, YEAR_MS};
-use crate::engines::LockEngines;
-use crate::telemetry;
+use crate::config::{HoldOffArgs, HoldOffOf, StoreArgs, YEAR_MS};
+use crate::engines::open::GateEngine;
+use crate::engines::{Engine, Engines, GateEngines, LockEngines};
+use crate::{serve, telemetry};
 
 /// Longest time for an engine to answer.
 const OPEN_MAX: Duration = Duration::from_secs(10);
@@ -18,12 +19,26 @@ const OPEN_PAUSE: Duration = Duration::from_millis(50);
 pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log.filter, args.log.format)?;
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
-    let engines = join(&args.store, args.ttl_ms_max, false).await?;
-    let lasts_ms = engines.order_hold_off(args.for_ms).await?;
-    if lasts_ms == 0 {
-        println!("No hold-off is in force: nodes grant leases.");
-    } else {
-        println!("The hold-off is in force: no node grants new leases for {lasts_ms} ms.");
+    match args.of {
+        HoldOffOf::Locks => {
+            let lasts_ms = join(&args.store, args.ttl_ms_max, false).await?.order_hold_off(args.for_ms).await?;
+            if lasts_ms == 0 {
+                println!("No hold-off is in force: nodes grant leases.");
+            } else {
+                println!("The hold-off is in force: no node grants new leases for {lasts_ms} ms.");
+            }
+        }
+        HoldOffOf::Gate => {
+            let lasts_ms = of_gate(args).await?;
+            if lasts_ms == 0 {
+                println!("No hold-off of the gate is in force: operations without a record go.");
+            } else {
+                println!(
+                    "The hold-off of the gate is in force: for {lasts_ms} ms, operations without a record go only if they may \
+                     be repeated."
+                );
+            }
+        }
     }
     Ok(())
 }
@@ -34,7 +49,25 @@ pub(super) async fn join(args: &StoreArgs, ttl_ms_max: u64, migrate: bool) -> an
     for engine in args.engines(Duration::ZERO)? {
         specs.push(engine.spec(migrate).await?.0);
     }
-    let engines = LockEngines::join(specs, Duration::from_millis(args.store_timeout_ms), ttl_ms_max);
+    until_answered(LockEngines::join(specs, Duration::from_millis(args.store_timeout_ms), ttl_ms_max)).await
+}
+
+async fn of_gate(args: &HoldOffArgs) -> anyhow::Result<u64> {
+    let locks = args.store.engines(Duration::ZERO)?;
+    let locks = locks.first().context("--locks names no store")?;
+    let is_only = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
+    let beside = serve::gate_beside(&args.store, locks, is_only).await?;
+    let gate = serve::open_gate(&args.store, false, args.operation_lease_ms_max, beside).await?;
+    let mut lasts_ms = 0;
+    for specs in [Some(gate.engines), gate.durable_engine.map(|spec| vec![spec])].into_iter().flatten() {
+        let patience = Duration::from_millis(args.store.gate_timeout_ms);
+        let engines = until_answered(GateEngines::join(specs, patience, args.operation_lease_ms_max)).await?;
+        lasts_ms = engines.order_hold_off(args.for_ms).await?.max(lasts_ms);
+    }
+    Ok(lasts_ms)
+}
+
+async fn until_answered<E: ?Sized + Engine>(engines: Engines<E>) -> anyhow::Result<Engines<E>> {
     let until = Instant::now() + OPEN_MAX;
     loop {
         let view = engines.view();

@@ -1,5 +1,6 @@
 //! The engines that `--locks` and `--gate` name.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +24,7 @@ impl StoreArgs {
     /// # Errors
     /// When a URL belongs to no kind of store, or two engines have one name.
     pub fn engines(&self, history_retention: Duration) -> anyhow::Result<Vec<LocksEngine>> {
-        let by_default = [self.postgres_by_default().unwrap_or(DEFAULT_LOCKS).to_owned()];
-        let given: &[String] = if self.locks.is_empty() { &by_default } else { &self.locks };
+        let given = self.given_locks();
         let engines = given.iter().map(|text| self.locks_engine(text, history_retention));
         let mut engines = engines.collect::<anyhow::Result<Vec<_>>>()?;
         if let [engine] = &mut engines[..] {
@@ -54,6 +54,14 @@ impl StoreArgs {
             );
         }
         Ok(engines)
+    }
+
+    /// The values of `--locks`, or the default.
+    fn given_locks(&self) -> Vec<String> {
+        if self.locks.is_empty() {
+            return vec![self.postgres_by_default().unwrap_or(DEFAULT_LOCKS).to_owned()];
+        }
+        self.locks.clone()
     }
 
     fn locks_engine(&self, text: &str, history_retention: Duration) -> anyhow::Result<LocksEngine> {
@@ -97,7 +105,12 @@ impl StoreArgs {
         if is_postgres(url) {
             return Ok(GateEngine::Postgres(self.postgres(url, None)));
         }
+        let is_of_locks = |path: &PathBuf| {
+            self.given_locks().first().and_then(|locks| sqlite::path_of(split_name(locks).1)).as_ref() == Some(path)
+        };
         match sqlite::path_of(url) {
+            // A file is opened once.
+            Some(path) if is_of_locks(&path) => Ok(GateEngine::BesideTheLocks),
             Some(path) => Ok(GateEngine::Sqlite(path)),
             None => bail!("--gate must be redis://HOST, postgres://USER:PASSWORD@HOST/DATABASE or sqlite:PATH"),
         }
@@ -143,7 +156,9 @@ impl StoreArgs {
             url: url.to_owned(),
             direct_url,
             shards: usize::from(self.shards),
-            statement_timeout: Duration::from_millis(self.store_timeout_ms),
+            // Below the time-out of the node, so that the server says of a slow statement that it did nothing.
+            statement_timeout: Duration::from_millis((self.store_timeout_ms * 3 / 4).max(1)),
+            row_wait: Duration::from_millis(self.row_wait_ms),
             allow_volatile: self.allow_volatile,
             trust_promotion: self.trust_promotion,
         }

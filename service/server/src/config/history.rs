@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::positive;
+
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// Whether events of locks are kept for a while and streamed to watchers: one more row for each event.
@@ -15,8 +17,13 @@ pub struct HistoryArgs {
     pub history_retention_ms: u64,
 
     /// Most event streams at once.
-    #[arg(long, value_name = "N", env = "LATCHGATE_WATCHERS_MAX", default_value_t = 64)]
+    #[arg(long, value_name = "N", env = "LATCHGATE_WATCHERS_MAX", default_value_t = 5_000)]
     pub watchers_max: usize,
+
+    /// How many batches of up to 500 events a stream may be behind. A client that reads more slowly gets an event `dropped` and is
+    /// disconnected; it can resume.
+    #[arg(long, value_name = "N", env = "LATCHGATE_WATCHER_LAG_MAX", default_value_t = 64, value_parser = positive)]
+    pub watcher_lag_max: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

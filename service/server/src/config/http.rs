@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::positive;
-use crate::http::ServerLimits;
+use crate::http::{AllowedHost, Hosts, ServerLimits};
 use crate::listen::Listen;
 
 #[derive(Debug, Args)]
@@ -20,7 +20,13 @@ pub struct HttpArgs {
     #[arg(long, env = "LATCHGATE_INSECURE_OPEN")]
     pub insecure_open: bool,
 
-    /// Longest body of a request, in bytes.
+    /// Host names by which clients call this node, for example that of a proxy: `locks.example.com`, `*.example.com` for all
+    /// names under a domain, `*` for any. Addresses, names without a dot and the name in --listen need not be listed. Requests for
+    /// other names are refused on loopback and if this list is given; on a public address without it, only those of browsers are.
+    #[arg(long, value_name = "NAMES", env = "LATCHGATE_ALLOWED_HOSTS", value_delimiter = ',')]
+    pub allowed_hosts: Vec<AllowedHost>,
+
+    /// Longest body of a request, in bytes. Of a longer one, up to 8 MiB are read and dropped before the answer.
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
     pub body_bytes_max: usize,
 
@@ -32,9 +38,20 @@ pub struct HttpArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_HEADER_TIMEOUT_MS", default_value_t = 15_000)]
     pub header_timeout_ms: u64,
 
-    /// Most connections at once. Further connections wait in the operating system's queue.
+    /// Most connections at once. If all are taken, a client that connects gets the place of the connection that has been idle
+    /// longest; if none is idle, it waits in the operating system's queue.
     #[arg(long, value_name = "N", env = "LATCHGATE_CONNECTIONS_MAX", default_value_t = 10_000, value_parser = positive)]
     pub connections_max: usize,
+
+    /// How many of the connections may wait for a lock, an operation or events, in percent. Further requests that would wait are
+    /// refused at once, so that holders can always renew and release.
+    #[arg(long, value_name = "PERCENT", env = "LATCHGATE_WAITS_PERCENT", default_value_t = 80, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub waits_percent: u8,
+
+    /// How long a client's machine may leave probes or data unacknowledged, in ms, before its connection is closed: 3 000 or
+    /// more.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_CLIENT_TIMEOUT_MS", default_value_t = 15_000, value_parser = clap::value_parser!(u32).range(3_000..))]
+    pub client_timeout_ms: u32,
 
     /// How long a node that shuts down still accepts connections, in ms, so that load balancers notice by /readyz. Waits end
     /// with tickets at once in any case.
@@ -67,6 +84,20 @@ impl HttpArgs {
         Duration::from_millis(self.body_timeout_ms)
     }
 
+    pub fn client_timeout(&self) -> Duration {
+        Duration::from_millis(self.client_timeout_ms.into())
+    }
+
+    /// `addresses` are those that `--listen` stands for.
+    pub fn hosts(&self, addresses: &[SocketAddr]) -> Hosts {
+        Hosts::new(&self.allowed_hosts, self.listen.host(), addresses)
+    }
+
+    /// How many of `connections_max` connections may wait: at least one.
+    pub fn waits_max(&self, connections_max: usize) -> usize {
+        (connections_max.saturating_mul(self.waits_percent.into()) / 100).max(1)
+    }
+
     pub fn drain_notice(&self) -> Duration {
         Duration::from_millis(self.drain_notice_ms)
     }
@@ -76,6 +107,7 @@ impl HttpArgs {
         ServerLimits {
             connections_max,
             header_timeout: Duration::from_millis(self.header_timeout_ms),
+            body_timeout: self.body_timeout(),
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             access_log: self.access_log,
         }

@@ -13,7 +13,7 @@ mod store;
 
 use anyhow::ensure;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::history::HistoryArgs;
@@ -118,6 +118,10 @@ pub struct SwitchEngineArgs {
 
 #[derive(Debug, Args)]
 pub struct HoldOffArgs {
+    /// Which hold-off: that of the locks, or that of the gate.
+    #[arg(long, value_name = "locks|gate", env = "LATCHGATE_HOLD_OFF_OF", default_value = "locks")]
+    pub of: HoldOffOf,
+
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[arg(long, value_name = "MS", env = "LATCHGATE_HOLD_OFF_MS")]
     pub for_ms: Option<u64>,
@@ -126,10 +130,20 @@ pub struct HoldOffArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MAX", default_value_t = 3_600_000)]
     pub ttl_ms_max: u64,
 
+    /// The longest lease of an operation that nodes grant, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_MAX", default_value_t = 24 * 3_600_000)]
+    pub operation_lease_ms_max: u64,
+
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HoldOffOf {
+    Locks,
+    Gate,
 }
 
 #[derive(Debug, Args)]
@@ -191,12 +205,14 @@ impl ServeArgs {
         self.store.check()
     }
 
-    pub fn request_limits(&self) -> RequestLimits {
+    /// `connections_max` is what the limit of open files leaves of the flag's value.
+    pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
         RequestLimits {
             locks: self.locks.request_limits(),
             operations: self.operations.request_limits(),
             body_bytes_max: self.http.body_bytes_max,
             body_timeout: self.http.body_timeout(),
+            waits_max: self.http.waits_max(connections_max),
             open_metrics: self.access.open_metrics,
         }
     }

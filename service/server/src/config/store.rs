@@ -88,6 +88,11 @@ pub struct StoreArgs {
     #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
 
+    /// Longest time that a commit in Postgres waits for a row that another session has locked, in ms. Then the row's key is served
+    /// apart from the other keys, until --store-timeout-ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_ROW_WAIT_MS", default_value_t = 50)]
+    pub row_wait_ms: u64,
+
     /// Longest time that a call waits for the store, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_STORE_TIMEOUT_MS", default_value_t = 800)]
     pub store_timeout_ms: u64,
@@ -112,6 +117,10 @@ impl StoreArgs {
             "--secret must be at least 16 bytes long"
         );
         ensure!(self.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
+        ensure!(
+            (1..=self.store_timeout_ms).contains(&self.row_wait_ms),
+            "--row-wait-ms must be at least 1, and at most --store-timeout-ms"
+        );
         self.gate_engine()?;
         self.engines(Duration::ZERO)?;
         Ok(())

@@ -217,6 +217,11 @@ impl LockEngines {
         Ok(secret)
     }
 
+    /// As [`LockStore::probe`], of the engine in use.
+    pub async fn probe(&self) -> Result<Timestamp, StoreError> {
+        self.used()?.store.probe().await
+    }
+
     /// Whether the engine in use answers; gives its clock.
     pub async fn ping(&self) -> Result<Timestamp, StoreError> {
         self.used()?.store.ping().await

@@ -29,7 +29,7 @@ pub use self::locks::LockEngines;
 pub use self::order::{OrderFailure, SwitchOrder};
 use self::slot::Slot;
 pub use self::slot::{EngineSpec, Opener};
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading, Risk};
 use crate::store::{RecordStore, StoreError};
 
 /// How often a node reads the records while one engine serves, and while none does.
@@ -218,6 +218,12 @@ impl<E: ?Sized + Engine> Engines<E> {
         self.inner.view.borrow().clone()
     }
 
+    /// Why the engine in use may forget what it acknowledges, if it may.
+    pub fn risk(&self) -> Option<Risk> {
+        let index = self.standing()?.index;
+        self.inner.view.borrow().engines.get(index)?.reading.as_ref().ok()?.risk.clone()
+    }
+
     /// Reads the records again, because a store has refused the epoch of `stale`.
     pub async fn refresh(&self, stale: Epoch) {
         let Ok(mut past) = self.inner.looking.try_lock() else {
@@ -376,6 +382,10 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     fn show(&self, readings: Vec<Result<Reading, StoreError>>, trouble: Option<String>) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            let known = self.view.borrow().engines.get(index).map(|engine| engine.reading.clone());
+            slot.report_risk(known.as_ref().and_then(|known| known.as_ref().ok()), readings[index].as_ref().ok());
+        }
         let engine = |(slot, reading): (&Slot<E>, Result<Reading, StoreError>)| EngineView {
             name: slot.spec.name.clone(),
             kind: slot.spec.kind,

@@ -74,6 +74,19 @@ impl<E: ?Sized + Engine> Slot<E> {
         Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
 
+    /// Reports a risk that has arisen or is over since the engine last answered.
+    pub(super) fn report_risk(&self, known: Option<&Reading>, reading: Option<&Reading>) {
+        let Some(reading) = reading else { return };
+        let engine = self.spec.name.as_str();
+        match (known.and_then(|known| known.risk.as_ref()), &reading.risk) {
+            (before, Some(risk)) if before != Some(risk) => {
+                tracing::warn!(engine, is_accepted = risk.is_accepted, "{}", risk.what);
+            }
+            (Some(_), None) => tracing::info!(engine, "the engine keeps what it acknowledges again"),
+            _ => {}
+        }
+    }
+
     fn open(&self) -> Opening<E> {
         let open = (self.spec.open)();
         async move {

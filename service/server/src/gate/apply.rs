@@ -4,16 +4,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Shelf, Stamp, step};
+use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
 use latchgate_core::{App, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
 use crate::store::StoreError;
+use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
 use crate::store::store_clock::StoreClock;
 
-/// How often a command is tried when other callers are faster. Each try that fails serves one of them, so this many contenders
-/// of one id are served.
+/// How often a command is tried when other callers are faster. Each try that fails means that another caller was served.
 const TRIES_MAX: usize = 64;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
@@ -55,7 +55,7 @@ impl Deadline {
     }
 }
 
-/// What a command was reply, and the store's clock at that time.
+/// The outcome of a command, and the store's clock at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub outcome: Outcome,
@@ -90,18 +90,25 @@ impl Gate {
     ) -> Result<Reply, StoreError> {
         let deadline = self.deadline();
         // A pre is mostly the first of its id: it claims without looking.
-        let mut seen =
-            if matches!(command, Command::Pre(_)) { None } else { self.load(fence, address, deadline).await? };
+        let mut has_looked = !matches!(command, Command::Pre(_));
+        let mut seen = if has_looked { self.load(fence, address, deadline).await? } else { None };
         if matches!(command, Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. }) {
-            seen = seen.filter(|stored| is_within(fence, &stored.record));
+            seen = seen.filter(|stored| self.has(&stored.record));
         }
         for _ in 0..TRIES_MAX {
             let now = self.now(deadline).await?;
             let before = seen.as_ref().map(|stored| stored.record.clone());
             let step = step(before, command.clone(), now);
+            if !step.changed && !has_looked {
+                // During a hold-off, a pre may be refused because there is no record.
+                seen = self.load(fence, address, deadline).await?;
+                has_looked = true;
+                continue;
+            }
             if !step.changed {
                 return Ok(Reply { outcome: step.outcome, now });
             }
+            has_looked = true;
             let written = match (&seen, &step.record) {
                 (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
                 (None, None) => return Ok(Reply { outcome: step.outcome, now }),
@@ -136,7 +143,7 @@ impl Gate {
         let deadline = self.deadline();
         let stored = self.load(fence, address, deadline).await?;
         let now = self.now(deadline).await?;
-        let counts = |record: &OperationRecord| record.is_visible() && !record.is_gone(now) && is_within(fence, record);
+        let counts = |record: &OperationRecord| record.is_visible() && !record.is_gone(now) && self.has(record);
         let record = stored.map(|stored| stored.record).filter(counts);
         Ok(At { now, answer: record })
     }
@@ -192,6 +199,12 @@ impl Gate {
     pub async fn read_now(&self) -> Result<Timestamp, StoreError> {
         let ping = self.deadline().bound(self.store.ping()).await;
         ping.unwrap_or_else(|| Err(timed_out()))
+    }
+
+    /// Whether a record counts here. The second store has copies that a switch has left behind, which are not the durable
+    /// operations' own.
+    fn has(&self, record: &OperationRecord) -> bool {
+        self.store.purpose() != Purpose::Durable || record.lives_in_second_store()
     }
 
     fn deadline(&self) -> Deadline {
@@ -289,7 +302,7 @@ impl Gate {
         if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now }) }
     }
 
-    /// A go is worth what is left of its lease when it is reply, not when it was stored.
+    /// A go counts for what is left of its lease when it is answered, not when it was stored.
     fn answer_in_time(&self, mut outcome: Outcome) -> Result<Reply, StoreError> {
         let now = self.clock.now().unwrap_or_default();
         if let Outcome::Go(go) = &mut outcome {
@@ -302,12 +315,6 @@ impl Gate {
         }
         Ok(Reply { outcome, now })
     }
-}
-
-/// Whether a caller with this fence may rely on a record and change it. Without a fence, it may do so with durable records and
-/// with those of the fallback; any other belongs to the active engine, and may be a copy that a switch has left behind.
-pub(super) fn is_within(fence: Fence, record: &OperationRecord) -> bool {
-    fence != Fence::None || !record.is_moved_by_a_switch() || record.claimed_in == Shelf::Fallback
 }
 
 enum Written {

@@ -55,6 +55,8 @@ pub enum PreReply {
         repeated: bool,
         /// Claimed in the second store while the primary did not answer.
         degraded: bool,
+        /// The store may lose the claim in a crash or a fail-over.
+        is_volatile: bool,
         /// There was no record of the operation, but that of an earlier attempt may have been lost.
         possibly_repeated: bool,
         /// For how long records may be missing though an operator lets operations go, in ms.
@@ -77,7 +79,7 @@ pub struct PostCall {
     pub permanent: bool,
 }
 
-/// What a post, a heartbeat or a forget is reply: one of their outcomes.
+/// The reply to a post, a heartbeat or a forget: one of their outcomes.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Outcome {

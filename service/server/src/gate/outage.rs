@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, Outcome, Shelf};
+use latchgate_core::gate::{Command, OperationAddress, Outcome, StoreRole};
 use tokio::sync::watch;
 
-use super::{Active, Inner, Side};
+use super::active::Active;
+use super::stamp::Home;
+use super::{Inner, Second};
 use crate::store::StoreError;
 use crate::store::gate::{Fence, Stored};
 
@@ -85,10 +87,10 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
     loop {
         let settled = primary.wait_for(|primary| *primary != Primary::Up);
         let is_away = tokio::time::timeout(LOOK_EVERY, settled).await.is_ok();
-        let Some(active) = inner.active().filter(|active| active.is_primary) else {
+        let Some(active) = inner.active(Home::Primary).filter(|active| active.is_primary) else {
             // When the primary is active again, records of the second store are looked for first.
             inner.outage.primary.send_if_modified(|was| std::mem::replace(was, Primary::Returning) == Primary::Down);
-            if let Some(active) = inner.active() {
+            if let Some(active) = inner.active(Home::Primary) {
                 settle(&inner, &active).await;
             }
             tokio::time::sleep(SETTLE_EVERY).await;
@@ -130,14 +132,14 @@ async fn is_back(inner: &Inner) -> bool {
 /// While the second store is active, its records of the fallback are its own: nothing is carried back.
 async fn settle(inner: &Inner, active: &Active<'_>) {
     loop {
-        let listing = active.side.gate.store().fallbacks(CARRY_MAX);
+        let listing = active.target.gate.store().fallbacks(CARRY_MAX);
         let Ok(Ok(found)) = tokio::time::timeout(inner.limits.command_max, listing).await else { return };
         if found.is_empty() {
             return;
         }
         for (address, stored) in found {
             let own = stored.record.clone().settled();
-            if !matches!(active.side.gate.put(active.fence(), &address, &stored, Some(&own)).await, Ok(true)) {
+            if !matches!(active.target.gate.put(active.fence(), &address, &stored, Some(&own)).await, Ok(true)) {
                 // It has changed meanwhile, or the store does not answer: it is found again.
                 return;
             }
@@ -161,12 +163,12 @@ async fn carry_all_back(inner: &Inner, active: &Active<'_>, is_away: bool) -> Re
 ///
 /// # Errors
 /// When the primary is away again.
-async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Side) -> Result<(), StoreError> {
+async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Result<(), StoreError> {
     let mut tries: HashMap<OperationAddress, u32> = HashMap::new();
     loop {
         let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
         let given_up = tries.values().filter(|tries| is_given_up(**tries)).count();
-        let listing = second.gate.store().fallbacks(CARRY_MAX + given_up);
+        let listing = second.own.gate.store().fallbacks(CARRY_MAX + given_up);
         let Ok(Ok(mut found)) = tokio::time::timeout(inner.limits.command_max, listing).await else {
             tracing::warn!("the fallback store does not answer: nothing can be carried back");
             return Ok(());
@@ -203,10 +205,10 @@ pub(super) async fn carry_one_back(
     address: &OperationAddress,
 ) -> Result<(), StoreError> {
     let Some(second) = &inner.second else { return Ok(()) };
-    let load = second.gate.store().load(Fence::None, address);
+    let load = second.own.gate.store().load(Fence::None, address);
     match tokio::time::timeout(inner.limits.command_max, load).await {
         Ok(Ok(at)) => {
-            if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == Shelf::Fallback) {
+            if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == StoreRole::Fallback) {
                 carry_back(active, second, address, &stored).await?;
             }
         }
@@ -231,17 +233,17 @@ enum Removed {
 /// When the primary does not take it.
 async fn carry_back(
     primary: &Active<'_>,
-    second: &Side,
+    second: &Second,
     address: &OperationAddress,
     stored: &Stored,
 ) -> Result<Removed, StoreError> {
     let carried = Command::CarryBack(Box::new(stored.record.clone()));
-    let reply = primary.side.gate.apply(primary.fence(), address, &carried).await?;
+    let reply = primary.target.gate.apply(primary.fence(), address, &carried).await?;
     if reply.outcome == (Outcome::Carried { suspected: true }) {
         let operation = stored.record.operation.as_str();
         tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
     }
-    Ok(match second.gate.put(Fence::None, address, stored, None).await {
+    Ok(match second.own.gate.put(Fence::None, address, stored, None).await {
         Ok(true) => Removed::Yes,
         Ok(false) => Removed::Changed,
         Err(error) => {

@@ -3,20 +3,19 @@
 use std::time::Duration;
 
 use latchgate_core::App;
-use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, Shelf};
+use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, StoreRole};
 use tokio::time::Instant;
 
+use super::active::{Active, EPOCH_TRIES};
 use super::apply::fresh_stamp;
 use super::outage::{self, Primary};
-use super::stamp::Home;
-use super::{
-    Active, EPOCH_TRIES, Inner, LOOK_AGAIN, OnOutage, Operations, PreCall, PreReply, Side, StampText, failure_of,
-    is_down, ms,
-};
+use super::stamp::{Home, Unguarded};
+use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, failure_of, is_down, ms};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
-use crate::store::gate::Fence;
 
+/// A waiting pre looks again this often even when nothing wakes it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a pre goes from the fallback store back to a primary that comes and goes.
 const PRE_ROUNDS_MAX: usize = 3;
 
@@ -41,7 +40,7 @@ impl Wait {
 pub(super) enum Broken {
     Store(StoreError),
     Failed(Failure),
-    /// Asked in the fallback store: the primary has come back, and its answer counts.
+    /// The primary has come back while the second store was used in its place: the primary's answer counts.
     PrimaryIsBack,
 }
 
@@ -56,41 +55,51 @@ impl Broken {
 }
 
 impl Operations {
-    /// May I do it?
+    /// Requests to run an attempt.
     ///
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
     pub async fn pre(&self, app: &App, call: PreCall) -> Answer<PreReply> {
+        let claim = call.claim();
+        self.pre_with(app, &call, claim).await
+    }
+
+    /// As [`Operations::pre`], with a claim of this call.
+    pub(super) async fn pre_with(&self, app: &App, call: &PreCall, claim: Claim) -> Answer<PreReply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
-        let claim = Claim {
-            operation: call.operation.clone(),
-            sha256: call.fingerprint.sha256,
-            checked: call.checked,
-            stamp: fresh_stamp(),
-            attempt_id: call.attempt_id.clone(),
-            lease_ms: call.lease_ms,
-            on_expiry: call.on_expiry,
-            durability: call.durability,
-            shelf: Shelf::Primary,
-            waits_until: None,
-            hold_off: HoldOff::default(),
-        };
         let wait = Wait { began: Instant::now(), patience: call.wait };
         // Durable operations live in the second store.
-        if let (Durability::Durable, Some(second)) = (call.durability, &inner.second) {
+        if call.durability == Durability::Durable && inner.second.is_some() {
             if let Some(refused) = inner.refused_in_front(&address, &claim, wait).await {
                 return Ok(refused);
             }
-            return inner
-                .pre_on(second, Home::Durable, Fence::None, &address, claim, wait)
-                .await
-                .map_err(Broken::failure);
+            return inner.pre_in_second(Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
         }
         if call.durability == Durability::Durable && !inner.primary.gate.store().is_durable() {
             return Err(Failure::NoDurableStore);
         }
         inner.pre_fast(&address, claim, wait, call.on_outage).await
+    }
+}
+
+impl PreCall {
+    /// A claim with a stamp of its own.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            operation: self.operation.clone(),
+            sha256: self.fingerprint.sha256,
+            checked: self.checked,
+            stamp: fresh_stamp(),
+            attempt_id: self.attempt_id.clone(),
+            lease_ms: self.lease_ms,
+            on_expiry: self.on_expiry,
+            durability: self.durability,
+            store: StoreRole::Primary,
+            waits_until: None,
+            hold_off: HoldOff::default(),
+            tentative: false,
+        }
     }
 }
 
@@ -106,7 +115,7 @@ impl Inner {
         // A durable operation never goes unguarded.
         let may_be_unguarded = on_outage == OnOutage::Open && claim.durability == Durability::Fast;
         loop {
-            let Some(active) = self.active_within(wait).await else {
+            let Some(active) = self.active_within(Home::Primary, wait).await else {
                 let error = self.engines.unavailable();
                 if may_be_unguarded {
                     return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) });
@@ -122,7 +131,9 @@ impl Inner {
                     continue;
                 }
                 // It answers: that is no outage.
-                Err(Broken::Store(error @ (StoreError::Contended(_) | StoreError::EpochOver))) => {
+                Err(Broken::Store(
+                    error @ (StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver),
+                )) => {
                     return Err(failure_of(error));
                 }
                 Err(Broken::Store(error)) => error,
@@ -132,15 +143,14 @@ impl Inner {
                 self.outage.begin(&error);
             }
             match (on_outage, &self.second) {
-                (OnOutage::Fallback, Some(second)) if active.is_primary => {
+                (OnOutage::Fallback, Some(_)) if active.is_primary => {
                     // The same stamp: should the claim have reached the primary after all, it is the same attempt.
-                    claim.shelf = Shelf::Fallback;
-                    claim.hold_off = HoldOff::default();
-                    match self.pre_on(second, Home::Fallback, Fence::None, address, claim.clone(), wait).await {
+                    claim.store = StoreRole::Fallback;
+                    match self.pre_in_second(Home::Fallback, address, claim.clone(), wait).await {
                         Err(Broken::PrimaryIsBack) if rounds < PRE_ROUNDS_MAX => rounds += 1,
                         reply => return reply.map_err(Broken::failure),
                     }
-                    claim.shelf = Shelf::Primary;
+                    claim.store = StoreRole::Primary;
                     may_be_in_second = true;
                 }
                 _ if may_be_unguarded => return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) }),
@@ -149,18 +159,46 @@ impl Inner {
         }
     }
 
+    /// Claims in the second store, whichever engine is active.
+    async fn pre_in_second(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        mut claim: Claim,
+        wait: Wait,
+    ) -> Result<PreReply, Broken> {
+        let mut refusals = 0;
+        loop {
+            let Some(active) = self.active_within(home, wait).await else {
+                return Err(Broken::Store(self.engines(home).unavailable()));
+            };
+            claim.hold_off = active.hold_off;
+            let reply = match self.cover(&active, claim.lease_ms).await {
+                Ok(()) => self.pre_on(&active, home, address, claim.clone(), wait).await,
+                Err(error) => Err(Broken::Store(error)),
+            };
+            match reply {
+                Err(Broken::Store(StoreError::EpochOver)) if refusals < EPOCH_TRIES || !wait.left().is_zero() => {
+                    refusals += 1;
+                    active.engines.refresh(active.epoch).await;
+                }
+                reply => return reply,
+            }
+        }
+    }
+
     /// The engine in use. While none is, callers that wait have time until one is.
-    async fn active_within(&self, wait: Wait) -> Option<Active<'_>> {
-        if let Some(active) = self.active() {
+    async fn active_within(&self, home: Home, wait: Wait) -> Option<Active<'_>> {
+        if let Some(active) = self.active(home) {
             return Some(active);
         }
-        let mut standing = self.engines.watch();
+        let mut standing = self.engines(home).watch();
         let stands = async { standing.wait_for(Option::is_some).await.is_ok() };
         tokio::select! {
             _ = tokio::time::timeout(wait.left(), stands) => {}
             () = self.closing.cancelled() => {}
         }
-        self.active()
+        self.active(home)
     }
 
     /// Claims in the active engine, unless that is the primary and is away. While the primary returns, what the second store has
@@ -183,21 +221,21 @@ impl Inner {
             }
         }
         self.cover(active, claim.lease_ms).await.map_err(Broken::Store)?;
-        self.pre_on(active.side, Home::Primary, active.fence(), address, claim.clone(), wait).await
+        self.pre_on(active, Home::Primary, address, claim.clone(), wait).await
     }
 
     pub(super) async fn pre_on(
         &self,
-        side: &Side,
+        active: &Active<'_>,
         home: Home,
-        fence: Fence,
         address: &OperationAddress,
         mut claim: Claim,
         wait: Wait,
     ) -> Result<PreReply, Broken> {
+        let Active { target, .. } = *active;
         let mut place = None;
         if !wait.patience.is_zero() {
-            place = Some(side.waits.join(address).map_err(Broken::Failed)?);
+            place = Some(target.waits.join(address).map_err(Broken::Failed)?);
         }
         let is_over = || home == Home::Fallback && !self.outage.is_down();
         loop {
@@ -205,11 +243,15 @@ impl Inner {
                 return Err(Broken::PrimaryIsBack);
             }
             let left = wait.left();
-            claim.waits_until = (!left.is_zero()).then(|| side.gate.clock_now().plus_ms(ms(left)));
+            claim.waits_until = (!left.is_zero()).then(|| target.gate.clock_now().plus_ms(ms(left)));
             if let Some(place) = &mut place {
                 place.listen();
             }
-            let reply = side.gate.apply(fence, address, &Command::Pre(claim.clone())).await.map_err(Broken::Store)?;
+            let reply = target
+                .gate
+                .apply(active.fence(), address, &Command::Pre(claim.clone()))
+                .await
+                .map_err(Broken::Store)?;
             let remaining_ms = match reply.outcome {
                 // The primary serves other callers already: it decides which of them may go.
                 Outcome::Go(_) if is_over() => return Err(Broken::PrimaryIsBack),
@@ -222,6 +264,7 @@ impl Inner {
                         reentry: go.reentry,
                         repeated: go.repeated,
                         degraded: home == Home::Fallback,
+                        is_volatile: !target.gate.store().is_durable(),
                         possibly_repeated: go.possibly_repeated,
                         forced_ms: forced_ms(claim.hold_off, reply.now),
                     });
@@ -245,7 +288,7 @@ impl Inner {
 
     /// What the primary, in front of the second store, already knows of an operation whose claim must be durable.
     async fn refused_in_front(&self, address: &OperationAddress, claim: &Claim, wait: Wait) -> Option<PreReply> {
-        let active = self.active().filter(|active| active.is_primary)?;
+        let active = self.active(Home::Primary).filter(|active| active.is_primary)?;
         let at = self.call(&active, self.primary.gate.get(active.fence(), address)).await.ok()?;
         let record = at.answer?;
         let step = latchgate_core::gate::step(Some(record), Command::Pre(claim.clone()), at.now);
@@ -255,6 +298,19 @@ impl Inner {
             Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
             outcome => Some(wait.reply(outcome, at.now)),
         }
+    }
+
+    fn sign(&self, address: &OperationAddress, claim: &Claim) -> StampText {
+        self.signer.sign(&Unguarded {
+            app: address.app.clone(),
+            id: address.id,
+            sha256: claim.sha256,
+            operation: claim.operation.clone(),
+            stamp: claim.stamp,
+            at: self.clock_now(),
+            lease_ms: claim.lease_ms,
+            checked: claim.checked,
+        })
     }
 }
 

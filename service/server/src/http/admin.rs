@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answer::ok;
-use super::body;
+use super::body::{self, NoBody};
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Context, Shared};
 use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -28,6 +29,9 @@ const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 pub struct EnginesAnswer {
     locks: EnginesInUse,
     gate: EnginesInUse,
+    /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durable: Option<EnginesInUse>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -38,9 +42,10 @@ pub struct EnginesInUse {
     /// The epoch in which this node uses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
-    /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing.
+    /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
+    /// and operations without a record go only if they may be repeated.
     hold_off_ms: u64,
-    /// After a forced switch: for how long leases that clients hold may be missing, in ms.
+    /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
     forced_ms: u64,
     /// Why this node uses no engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,15 +100,26 @@ pub struct SwitchRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldOffRequest {
+    /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
+    #[serde(default)]
+    of: HoldOffOf,
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[serde(default)]
     #[schema(maximum = 31_536_000_000_u64)]
     for_ms: Option<u64>,
 }
 
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldOffOf {
+    #[default]
+    Locks,
+    Gate,
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct HoldOffAnswer {
-    /// How long no new lease is granted, in ms.
+    /// How long the hold-off lasts, in ms.
     hold_off_ms: u64,
 }
 
@@ -112,7 +128,7 @@ pub struct HoldOffAnswer {
     get, path = "/v1/admin/engines", tag = "admin",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
-pub async fn engines(State(context): State<Shared>) -> Response {
+pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
     ok(&answer(&context))
 }
 
@@ -133,7 +149,7 @@ pub async fn engines(State(context): State<Shared>) -> Response {
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn switch_locks(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
@@ -162,7 +178,7 @@ pub async fn switch_locks(State(context): State<Shared>, body: Body) -> Result<R
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn switch_gate(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
@@ -174,6 +190,9 @@ pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Re
 ///
 /// During a hold-off no node grants new leases; known leases can be renewed and released. An operator begins one when leases
 /// may have been lost, and ends one when none were. If it ends early, grants say in `forced_ms` for how long it would have lasted.
+///
+/// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
+/// pres go and say `possibly_repeated`.
 #[utoipa::path(
     post, path = "/v1/admin/hold-off", tag = "admin",
     request_body(content = HoldOffRequest),
@@ -183,14 +202,17 @@ pub async fn switch_gate(State(context): State<Shared>, body: Body) -> Result<Re
         (status = 409, description = "`engine-unreachable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn hold_off(State(context): State<Shared>, body: Body) -> Result<Response, Problem> {
+pub async fn hold_off(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
     let body = context.body(body).await?;
-    let HoldOffRequest { for_ms } = body::parse(&body)?;
+    let HoldOffRequest { of, for_ms } = body::parse(&body)?;
     if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
         let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
         return Err(problem.with("field", "for_ms"));
     }
-    let ordered = context.locks.engines().order_hold_off(for_ms).await;
+    let ordered = match of {
+        HoldOffOf::Locks => context.locks.engines().order_hold_off(for_ms).await,
+        HoldOffOf::Gate => context.operations.order_hold_off(for_ms).await,
+    };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
 }
 
@@ -210,6 +232,7 @@ fn answer(context: &Context) -> EnginesAnswer {
     EnginesAnswer {
         locks: in_use(context.locks.engines(), context.locks.now()),
         gate: in_use(context.operations.engines(), context.operations.now()),
+        durable: context.operations.durable_engine().map(|engines| in_use(engines, context.operations.now())),
     }
 }
 

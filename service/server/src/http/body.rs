@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 
+use super::Shared;
 use super::problem::{Code, Problem};
 
 /// Reads a whole body.
@@ -30,6 +32,30 @@ pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<By
             let detail = format!("The body did not arrive within {} ms.", time_out.as_millis());
             Err(Problem::new(Code::BodyTimeout, detail))
         }
+    }
+}
+
+/// # Errors
+/// `invalid-request` if there is a body: the endpoint takes none, and would ignore what it says.
+pub async fn none(body: Body, time_out: Duration) -> Result<(), Problem> {
+    if body.is_end_stream() {
+        return Ok(());
+    }
+    // A body in chunks may be empty.
+    match tokio::time::timeout(time_out, Limited::new(body, 0).collect()).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(Problem::field("body", "must be absent: this method of this path takes none")),
+    }
+}
+
+/// For handlers that take no body.
+pub struct NoBody;
+
+impl FromRequest<Shared> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, context: &Shared) -> Result<Self, Problem> {
+        context.no_body(request.into_body()).await.map(|()| Self)
     }
 }
 

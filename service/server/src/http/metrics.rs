@@ -12,6 +12,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use super::body::NoBody;
+use super::query::NoQuery;
 use super::{Context, Shared};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -43,8 +45,8 @@ const VERBS: [&str; 22] = [
 ];
 
 /// The status codes of answers. The last stands for every other one.
-const STATUSES: [u16; 19] =
-    [200, 201, 400, 401, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
+const STATUSES: [u16; 20] =
+    [200, 201, 204, 400, 401, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
 
 /// Counts the answers of this process.
 #[derive(Debug)]
@@ -73,6 +75,15 @@ impl Verb {
     pub fn of(method: &Method, path: &str) -> Self {
         let verb = verb_of(method, path);
         Self(VERBS.iter().position(|known| *known == verb).unwrap_or(VERBS.len() - 1))
+    }
+
+    /// Whether the answer is of use only to a client that receives it: a grant, or a stream.
+    pub fn ends_with_client(self) -> bool {
+        matches!(VERBS[self.0], "acquire" | "multilock_acquire" | "pre" | "pre_batch" | "events")
+    }
+
+    pub fn is_stream(self) -> bool {
+        VERBS[self.0] == "events"
     }
 }
 
@@ -119,7 +130,7 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
     get, path = "/metrics", tag = "probes",
     responses((status = 200, description = "OpenMetrics text, for Prometheus.", content_type = "application/openmetrics-text"))
 )]
-pub async fn metrics(State(context): State<Shared>) -> Response {
+pub async fn metrics(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
     let mut registry = Registry::with_prefix("latchgate");
     registry.register_collector(Box::new(Scrape::of(&context)));
     let mut page = String::new();
@@ -153,8 +164,13 @@ impl Scrape {
         let gauges = vec![
             (
                 "ready",
-                "1 if the node can serve: its store answers and it is not shutting down.",
+                "1 if the node can serve: its store takes commits and it is not shutting down.",
                 i64::from(context.locks.is_ready()),
+            ),
+            (
+                "may_forget",
+                "1 if a Redis of the locks or of the gate evicts keys when its memory is full.",
+                i64::from(context.locks.engines().risk().is_some() || context.operations.risk().is_some()),
             ),
             ("waiters", "Requests that wait in a queue of this node.", signed(context.locks.waiters())),
             (

@@ -3,9 +3,13 @@
 mod access;
 mod admin;
 mod answer;
+mod answering;
 mod apps;
 mod body;
+mod client;
+mod connections;
 mod format;
+mod hosts;
 mod locks;
 mod metrics;
 mod multilocks;
@@ -15,8 +19,11 @@ mod pages;
 mod path;
 mod problem;
 mod query;
+mod request_body;
 mod server;
 mod status;
+mod target;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +31,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::FromRef;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
+pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, serve};
+use self::waits::Waits;
 use crate::access::Access;
 use crate::gate::Operations;
 use crate::locks::Locks;
@@ -45,6 +56,7 @@ pub struct Context {
     pub operations: Operations,
     pub access: Access,
     pub tickets: Tickets,
+    pub waits: Waits,
     pub limits: RequestLimits,
     /// If the locks' store is one of several.
     pub answers: Arc<Answers>,
@@ -57,6 +69,8 @@ pub struct RequestLimits {
     pub operations: OperationRequestLimits,
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
+    /// Most requests that wait at once.
+    pub waits_max: usize,
     /// Metrics need no API key.
     pub open_metrics: bool,
 }
@@ -72,6 +86,8 @@ pub struct LockRequestLimits {
     pub max_hold_ms_max: u64,
     /// How long a ticket is valid.
     pub ticket_ms: u64,
+    /// How long a key's state may be, in bytes.
+    pub key_bytes_max: usize,
 }
 
 /// Limits of requests about operations.
@@ -90,7 +106,8 @@ impl Context {
     /// All nodes of a cluster have the same `secret`.
     pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
-        Self { locks, operations, access, tickets, limits, answers: Arc::default() }
+        let waits = Waits::new(limits.waits_max);
+        Self { locks, operations, access, tickets, waits, limits, answers: Arc::default() }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -109,6 +126,12 @@ impl Context {
     /// See [`body::read`].
     pub async fn body(&self, body: Body) -> Result<Bytes, Problem> {
         body::read(body, self.limits.body_bytes_max, self.limits.body_timeout).await
+    }
+
+    /// # Errors
+    /// See [`body::none`].
+    pub async fn no_body(&self, body: Body) -> Result<(), Problem> {
+        body::none(body, self.limits.body_timeout).await
     }
 
     /// The body of a request about operations, which may be longer because it has their contents.
@@ -131,8 +154,8 @@ pub fn router(context: Context) -> Router {
     let context = Arc::new(context);
     Router::new()
         .route("/v1/locks", routing::get(locks::reading::list))
-        .route("/v1/locks/", lock_methods())
-        .route("/v1/locks/{*rest}", lock_methods())
+        .route("/v1/locks/", routing::any(locks::any))
+        .route("/v1/locks/{*rest}", routing::any(locks::any))
         .route("/v1/events", routing::get(locks::history::all_events))
         .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
         .route("/v1/multilocks/renew", routing::post(multilocks::renew))
@@ -162,14 +185,14 @@ pub fn router(context: Context) -> Router {
         .with_state(context)
 }
 
-fn lock_methods() -> routing::MethodRouter<Shared> {
-    routing::get(locks::get).post(locks::post).put(locks::put).delete(locks::delete)
-}
-
 async fn no_route() -> Problem {
     Problem::new(Code::NotFound, "No endpoint has this path: see /docs.")
 }
 
-async fn no_method() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.")
+/// The router adds the header `Allow`.
+async fn no_method(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.").into_response()
 }

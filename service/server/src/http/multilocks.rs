@@ -12,11 +12,12 @@ use utoipa::ToSchema;
 
 use super::access::{By, check_keys};
 use super::format::{ms, rfc3339};
-use super::locks::acquire::{check_unchanged, lease_id, with_ticket};
+use super::locks::acquire::{check_unchanged, lease_id, wait_failed, with_ticket};
 use super::locks::answers::{RevocationAnswer, ended, left_ms, permits, unanswered};
 use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id, parse_metadata, parse_owner};
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Context, Shared, answer, body};
 use crate::access::Caller;
 use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
@@ -39,7 +40,7 @@ pub struct MultilockRequest {
     #[serde(default)]
     priority: Option<u8>,
     #[serde(default)]
-    reentrant: Option<bool>,
+    reentrant: bool,
     #[serde(default)]
     delay_ms: Option<u64>,
     #[serde(default)]
@@ -155,7 +156,6 @@ struct LostKey<'a> {
     key: &'a str,
     why: &'static str,
     at: Option<String>,
-    token: u64,
 }
 
 /// Take several locks, all or none.
@@ -168,17 +168,23 @@ struct LostKey<'a> {
     responses(
         (status = 200, description = "All locks are yours.", body = MultilockAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "As for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn acquire(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
+pub async fn acquire(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
     let ask = request.parse(&context, &caller)?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease_id.clone();
@@ -213,6 +219,11 @@ pub async fn acquire(State(context): State<Shared>, Extension(caller): By, body:
             Err(problem.with("key", locks[index].0.key.as_str()))
         }
         Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
+        Ok(AcquiredMany::WaitFailed { failure, position }) => {
+            let keys: Vec<(&Address, Requested)> =
+                locks.iter().map(|(address, requested)| (address, *requested)).collect();
+            Err(wait_failed(&context, &keys, &lease_id, &failure, position))
+        }
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }
@@ -229,7 +240,12 @@ pub async fn acquire(State(context): State<Shared>, Extension(caller): By, body:
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn renew(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
+pub async fn renew(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
@@ -269,7 +285,12 @@ pub async fn renew(State(context): State<Shared>, Extension(caller): By, body: B
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn release(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
+pub async fn release(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
@@ -297,7 +318,7 @@ impl MultilockRequest {
             locks,
             owner: parse_owner(self.owner.as_deref())?,
             ttl_ms: context.ttl_or_default(self.ttl_ms)?,
-            reentrant: self.reentrant.unwrap_or(true),
+            reentrant: self.reentrant,
             delay_ms: context.check_delay(self.delay_ms)?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
             priority: check_priority(self.priority)?,
@@ -348,7 +369,6 @@ fn lost_keys(keys: &[String], lost: &[(usize, Lost)]) -> Problem {
         key: &keys[*index],
         why: lost.why.map_or("unknown", |why| why.as_str()),
         at: lost.at.map(rfc3339),
-        token: lost.token,
     };
     let lost: Vec<LostKey<'_>> = lost.iter().map(name).collect();
     Problem::new(Code::LeaseLost, "The leases in lost have ended.").with("lost", lost)

@@ -2,13 +2,14 @@
 
 use axum::Router;
 use axum::http::header;
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, locks, metrics, multilocks, operations, status};
+use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -116,5 +117,5 @@ pub(super) async fn serve() -> Response {
 /// Swagger UI, from files inside the binary.
 pub(super) fn swagger_ui<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let config = Config::from("/openapi.json").try_it_out_enabled(true).display_request_duration(true);
-    SwaggerUi::new("/docs").config(config.validator_url("none")).into()
+    Router::from(SwaggerUi::new("/docs").config(config.validator_url("none"))).layer(map_response(pages::docs))
 }

@@ -1,7 +1,7 @@
 //! HTML pages.
 
 use axum::extract::Path;
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use super::problem::{self, Code, Problem};
@@ -11,6 +11,18 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inl
 
 pub async fn index() -> Response {
     page(include_str!("../../../../web/index.html").to_owned())
+}
+
+/// Swagger UI has scripts, which the browser loads from this node alone.
+const CONTENT_SECURITY_POLICY_OF_DOCS: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+                                               img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
+                                               form-action 'none'; frame-ancestors 'none'";
+
+/// Adds the policy to answers of Swagger UI.
+pub async fn docs(mut response: Response) -> Response {
+    let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY_OF_DOCS);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
 }
 
 /// The page of an error code, where the `type` of a problem points to.

@@ -1,7 +1,8 @@
 //! Query parameters. Unknown ones are refused.
 
-use axum::extract::Query;
+use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
+use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::problem::{Code, Problem};
@@ -12,6 +13,27 @@ use super::problem::{Code, Problem};
 /// `invalid-request` naming the parameter.
 pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     Query::try_from_uri(uri).map(|Query(query)| query).map_err(|error| bad_query(&error.body_text()))
+}
+
+/// # Errors
+/// `invalid-request`, naming the first parameter: the endpoint takes none, and would ignore it.
+pub fn none(uri: &Uri) -> Result<(), Problem> {
+    let parameters: Vec<(String, String)> = parse(uri)?;
+    match parameters.first() {
+        Some((name, _)) => Err(Problem::field(name, "is a query parameter, and this method of this path takes none")),
+        None => Ok(()),
+    }
+}
+
+/// For handlers that take no query parameters.
+pub struct NoQuery;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        none(&parts.uri).map(|()| Self)
+    }
 }
 
 /// Most entries of one page.

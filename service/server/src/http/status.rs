@@ -4,17 +4,19 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
+use super::body::NoBody;
 use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
 
 /// Whether the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "probes", responses((status = 200, description = "The process answers.")))]
-pub async fn healthz() -> &'static str {
+pub async fn healthz(_: NoQuery, _: NoBody) -> &'static str {
     "ok\n"
 }
 
 /// Whether the node can serve.
 ///
-/// It can while its store answers and it is not shutting down.
+/// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
 #[utoipa::path(
     get, path = "/readyz", tag = "probes",
     responses(
@@ -22,11 +24,13 @@ pub async fn healthz() -> &'static str {
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn readyz(State(context): State<Shared>) -> Response {
-    if context.locks.is_ready() {
-        "ok\n".into_response()
-    } else {
-        let detail = "The store does not answer, or this node is shutting down.";
-        Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000).into_response()
+pub async fn readyz(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
+    let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);
+    match context.locks.trouble().or_else(risk) {
+        None => "ok\n".into_response(),
+        Some(why) => {
+            let detail = format!("This node cannot serve: {why}.");
+            Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000).into_response()
+        }
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::answers::{acquired, refused, released, renewed};
 use super::batch::{Done, Evaluated, Failed};
-use super::call::{Acquired, Delivery, Envelope, Failure, Inspected, RefusedBecause, Reply, give_back_later};
+use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, give_back_later};
 use super::key_queue::KeyQueue;
 use super::shard::{BatchInput, Shard};
 
@@ -26,7 +26,7 @@ impl Reply {
         }
     }
 
-    fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
+    pub(super) fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
         match self {
             Self::Renew(reply) => drop(reply.send(Err(failure))),
             Self::Release(reply) => drop(reply.send(Err(failure))),
@@ -46,12 +46,13 @@ impl Shard {
         let Done { address, result } = done;
         let evaluated = match result {
             Ok((stored, evaluated)) => {
+                self.node.large.note(&address, stored.state.bytes());
                 self.cache.put(address.clone(), stored, evaluated.epoch);
                 evaluated
             }
             Err(failed) => {
                 self.cache.remove(&address);
-                return self.answer_failure(&address, input, &failed);
+                return self.answer_failure(&address, input, failed);
             }
         };
         let Evaluated { outcomes, answered, notified, arrived, refusals, .. } = evaluated;
@@ -62,26 +63,32 @@ impl Shard {
             reply.send(outcome, state, waiters, now);
         }
         let Some(queue) = self.queues.get_mut(&address) else { return };
-        queue.uncertain.clear();
+        // The state has been written since, or loaded with what was written: nothing is uncertain any more.
+        for rank in queue.uncertain.drain(..) {
+            if let Some(reply) = queue.queue.reply_mut(rank) {
+                reply.undelivered.forget();
+            }
+        }
         let queue = &mut queue.queue;
         // Now, because a state remembers an ended lease only for a short time.
         queue.drop_granted_reservations(state);
         let instant = Instant::now();
         for (rank, outcome) in answered {
-            let Some(waiter) = queue.remove(rank) else { continue };
+            let Some(mut waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
             let waited = instant.saturating_duration_since(waiter.reply.requested_at);
-            let delivery = match acquired(outcome, waited, now) {
-                (Acquired::Granted(granted), true) => Delivery::of_new_grant(granted, &address, self.home.clone()),
-                (acquired, _) => Delivery::new(Ok(acquired)),
-            };
-            let _ = waiter.reply.sender.send(delivery);
+            let (acquired, is_new) = acquired(outcome, waited, now);
+            // A repeated grant is not given back: its first answer may have arrived.
+            if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
+                waiter.reply.undelivered.add(&granted.lease, false);
+            }
+            waiter.reply.answer(Ok(acquired));
         }
         for rank in notified {
             queue.reserve(rank, instant + PROBE_HOLD);
             let Some(waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
-            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Notified)));
+            waiter.reply.answer(Ok(Acquired::Notified));
         }
         for rank in arrived {
             if queue.get(rank).is_none_or(|waiter| waiter.deadline.is_some()) {
@@ -93,31 +100,38 @@ impl Shard {
             self.waiters -= 1;
             let refusal = refusals.get(&rank).copied().unwrap_or(Refusal::Held);
             let refused = refused(state, refusal.into(), &waiter, before, waiters, &self.node.id, now);
-            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Refused(refused))));
+            waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }
 
     /// The calls and the waiters of this batch get the failure. Earlier waiters go on waiting: the store may answer again
     /// before their waits end.
-    pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: &Failed) {
+    pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: Failed) {
         for reply in input.replies.drain(..) {
             reply.fail(failed.failure.clone(), address, &self.home);
         }
         let Some(queue) = self.queues.get_mut(address) else { return };
+        for (rank, lease) in &failed.unknown {
+            if let Some(reply) = queue.queue.reply_mut(*rank) {
+                reply.undelivered.add(lease, true);
+            }
+        }
         for rank in &failed.arrived {
             if let Some(waiter) = queue.queue.remove(*rank) {
                 self.waiters -= 1;
-                let _ = waiter.reply.sender.send(Delivery::new(Err(failed.failure.clone())));
+                waiter.reply.answer(Err(failed.failure.clone()));
             }
         }
-        let is_waiting = |rank: &&Rank| queue.queue.get(**rank).is_some();
-        queue.uncertain.extend(failed.unknown.iter().filter(is_waiting));
+        let unknown = failed.unknown.iter().map(|(rank, _)| *rank);
+        queue.uncertain.extend(unknown.filter(|rank| queue.queue.get(*rank).is_some()));
         queue.uncertain.sort_unstable();
         queue.uncertain.dedup();
+        input.failure = Some(failed.failure);
     }
 
-    /// Replies to the waits that end with this batch, if its evaluation has not answered them.
-    pub(super) fn answer_ended(&mut self, address: &Address, ended: &[Rank]) {
+    /// Replies to the waits that end with this batch, if its evaluation has not answered them. If it failed, it is not known
+    /// whether the caller has the lease: an earlier request with its lease id may have been granted at another node.
+    pub(super) fn answer_ended(&mut self, address: &Address, ended: &[Rank], failure: Option<&Failure>) {
         let now = self.node.clock.latest().unwrap_or_default();
         let Some(KeyQueue { queue, uncertain }) = self.queues.get_mut(address) else { return };
         let unknown = LockState::default();
@@ -126,17 +140,22 @@ impl Shard {
             let before = queue.before(*rank);
             let Some(waiter) = queue.remove(*rank) else { continue };
             self.waiters -= 1;
-            if uncertain.contains(rank) {
-                let failure = Failure::OutcomeUnknown("the store did not answer before the wait ended".to_owned());
-                let _ = waiter.reply.sender.send(Delivery::new(Err(failure)));
+            let Acquire { owner, mode, position, .. } = &waiter.request;
+            if let Some(failure) = failure {
+                let failure = if uncertain.contains(rank) {
+                    Failure::OutcomeUnknown("the store did not answer before the wait ended".to_owned())
+                } else {
+                    failure.clone()
+                };
+                let position = *position;
+                waiter.reply.answer(Ok(Acquired::WaitFailed { failure, position }));
                 continue;
             }
-            let Acquire { owner, mode, position, .. } = &waiter.request;
             let event = Event::waited(owner.clone(), *mode, now.ms_since(position.arrival), now);
             self.node.history.wait_ended(address, event);
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
-            let _ = waiter.reply.sender.send(Delivery::new(Ok(Acquired::Refused(refused))));
+            waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }
 

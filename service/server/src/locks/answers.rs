@@ -38,13 +38,14 @@ pub(super) fn acquired(outcome: Outcome, waited: Duration, now: Timestamp) -> (A
         }
         Outcome::LeaseLost(lost) => (Acquired::LeaseLost(lost), false),
         Outcome::LimitMismatch(mismatch) => (Acquired::LimitMismatch(mismatch), false),
+        Outcome::KeyFull(full) => (Acquired::KeyFull(full), false),
         Outcome::UpgradeBlocked => (Acquired::UpgradeBlocked, false),
         _ => (Acquired::LeaseIdReused, false),
     }
 }
 
 pub(super) fn expired(lease: &Lease) -> Lost {
-    Lost { why: Some(lease.expiry_reason()), at: Some(lease.expires_at), token: lease.token }
+    Lost { why: Some(lease.expiry_reason()), at: Some(lease.expires_at) }
 }
 
 fn unexpected(outcome: &Outcome) -> Failure {
@@ -110,7 +111,7 @@ mod tests {
         for (lease, why) in ends {
             let renewed = renewed(Outcome::Renewed(lease.clone()), DEADLINE);
             let Ok(Renewed::LeaseLost(lost)) = renewed else { panic!("not lost: {renewed:?}") };
-            assert_eq!(lost, Lost { why: Some(why), at: Some(lease.expires_at), token: lease.token });
+            assert_eq!(lost, Lost { why: Some(why), at: Some(lease.expires_at) });
         }
     }
 }

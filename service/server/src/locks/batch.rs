@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use latchgate_core::lock::{self, Command, Evaluation, Event, Outcome, Rank, Refusal, evaluate};
+use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, Terms, evaluate};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
 use super::call::Failure;
 use super::key_queue::WaitQueue;
-use super::node::Node;
+use super::node::{Node, unreadable};
 use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, StoreError, Stored};
 
-/// After this many lost races the key's state is locked in the store.
+/// After this many lost races a key is served apart.
 const LOSSES_MAX: u32 = 2;
 /// Rounds of a batch, for lost races and wrong clocks together.
 const ROUNDS_MAX: u32 = 8;
@@ -24,8 +24,8 @@ pub(super) struct Work {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock.
-    pub uncertain: Vec<Rank>,
+    /// Waiters that an earlier commit may have granted the lock, with the tokens of those grants.
+    pub uncertain: Vec<(Rank, u64)>,
     /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
     /// answer without a change.
     pub base: Option<Stored>,
@@ -38,6 +38,21 @@ pub(super) struct Done {
     pub address: Address,
     /// On success with the state as it is in the store.
     pub result: Result<(Stored, Evaluated), Failed>,
+}
+
+/// What a batch came to.
+#[derive(Default)]
+pub(super) struct Served {
+    pub done: Vec<Done>,
+    /// Keys that would hold up the others: they are to be served apart.
+    pub apart: Vec<Apart>,
+}
+
+/// A key that is to be served apart, with all that it was given.
+pub(super) struct Apart {
+    pub work: Work,
+    /// Another session keeps its row locked: it is not only changed often.
+    pub is_busy: bool,
 }
 
 /// An evaluation that holds, without its state.
@@ -53,8 +68,8 @@ pub(super) struct Evaluated {
 
 pub(super) struct Failed {
     pub failure: Failure,
-    /// Waiters that were answered in an evaluation whose commit has an unknown outcome.
-    pub unknown: Vec<Rank>,
+    /// New grants in an evaluation whose commit has an unknown outcome.
+    pub unknown: Vec<(Rank, Lease)>,
     pub arrived: Vec<Rank>,
 }
 
@@ -79,7 +94,11 @@ pub(super) struct Moment {
 type Pending = (Entry, Evaluation);
 
 impl Entry {
-    fn fail(self, failure: Failure, unknown: Vec<Rank>) -> Done {
+    fn new(work: Work) -> Self {
+        Self { work, losses: 0, is_fresh: false }
+    }
+
+    fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
         let Work { address, arrived, .. } = self.work;
         Done { address, result: Err(Failed { failure, unknown, arrived }) }
     }
@@ -103,27 +122,43 @@ impl Entry {
     }
 }
 
-/// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure.
-pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Vec<Done> {
-    let deadline = Instant::now() + node.limits.store_timeout;
-    let mut run = Run { node, queue_of, deadline, done: Vec::with_capacity(works.len()) };
-    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry { work, losses: 0, is_fresh: false }).collect();
+const TOO_SLOW: Failure = Failure::Overloaded("other nodes keep changing this key, or the store is too slow");
+
+/// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure; except keys that
+/// would hold up the others.
+pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
+    let mut run = Run::new(node, queue_of, Instant::now() + node.limits.store_timeout);
+    let mut open: Vec<Entry> = works.into_iter().map(Entry::new).collect();
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
         }
         open = run.round(open).await;
     }
-    let failure = Failure::Overloaded("other nodes keep changing this key, or the store is too slow");
-    run.fail(open, &failure);
-    run.done
+    run.fail(open, &TOO_SLOW);
+    run.served
+}
+
+/// Takes one key to its end, with its state locked in the store, so that no other node can change it meanwhile.
+pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadline: Instant) -> Option<Done> {
+    let mut run = Run::new(node, |_: &Address| queue, deadline);
+    let mut open = vec![Entry::new(work)];
+    for _ in 0..ROUNDS_MAX {
+        if open.is_empty() {
+            break;
+        }
+        open = run.locked_round(open).await;
+    }
+    run.fail(open, &TOO_SLOW);
+    run.served.done.pop()
 }
 
 impl Node {
     /// The change of a state with this version. Without a history it has neither events nor a notice.
     pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
         let Moment { now, epoch, .. } = moment;
-        let Stored { version: expected, state } = changed;
+        let Stored { version: expected, mut state } = changed;
+        state.forget_ended(self.limits.ended_bytes_max, now);
         Change {
             address: address.clone(),
             expected,
@@ -140,16 +175,19 @@ struct Run<'n, F> {
     node: &'n Node,
     queue_of: F,
     deadline: Instant,
-    done: Vec<Done>,
+    served: Served,
 }
 
-impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
+impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
+    fn new(node: &'n Node, queue_of: F, deadline: Instant) -> Self {
+        Self { node, queue_of, deadline, served: Served::default() }
+    }
+
     /// Returns the keys that need another round.
     async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
         // Read before the states are loaded: a commit of states that were loaded in a later epoch is then refused.
         let epoch = self.node.store.epoch();
-        let (contended, open): (Vec<_>, Vec<_>) = open.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
-        let mut again = self.commit_locked(contended, epoch).await;
+        let mut again = Vec::new();
         let open = self.load_missing(open, epoch, &mut again).await;
         let moment = self.moment(epoch);
         let mut changed = Vec::new();
@@ -157,7 +195,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             if evaluation.changed {
                 changed.push((entry, evaluation));
             } else if entry.is_fresh {
-                self.done.push(entry.conclude_unchanged(evaluation));
+                self.served.done.push(entry.conclude_unchanged(evaluation));
             } else {
                 again.push(entry.again(0));
             }
@@ -167,7 +205,13 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             let committed = self.timed(self.node.store.commit(moment.now, &changes), |committed| committed.now).await;
             again.extend(self.conclude(changed, changes, committed));
         }
+        let (contended, again) = again.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
+        self.set_apart(contended, false);
         again
+    }
+
+    fn set_apart(&mut self, entries: Vec<Entry>, is_busy: bool) {
+        self.served.apart.extend(entries.into_iter().map(|Entry { work, .. }| Apart { work, is_busy }));
     }
 
     async fn load_missing(&mut self, open: Vec<Entry>, epoch: Epoch, again: &mut Vec<Entry>) -> Vec<Entry> {
@@ -183,6 +227,18 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
             Ok(Loaded { states, .. }) => ready.extend(loaded(missing, states, epoch)),
             // The next round names the epoch that is in force by then.
             Err(StoreError::EpochOver) => again.extend(missing),
+            // The others are loaded without them in the next round.
+            Err(StoreError::Unreadable { keys, reason }) if !keys.is_empty() => {
+                for entry in missing {
+                    match keys.contains(&entry.work.address) {
+                        true => {
+                            let failure = unreadable(std::slice::from_ref(&entry.work.address), reason.clone());
+                            self.served.done.push(entry.fail(failure, Vec::new()));
+                        }
+                        false => again.push(entry),
+                    }
+                }
+            }
             Err(error) => {
                 let failure = self.node.failure(&error.of_reading());
                 self.fail(missing, &failure);
@@ -191,25 +247,25 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         ready
     }
 
-    /// Keys that have lost twice are locked in the store, so that no other node can change them meanwhile.
-    async fn commit_locked(&mut self, contended: Vec<Entry>, epoch: Epoch) -> Vec<Entry> {
-        if contended.is_empty() {
-            return Vec::new();
-        }
-        let addresses: Vec<Address> = contended.iter().map(|entry| entry.work.address.clone()).collect();
+    /// As [`Run::round`], with the states locked in the store.
+    async fn locked_round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+        let epoch = self.node.store.epoch();
+        let addresses: Vec<Address> = open.iter().map(|entry| entry.work.address.clone()).collect();
         let (Loaded { states, .. }, locked) = match self.node.lock(epoch, &addresses, self.deadline).await {
             Ok(Some(locked)) => locked,
-            Ok(None) => return contended,
-            Err(failure) => {
-                self.fail(contended, &failure);
+            Ok(None) => return open,
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                self.fail(open, &failure);
                 return Vec::new();
             }
         };
         let moment = self.moment(epoch);
-        let evaluated = self.evaluate_all(loaded(contended, states, epoch).collect(), moment);
+        let evaluated = self.evaluate_all(loaded(open, states, epoch).collect(), moment);
         let (mut changed, unchanged): (Vec<_>, Vec<_>) =
             evaluated.into_iter().partition(|(_, evaluation)| evaluation.changed);
-        self.done.extend(unchanged.into_iter().map(|(entry, evaluation)| entry.conclude_unchanged(evaluation)));
+        let unchanged = unchanged.into_iter().map(|(entry, evaluation)| entry.conclude_unchanged(evaluation));
+        self.served.done.extend(unchanged);
         if changed.is_empty() {
             self.node.give_up(locked, self.deadline).await;
             return Vec::new();
@@ -232,11 +288,12 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     }
 
     fn evaluate(&self, entry: Entry, Moment { now, hold_off, .. }: Moment) -> Pending {
+        let terms = Terms { hold_off, bytes_max: self.node.limits.key_bytes_max };
         let Work { address, commands, arrived, ended, uncertain, base, .. } = &entry.work;
         let absent = Stored::default();
         let state = &base.as_ref().unwrap_or(&absent).state;
         let batch = lock::Batch { commands, arrived, uncertain, ended };
-        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, hold_off);
+        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
         (entry, evaluation)
     }
 
@@ -258,38 +315,50 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
         changes: Vec<Change>,
         committed: Result<Committed, StoreError>,
     ) -> Vec<Entry> {
-        let (now, versions) = match committed {
-            Ok(Committed { now, result: CommitResult::Checked(versions) }) => (now, versions),
-            // The next round names the epoch that is in force by then.
-            Err(StoreError::EpochOver) => {
-                return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
-            }
+        let is_off = matches!(&committed, Ok(Committed { result: CommitResult::ClockOff, .. }));
+        let (now, versions, busy) = match committed {
+            Ok(Committed { now, result: CommitResult::Checked(versions), busy }) => (now, versions, busy),
             // The answer has corrected the estimate; or the estimate was right, but the commit arrived too late.
-            Ok(Committed { now, result: CommitResult::ClockOff }) => {
+            Ok(Committed { now, result: CommitResult::ClockOff, busy }) => {
                 tracing::debug!(store_now_ms = now.as_ms(), "a commit was refused because of its time");
+                (now, vec![None; changes.len()], busy)
+            }
+            // The next round names the epoch that is in force by then, or others are out of the way by then.
+            Err(StoreError::EpochOver | StoreError::Contended(_)) => {
                 return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
             }
             Err(error) => {
-                let failure = self.node.failure(&error);
+                let failure = self.node.commit_failure(&error);
                 let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
                 for (entry, evaluation) in changed {
-                    let answered = evaluation.answered.iter().filter(|_| is_unknown).map(|(rank, _)| *rank);
-                    let unknown = answered.collect();
-                    self.done.push(entry.fail(failure.clone(), unknown));
+                    let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
+                    let unknown = answered.filter_map(|(rank, outcome)| match outcome {
+                        Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
+                        _ => None,
+                    });
+                    self.served.done.push(entry.fail(failure.clone(), unknown.collect()));
                 }
                 return Vec::new();
             }
         };
+        if versions.iter().any(Option::is_some) {
+            self.node.health.committed();
+        }
         let mut lost = Vec::new();
         let mut has_events = false;
-        for (((entry, evaluation), change), version) in changed.into_iter().zip(changes).zip(versions) {
+        for (index, (((entry, evaluation), change), version)) in
+            changed.into_iter().zip(changes).zip(versions).enumerate()
+        {
             let Some(version) = version else {
-                lost.push(entry.again(1));
+                match busy.contains(&index) {
+                    true => self.set_apart(vec![entry.again(0)], true),
+                    false => lost.push(entry.again(if is_off { 0 } else { 1 })),
+                }
                 continue;
             };
             self.node.notify_next(&change.address, &change.state, now);
             has_events |= !change.events.is_empty();
-            self.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
+            self.served.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
         }
         if has_events {
             self.node.history.has_events();
@@ -298,7 +367,7 @@ impl<'a, F: Fn(&Address) -> &'a WaitQueue> Run<'_, F> {
     }
 
     fn fail(&mut self, entries: Vec<Entry>, failure: &Failure) {
-        self.done.extend(entries.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+        self.served.done.extend(entries.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
     }
 
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.

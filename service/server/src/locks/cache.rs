@@ -14,11 +14,12 @@ use crate::store::{Epoch, Stored};
 
 /// An older state is loaded again. Idle rows are kept for much longer.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
-/// From an older state a waiter does not join the queue unevaluated: another node may have granted its lease id since.
-const JOIN_MAX_AGE: Duration = Duration::from_millis(20);
 
 pub(super) struct Cache {
     states: LruCache<Address, Cached>,
+    /// How long the states are together, and at most.
+    bytes: usize,
+    bytes_max: usize,
 }
 
 struct Cached {
@@ -26,19 +27,28 @@ struct Cached {
     /// The epoch in which it was loaded or committed.
     epoch: Epoch,
     at: Instant,
+    bytes: usize,
 }
 
 impl Cache {
-    pub(super) fn new(keys_max: usize) -> Self {
-        Self { states: LruCache::new(NonZeroUsize::new(keys_max).unwrap_or(NonZeroUsize::MIN)) }
+    pub(super) fn new(keys_max: usize, bytes_max: usize) -> Self {
+        let states = LruCache::new(NonZeroUsize::new(keys_max).unwrap_or(NonZeroUsize::MIN));
+        Self { states, bytes: 0, bytes_max }
     }
 
     pub(super) fn put(&mut self, address: Address, stored: Stored, epoch: Epoch) {
-        self.states.put(address, Cached { stored, epoch, at: Instant::now() });
+        let bytes = stored.state.bytes();
+        self.bytes += bytes;
+        let replaced = self.states.push(address, Cached { stored, epoch, at: Instant::now(), bytes });
+        self.bytes -= replaced.map_or(0, |(_, cached)| cached.bytes);
+        // The state that was put stays, however long it is.
+        while self.bytes > self.bytes_max && self.states.len() > 1 {
+            self.bytes -= self.states.pop_lru().map_or(0, |(_, cached)| cached.bytes);
+        }
     }
 
     pub(super) fn remove(&mut self, address: &Address) {
-        self.states.pop(address);
+        self.bytes -= self.states.pop(address).map_or(0, |cached| cached.bytes);
     }
 
     /// The state that was last known, however old.
@@ -54,10 +64,34 @@ impl Cache {
         is_usable.then(|| cached.stored.clone())
     }
 
-    /// A state that is current enough for the decision that a waiter only waits. Without arrivals any age will do.
-    pub(super) fn for_joining(&self, address: &Address, has_arrivals: bool, epoch: Epoch) -> Option<&LockState> {
-        let cached = self.states.peek(address)?;
-        let is_usable = (!has_arrivals || cached.at.elapsed() <= JOIN_MAX_AGE) && cached.epoch == epoch;
-        is_usable.then_some(&cached.stored.state)
+    /// The state that was last known in this epoch, however old.
+    pub(super) fn last_known_in(&self, address: &Address, epoch: Epoch) -> Option<&LockState> {
+        let cached = self.states.peek(address).filter(|cached| cached.epoch == epoch);
+        cached.map(|cached| &cached.stored.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_core::{App, Key};
+
+    use super::*;
+
+    #[test]
+    fn the_states_are_bounded_in_number_and_in_bytes() {
+        let address = |number: u32| Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() };
+        let one = LockState::default().bytes();
+        for (keys_max, bytes_max, kept) in [(3, usize::MAX, 3), (100, 5 * one, 5), (100, 0, 1)] {
+            let mut cache = Cache::new(keys_max, bytes_max);
+            for number in 0..10 {
+                cache.put(address(number), Stored::default(), Epoch::default());
+                cache.put(address(number), Stored::default(), Epoch::default());
+            }
+            assert_eq!((cache.states.len(), cache.bytes), (kept, kept * one));
+            assert!(cache.last_known(&address(9)).is_some());
+            cache.remove(&address(9));
+            cache.remove(&address(9));
+            assert_eq!(cache.bytes, (kept - 1) * one);
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Command, GiveBack, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner, PRIORITY_MIN,
-    Position, Refusal, WaiterId,
+    Command, GiveBack, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner,
+    PRIORITY_MIN, Position, Refusal, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -32,6 +32,8 @@ pub struct LockRequest {
     pub wait: Duration,
     /// The position of an earlier wait, which this one resumes.
     pub position: Option<Position>,
+    /// The node has made the lease id for this request: no earlier request can have been granted the lease.
+    pub is_new_lease: bool,
 }
 
 impl LockRequest {
@@ -43,7 +45,7 @@ impl LockRequest {
             mode: Mode::Exclusive,
             limit: None,
             ttl_ms,
-            reentrant: true,
+            reentrant: false,
             barge: false,
             delay_ms: 0,
             max_hold_ms: None,
@@ -51,6 +53,7 @@ impl LockRequest {
             metadata: None,
             wait: Duration::ZERO,
             position: None,
+            is_new_lease: false,
         }
     }
 }
@@ -62,8 +65,15 @@ pub enum Acquired {
     Refused(Refused),
     LeaseIdReused,
     LimitMismatch(LimitMismatch),
+    KeyFull(KeyFull),
     UpgradeBlocked,
     LeaseLost(Lost),
+    /// The wait has ended, and the store did not say whether the client has the lease.
+    WaitFailed {
+        failure: Failure,
+        /// The caller's position, which it can resume.
+        position: Position,
+    },
     /// To a probe: its turn has come, and its position is reserved for a moment.
     Notified,
 }
@@ -167,6 +177,25 @@ pub(super) enum Call {
     Recheck,
 }
 
+impl Call {
+    /// Answers a call that is not served.
+    pub(super) fn refuse(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
+        match self {
+            Self::Acquire(call) => {
+                let nothing = Undelivered::new(home.clone(), address.clone());
+                let _ = call.reply.send(Delivery::new(Err(failure), nothing));
+            }
+            Self::Renew { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Release { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Command { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Inspect { reply } => drop(reply.send(Err(failure))),
+            Self::GiveBack { give_back, until } => give_back_later(home.clone(), address.clone(), give_back, until),
+            // The waiter's reply is closed, and the collector comes to the key again.
+            Self::Leave(_) | Self::Recheck => {}
+        }
+    }
+}
+
 pub(super) struct AcquireCall {
     pub id: WaiterId,
     pub request: LockRequest,
@@ -204,50 +233,61 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// back.
 pub(super) struct Delivery {
     answer: Option<Answer<Acquired>>,
-    undelivered: Option<Undelivered>,
-}
-
-/// What to do with a grant that does not arrive.
-struct Undelivered {
-    home: mpsc::WeakSender<Envelope>,
-    address: Address,
-    give_back: GiveBack,
-    /// The lease has expired by then.
-    until: Instant,
+    undelivered: Undelivered,
 }
 
 impl Delivery {
-    pub(super) fn new(answer: Answer<Acquired>) -> Self {
-        Self { answer: Some(answer), undelivered: None }
-    }
-
-    /// The answer with a new grant. A repeated grant is not given back: its first answer may have arrived.
-    pub(super) fn of_new_grant(granted: Granted, address: &Address, home: mpsc::WeakSender<Envelope>) -> Self {
-        let lease = &granted.lease;
-        let undelivered = Undelivered {
-            home,
-            address: address.clone(),
-            give_back: GiveBack { lease_id: lease.lease_id.clone(), token: lease.token },
-            until: Instant::now() + Duration::from_millis(lease.ttl_ms),
-        };
-        Self { answer: Some(Ok(Acquired::Granted(granted))), undelivered: Some(undelivered) }
+    pub(super) fn new(answer: Answer<Acquired>, undelivered: Undelivered) -> Self {
+        Self { answer: Some(answer), undelivered }
     }
 
     pub(super) fn accept(mut self) -> Answer<Acquired> {
-        self.undelivered = None;
+        self.undelivered.forget();
         self.answer.take().unwrap_or(Err(Failure::ShuttingDown))
     }
 }
 
-impl Drop for Delivery {
+/// The grants that were made, or may have been made, for one request whose client does not know of them yet. They are given
+/// back when this is dropped.
+pub(super) struct Undelivered {
+    home: mpsc::WeakSender<Envelope>,
+    address: Address,
+    /// With the time by which the lease has expired.
+    grants: Vec<(GiveBack, Instant)>,
+}
+
+impl Undelivered {
+    pub(super) fn new(home: mpsc::WeakSender<Envelope>, address: Address) -> Self {
+        Self { home, address, grants: Vec::new() }
+    }
+
+    /// Adds a grant. With `is_uncertain`, the outcome of its commit is unknown.
+    pub(super) fn add(&mut self, lease: &Lease, is_uncertain: bool) {
+        let give_back = GiveBack { lease_id: lease.lease_id.clone(), token: lease.token, is_uncertain };
+        self.grants.push((give_back, Instant::now() + Duration::from_millis(lease.ttl_ms)));
+    }
+
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
+        self.grants.iter().map(|(give_back, _)| give_back.token)
+    }
+
+    /// The client has its answer, or it is certain that the grants were not made.
+    pub(super) fn forget(&mut self) {
+        self.grants.clear();
+    }
+}
+
+impl Drop for Undelivered {
     fn drop(&mut self) {
-        let Some(Undelivered { home, address, give_back, until }) = self.undelivered.take() else { return };
-        let Some(shard) = home.upgrade() else { return };
-        let envelope = Envelope { address, call: Call::GiveBack { give_back, until } };
-        if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(async move { shard.send(envelope).await });
+        let Some(shard) = self.home.upgrade() else { return };
+        for (give_back, until) in self.grants.drain(..) {
+            let envelope = Envelope { address: self.address.clone(), call: Call::GiveBack { give_back, until } };
+            if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
+                && let Ok(runtime) = Handle::try_current()
+            {
+                let shard = shard.clone();
+                runtime.spawn(async move { shard.send(envelope).await });
+            }
         }
     }
 }

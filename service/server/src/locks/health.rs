@@ -1,28 +1,107 @@
-//! Whether the store answers.
+//! Whether the store takes commits.
 
-use tokio::sync::watch;
+use std::sync::{Mutex, PoisonError};
 
-/// While the store is down, calls fail at once instead of waiting for the store's time-out.
+use tokio::sync::{Notify, watch};
+use tokio::time::{Duration, Instant};
+
+/// While the store is down, calls fail at once instead of waiting for the store's time-out. A call that fails only makes the node
+/// suspect the store: a probe decides, because one slow statement, one broken connection or one bad row is no outage.
 pub struct Health {
-    is_up: watch::Sender<bool>,
+    /// Why the store is down; `None` while it is up.
+    trouble: watch::Sender<Option<String>>,
+    suspected: Notify,
+    known: Mutex<Known>,
 }
+
+#[derive(Default)]
+struct Known {
+    /// When the store last took a commit.
+    committed: Option<Instant>,
+    /// Why a call has failed since the last probe.
+    suspicion: Option<String>,
+    /// When and why the store last refused a commit, if it has taken none since.
+    refused: Option<(Instant, String)>,
+}
+
+/// For so long after a commit was refused, a probe that passes does not show that the next one will be taken.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 impl Default for Health {
     fn default() -> Self {
-        Self { is_up: watch::Sender::new(true) }
+        Self { trouble: watch::Sender::new(None), suspected: Notify::new(), known: Mutex::default() }
     }
 }
 
 impl Health {
     pub fn is_up(&self) -> bool {
-        *self.is_up.borrow()
+        self.trouble.borrow().is_none()
     }
 
-    pub(super) fn set(&self, is_up: bool) {
-        self.is_up.send_if_modified(|was_up| std::mem::replace(was_up, is_up) != is_up);
+    /// Why the store is down, or why it refuses commits although it takes those of probes.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.borrow().clone();
+        trouble.or_else(|| {
+            let known = self.known();
+            let (at, why) = known.refused.as_ref()?;
+            (at.elapsed() < REFUSED_FOR).then(|| why.clone())
+        })
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<bool> {
-        self.is_up.subscribe()
+    pub(super) fn set_down(&self, why: String) {
+        self.trouble.send_replace(Some(why));
+    }
+
+    pub(super) fn set_up(&self) {
+        self.trouble.send_replace(None);
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
+    }
+
+    /// The store has taken a commit of a probe.
+    pub(super) fn probed(&self) {
+        self.known().committed = Some(Instant::now());
+    }
+
+    /// The store has taken a commit.
+    pub(super) fn committed(&self) {
+        let mut known = self.known();
+        known.committed = Some(Instant::now());
+        known.refused = None;
+    }
+
+    /// The store has refused a commit, and written nothing.
+    pub(super) fn refused(&self, why: &str) {
+        self.known().refused = Some((Instant::now(), why.to_owned()));
+    }
+
+    pub(super) fn has_committed_since(&self, at: Instant) -> bool {
+        self.known().committed.is_some_and(|committed| committed > at)
+    }
+
+    /// Whether the store has taken a commit within this time.
+    pub(super) fn has_committed_within(&self, time: Duration) -> bool {
+        self.known().committed.is_some_and(|committed| committed.elapsed() < time)
+    }
+
+    /// A call has failed, so the store is to be probed.
+    pub(super) fn suspect(&self, why: &str) {
+        self.known().suspicion.get_or_insert_with(|| why.to_owned());
+        self.suspected.notify_one();
+    }
+
+    /// Waits until a call has failed.
+    pub(super) async fn suspected(&self) {
+        self.suspected.notified().await;
+    }
+
+    pub(super) fn take_suspicion(&self) -> Option<String> {
+        self.known().suspicion.take()
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -130,6 +130,6 @@ impl Locks {
             };
             Decision { result, writes }
         };
-        self.together(addresses, decide).await
+        Ok(self.together(addresses, decide).await?)
     }
 }

@@ -1,18 +1,21 @@
 //! What a node writes to the history of keys besides its commits, and how it notifies its watchers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use latchgate_core::Address;
 use latchgate_core::lock::Event;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
+use super::feed::Feeds;
+use super::limits::Limits;
 use crate::engines::LockEngines;
 
 /// More ended waits than this at once are not written.
 const PENDING_MAX: usize = 10_000;
 const BATCH_MAX: usize = 512;
+/// How many watchers may read events from before they came at once.
+const CATCH_UPS_MAX: usize = 8;
 
 /// What a node keeps for the history.
 pub(super) struct History {
@@ -22,11 +25,14 @@ pub(super) struct History {
     /// Counts the commits of this node that wrote events.
     pub commits: Arc<watch::Sender<u64>>,
     pub watchers: Arc<Semaphore>,
+    pub feeds: Feeds,
+    pub catch_ups: Semaphore,
 }
 
 impl History {
     /// Writes until it is dropped.
-    pub(super) fn start(store: LockEngines, is_kept: bool, watchers_max: usize, time_out: Duration) -> Self {
+    pub(super) fn start(store: LockEngines, limits: &Limits) -> Self {
+        let time_out = limits.store_timeout;
         let (waits, mut pending) = mpsc::channel(PENDING_MAX);
         let commits = Arc::new(watch::Sender::new(0));
         let counted = Arc::clone(&commits);
@@ -41,7 +47,14 @@ impl History {
                 batch.clear();
             }
         });
-        Self { is_kept, waits, commits, watchers: Arc::new(Semaphore::new(watchers_max)) }
+        Self {
+            is_kept: limits.history,
+            waits,
+            commits,
+            watchers: Arc::new(Semaphore::new(limits.watchers)),
+            feeds: Feeds::new(limits.watcher_lag),
+            catch_ups: Semaphore::new(CATCH_UPS_MAX),
+        }
     }
 
     pub(super) const fn is_kept(&self) -> bool {

@@ -3,12 +3,20 @@
 use latchgate_core::lock::{self, Rank};
 use tokio::time::Instant;
 
-use super::call::AcquireReply;
+use super::call::{AcquireReply, Acquired, Answer, Delivery, Undelivered};
 
 /// The way back to the caller of an acquire.
 pub(super) struct ReplyHandle {
     pub sender: AcquireReply,
     pub requested_at: Instant,
+    /// The grants that the caller has no answer of. If it leaves the queue without an answer, they are given back.
+    pub undelivered: Undelivered,
+}
+
+impl ReplyHandle {
+    pub(super) fn answer(self, answer: Answer<Acquired>) {
+        let _ = self.sender.send(Delivery::new(answer, self.undelivered));
+    }
 }
 
 impl lock::ReplyHandle for ReplyHandle {
@@ -23,7 +31,14 @@ pub(super) type WaitQueue = lock::WaitQueue<ReplyHandle, Instant>;
 #[derive(Default)]
 pub(super) struct KeyQueue {
     pub queue: WaitQueue,
-    /// Waiters that a commit of unknown outcome may have granted the lock. They are evaluated again, as if their clients
-    /// had repeated the acquire.
+    /// Waiters that a commit of unknown outcome may have granted the lock: see their replies.
     pub uncertain: Vec<Rank>,
+}
+
+impl KeyQueue {
+    /// With the tokens of the grants.
+    pub(super) fn uncertain_grants(&self) -> Vec<(Rank, u64)> {
+        let waiters = self.uncertain.iter().filter_map(|rank| Some((*rank, self.queue.get(*rank)?)));
+        waiters.flat_map(|(rank, waiter)| waiter.reply.undelivered.tokens().map(move |token| (rank, token))).collect()
+    }
 }

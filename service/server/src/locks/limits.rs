@@ -12,6 +12,12 @@ pub struct Limits {
     pub waiters_per_key: usize,
     pub waiters_per_shard: usize,
     pub cached_keys_per_shard: usize,
+    /// How long the states in a shard's memory may be together, in bytes.
+    pub cached_bytes_per_shard: usize,
+    /// How long a key's state may be with a new lease, in bytes.
+    pub key_bytes_max: usize,
+    /// How much of a key's state is for leases that have ended, in bytes.
+    pub ended_bytes_max: usize,
     /// How long the position of a caller that resumed with a ticket is reserved after its wait, so that it can resume again.
     pub ticket_hold: Duration,
     /// The longest lease that callers may ask for, in ms.
@@ -28,6 +34,8 @@ pub struct Limits {
     pub history: bool,
     /// How many watchers a node may have.
     pub watchers: usize,
+    /// How many batches of events a watcher may be behind before it is dropped.
+    pub watcher_lag: usize,
     pub history_retention: Duration,
 }
 
@@ -57,6 +65,9 @@ impl Default for Limits {
             waiters_per_key: 10_000,
             waiters_per_shard: 50_000,
             cached_keys_per_shard: 20_000,
+            cached_bytes_per_shard: 64 << 20,
+            key_bytes_max: 256 << 10,
+            ended_bytes_max: 1_024,
             ticket_hold: Duration::from_millis(250),
             ttl_ms_max: 3_600_000,
             store_timeout: Duration::from_millis(800),
@@ -64,7 +75,8 @@ impl Default for Limits {
             collect_interval: Duration::from_secs(1),
             collect_rows: 1_000,
             history: true,
-            watchers: 64,
+            watchers: 5_000,
+            watcher_lag: 64,
             history_retention: Duration::from_secs(24 * 3_600),
         }
     }

@@ -19,15 +19,15 @@ use super::Locks;
 use super::answers::{acquired, expired};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
 use super::node::Node;
-use super::together::Decision;
+use super::together::{Decision, Undone};
 
 /// Keys that one multilock has at most.
 pub const MANY_MAX: usize = 64;
 
+/// The states of all keys of a multilock may be this many times as long together as that of one key.
+const TOGETHER_MAX: usize = 4;
 /// The pause before another attempt after a failure that may pass.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// How many times a give-back is attempted.
-const GIVE_BACK_TRIES: u32 = 5;
 
 /// One key of a multilock.
 #[derive(Clone, Debug)]
@@ -74,6 +74,12 @@ pub enum AcquiredMany {
         index: usize,
         acquired: Acquired,
     },
+    /// The wait has ended, and the store did not say whether the client has the leases.
+    WaitFailed {
+        failure: Failure,
+        /// The caller's position, which it can resume.
+        position: Position,
+    },
 }
 
 enum Attempt {
@@ -90,7 +96,7 @@ impl Locks {
         let lease_id = request.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
-        tokio::spawn(acquire_in_turns(self.clone(), request, reply));
+        tokio::spawn(acquire_and_answer(self.clone(), request, reply));
         let Ok((answer, received)) = answer.await else { return Err(super::unanswered(&lease_id)) };
         let _ = received.send(());
         answer
@@ -101,73 +107,146 @@ impl Locks {
 /// together with the confirmation.
 type Reply = oneshot::Sender<(Answer<AcquiredMany>, oneshot::Sender<()>)>;
 
-fn send(reply: Reply, answer: Answer<AcquiredMany>) -> oneshot::Receiver<()> {
-    let (received, confirmation) = oneshot::channel();
-    let _ = reply.send((answer, received));
-    confirmation
+/// Answers with the leases; gives them back if the client has gone.
+async fn acquire_and_answer(locks: Locks, request: LockManyRequest, mut reply: Reply) {
+    let request = Arc::new(request);
+    let mut turns = Turns::new(&locks, &request);
+    let answer = turns.run(&mut reply).await;
+    let undelivered = turns.undelivered;
+    // With these answers the client knows what it may hold. With any other it relies on no lease, but an earlier attempt of
+    // unknown outcome may have been granted.
+    let is_informed = matches!(
+        answer,
+        Some(
+            Ok(AcquiredMany::Granted { .. } | AcquiredMany::WaitFailed { failure: Failure::OutcomeUnknown(_), .. })
+                | Err(Failure::OutcomeUnknown(_))
+        )
+    );
+    let is_received = match answer {
+        Some(answer) => {
+            let (received, confirmation) = oneshot::channel();
+            let _ = reply.send((answer, received));
+            confirmation.await.is_ok()
+        }
+        None => false,
+    };
+    if !(is_received && is_informed) && !undelivered.is_empty() {
+        give_back(&locks, &request, undelivered).await;
+    }
 }
 
-/// Tries all keys, waits for the turn of the probe, and tries again, until there is an answer.
-async fn acquire_in_turns(locks: Locks, request: LockManyRequest, mut reply: Reply) {
-    let requested_at = Instant::now();
-    let request = Arc::new(request);
-    let arrival = locks.node.clock.arrival(requested_at).unwrap_or_default();
-    let position =
-        request.position.unwrap_or(Position { priority: request.priority, arrival, serial: locks.next_waiter() });
-    let deadline = requested_at + request.wait;
-    // It leaves its queue when it is dropped.
-    let mut probe: Option<Probe> = None;
-    loop {
-        let (index, refused) = match attempt(&locks, &request, position).await {
-            // As with one key, a waiter goes on waiting. Its lease id makes another attempt safe.
-            Err(failure)
-                if probe.is_some() && requested_at.elapsed() + RETRY_PAUSE < request.wait && is_passing(&failure) =>
-            {
-                tokio::select! {
-                    biased;
-                    () = reply.closed() => return,
-                    () = tokio::time::sleep(RETRY_PAUSE) => continue,
+/// One multilock on its way.
+struct Turns<'a> {
+    locks: &'a Locks,
+    request: &'a Arc<LockManyRequest>,
+    requested_at: Instant,
+    position: Position,
+    /// The tokens of each attempt that was granted, or may have been.
+    undelivered: Vec<Tokens>,
+}
+
+/// One token for each key.
+type Tokens = Vec<u64>;
+
+impl<'a> Turns<'a> {
+    fn new(locks: &'a Locks, request: &'a Arc<LockManyRequest>) -> Self {
+        let requested_at = Instant::now();
+        let arrival = locks.node.clock.arrival(requested_at).unwrap_or_default();
+        let new = || Position { priority: request.priority, arrival, serial: locks.next_waiter() };
+        let position = request.position.unwrap_or_else(new);
+        Self { locks, request, requested_at, position, undelivered: Vec::new() }
+    }
+
+    /// Tries all keys, waits for the turn of the probe, and tries again, until there is an answer. Returns `None` if the client
+    /// has gone.
+    async fn run(&mut self, reply: &mut Reply) -> Option<Answer<AcquiredMany>> {
+        let Self { locks, request, requested_at, position, .. } = *self;
+        let deadline = requested_at + request.wait;
+        let failed = |failure: Failure, has_waited: bool| {
+            let is_wait = has_waited && is_passing(&failure);
+            Some(if is_wait { Ok(AcquiredMany::WaitFailed { failure, position }) } else { Err(failure) })
+        };
+        // It leaves its queue when it is dropped.
+        let mut probe: Option<Probe> = None;
+        loop {
+            let (index, refused) = match self.attempt().await {
+                // As with one key, a waiter goes on waiting. Its lease id makes another attempt safe.
+                Err(failure)
+                    if probe.is_some()
+                        && requested_at.elapsed() + RETRY_PAUSE < request.wait
+                        && is_passing(&failure) =>
+                {
+                    tokio::select! {
+                        biased;
+                        () = reply.closed() => return None,
+                        () = tokio::time::sleep(RETRY_PAUSE) => continue,
+                    }
                 }
+                Err(failure) => return failed(failure, probe.is_some()),
+                Ok(Attempt::Ended { index, outcome }) => {
+                    let (acquired, _) = acquired(outcome, requested_at.elapsed(), position.arrival);
+                    return Some(Ok(AcquiredMany::Ended { index, acquired }));
+                }
+                Ok(Attempt::Granted { leases, is_new }) => return Some(Ok(self.granted(leases, is_new))),
+                Ok(Attempt::Refused { index, refusal, state, now }) => {
+                    (index, refused(&locks.node, &state, refusal, position, requested_at, now))
+                }
+            };
+            let now = Instant::now();
+            if request.wait.is_zero() {
+                return Some(Ok(AcquiredMany::Refused { index, refused }));
             }
-            Err(failure) => return drop(send(reply, Err(failure))),
-            Ok(Attempt::Ended { index, outcome }) => {
-                let (acquired, _) = acquired(outcome, requested_at.elapsed(), arrival);
-                return drop(send(reply, Ok(AcquiredMany::Ended { index, acquired })));
+            if now >= deadline || locks.node.closing.is_cancelled() {
+                let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
+                return Some(Ok(AcquiredMany::Refused { index, refused }));
             }
-            Ok(Attempt::Granted { leases, is_new }) => {
-                return conclude(&locks, &request, leases, is_new, requested_at, reply).await;
+            let next = match Probe::join(locks, request, index, position, deadline - now) {
+                Ok(next) => next,
+                Err(failure) => return Some(Err(failure)),
+            };
+            // Only now the earlier probe leaves its queue.
+            let next = probe.insert(next);
+            let delivery = tokio::select! {
+                biased;
+                () = reply.closed() => return None,
+                delivery = &mut next.notification => delivery,
+            };
+            match delivery.map_err(|_| Failure::ShuttingDown).and_then(Delivery::accept) {
+                Ok(Acquired::Refused(mut refused)) => {
+                    refused.waited = requested_at.elapsed();
+                    return Some(Ok(AcquiredMany::Refused { index, refused }));
+                }
+                Ok(Acquired::WaitFailed { failure, .. }) => return failed(failure, true),
+                // Its turn has come, or its key has an answer that only an attempt on all keys gives.
+                Ok(_) => {}
+                Err(failure) => return Some(Err(failure)),
             }
-            Ok(Attempt::Refused { index, refusal, state, now }) => {
-                (index, refused(&locks.node, &state, refusal, position, requested_at, now))
-            }
-        };
-        let now = Instant::now();
-        if request.wait.is_zero() {
-            return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
         }
-        if now >= deadline || locks.node.closing.is_cancelled() {
-            let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
-            return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
-        }
-        let next = match Probe::join(&locks, &request, index, position, deadline - now) {
-            Ok(next) => next,
-            Err(failure) => return drop(send(reply, Err(failure))),
-        };
-        // Only now the earlier probe leaves its queue.
-        let next = probe.insert(next);
-        let delivery = tokio::select! {
-            biased;
-            () = reply.closed() => return,
-            delivery = &mut next.notification => delivery,
-        };
-        match delivery.map_err(|_| Failure::ShuttingDown).and_then(Delivery::accept) {
-            Ok(Acquired::Refused(mut refused)) => {
-                refused.waited = requested_at.elapsed();
-                return drop(send(reply, Ok(AcquiredMany::Refused { index, refused })));
+    }
+
+    /// One attempt. Remembers the tokens of a grant of unknown outcome.
+    async fn attempt(&mut self) -> Answer<Attempt> {
+        let attempt = attempt(self.locks, self.request, self.position, self.undelivered.clone()).await;
+        attempt.map_err(|Undone { failure, uncertain }| {
+            if let Some(Attempt::Granted { leases, is_new: true }) = uncertain {
+                self.undelivered.push(leases.iter().map(|(lease, _)| lease.token).collect());
             }
-            // Its turn has come, or its key has an answer that only an attempt on all keys gives.
-            Ok(_) => {}
-            Err(failure) => return drop(send(reply, Err(failure))),
+            failure
+        })
+    }
+
+    /// The answer with leases that have been committed.
+    fn granted(&mut self, leases: Vec<(Lease, Option<u32>)>, is_new: bool) -> AcquiredMany {
+        // A repeated grant is not given back: its first answer may have arrived.
+        self.undelivered.clear();
+        if is_new {
+            self.undelivered.push(leases.iter().map(|(lease, _)| lease.token).collect());
+        }
+        let now = self.locks.node.clock.latest().unwrap_or_default();
+        match leases.iter().position(|(lease, _)| lease.expires_at <= now) {
+            // One of the leases has expired meanwhile, so none is granted.
+            Some(index) => AcquiredMany::Ended { index, acquired: Acquired::LeaseLost(expired(&leases[index].0)) },
+            None => AcquiredMany::Granted { leases, waited: self.requested_at.elapsed(), now },
         }
     }
 }
@@ -177,20 +256,36 @@ fn is_passing(failure: &Failure) -> bool {
     matches!(failure, Failure::Overloaded(_) | Failure::StoreUnavailable(_) | Failure::OutcomeUnknown(_))
 }
 
-async fn attempt(locks: &Locks, request: &Arc<LockManyRequest>, position: Position) -> Answer<Attempt> {
+/// `uncertain`: the tokens of earlier attempts of unknown outcome.
+async fn attempt(
+    locks: &Locks,
+    request: &Arc<LockManyRequest>,
+    position: Position,
+    uncertain: Vec<Tokens>,
+) -> Result<Attempt, Undone<Attempt>> {
     let addresses = request.locks.iter().map(|key| key.address.clone()).collect();
     // Not this node's name, so that the turn of its waiters counts like any other. The turn of its own probe has the same
     // position and does not block it.
     let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
     let request = Arc::clone(request);
+    let key_bytes_max = locks.node.limits.key_bytes_max;
     let decide = move |states: Vec<LockState>, now: Timestamp, hold_off: Option<Timestamp>| {
+        // What the states may be longer by, all together. They are written in one commit.
+        let mut bytes_left = (key_bytes_max * TOGETHER_MAX).saturating_sub(states.iter().map(LockState::bytes).sum());
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
-            let done = step(
-                &mut state,
-                &Command::Acquire(Acquire { hold_off, ..acquire(&request, key, &node, position) }),
-                now,
-            );
+            // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
+            let mut earlier = uncertain.iter().map(|tokens| tokens[index]);
+            if let Some(grant) = earlier.find_map(|token| state.unused_grant(&request.lease_id, token, now)) {
+                is_new = true;
+                leases.push((grant.lease, grant.limit));
+                continue;
+            }
+            let before = state.bytes();
+            let bytes_max = key_bytes_max.min(before + bytes_left);
+            let ask = Acquire { hold_off, bytes_max, ..acquire(&request, key, &node, position) };
+            let done = step(&mut state, &Command::Acquire(ask), now);
+            bytes_left = bytes_left.saturating_sub(state.bytes().saturating_sub(before));
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
                     is_new |= !grant.repeated;
@@ -212,7 +307,7 @@ async fn attempt(locks: &Locks, request: &Arc<LockManyRequest>, position: Positi
     };
     let permits = Arc::clone(&locks.acquire_many);
     let Ok(Ok(_permit)) = timeout(locks.node.limits.store_timeout, permits.acquire_owned()).await else {
-        return Err(Failure::Overloaded("too many multilocks at once"));
+        return Err(Undone::before(Failure::Overloaded("too many multilocks at once")));
     };
     locks.together(addresses, decide).await
 }
@@ -232,46 +327,33 @@ fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, positi
         position,
         behind: false,
         hold_off: None,
+        bytes_max: 0,
         metadata: request.metadata.clone(),
     }
 }
 
-/// Answers with the leases; gives them back if the client has gone.
-async fn conclude(
-    locks: &Locks,
-    request: &LockManyRequest,
-    leases: Vec<(Lease, Option<u32>)>,
-    is_new: bool,
-    requested_at: Instant,
-    reply: Reply,
-) {
-    let now = locks.node.clock.latest().unwrap_or_default();
-    let tokens: Vec<u64> = leases.iter().map(|(lease, _)| lease.token).collect();
-    if let Some(index) = leases.iter().position(|(lease, _)| lease.expires_at <= now) {
-        // One of the leases has expired meanwhile, so none is granted.
-        let acquired = Acquired::LeaseLost(expired(&leases[index].0));
-        drop(send(reply, Ok(AcquiredMany::Ended { index, acquired })));
-    } else {
-        let received = send(reply, Ok(AcquiredMany::Granted { leases, waited: requested_at.elapsed(), now }));
-        if !is_new || received.await.is_ok() {
-            return;
-        }
-    }
+/// Gives the leases of all attempts back. Repeated until that is committed, or the leases have expired.
+async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Tokens>) {
+    let until = Instant::now() + Duration::from_millis(request.ttl_ms);
     let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
     let lease_id = request.lease_id.clone();
     let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
         let mut writes = Vec::new();
-        for (index, (mut state, token)) in states.into_iter().zip(&tokens).enumerate() {
-            let give_back = Command::GiveBack(GiveBack { lease_id: lease_id.clone(), token: *token });
-            let done = step(&mut state, &give_back, now);
-            if done.changed {
-                writes.push((index, state, done.events));
+        for (index, mut state) in states.into_iter().enumerate() {
+            let (mut changed, mut events) = (false, Vec::new());
+            for tokens in &attempts {
+                let give_back = GiveBack { lease_id: lease_id.clone(), token: tokens[index], is_uncertain: true };
+                let mut done = step(&mut state, &Command::GiveBack(give_back), now);
+                changed |= done.changed;
+                events.append(&mut done.events);
+            }
+            if changed {
+                writes.push((index, state, events));
             }
         }
         Decision { result: (), writes }
     };
-    // If every attempt fails, the leases end when they expire.
-    for _ in 0..GIVE_BACK_TRIES {
+    while Instant::now() < until {
         if locks.together(addresses.clone(), decide.clone()).await.is_ok() {
             return;
         }
@@ -331,6 +413,7 @@ impl Probe {
             metadata: None,
             wait,
             position: Some(position),
+            is_new_lease: false,
         };
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: true, reply };
         locks.send(&key.address, Call::Acquire(call))?;

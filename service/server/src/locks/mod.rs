@@ -5,14 +5,17 @@
 
 mod answering;
 mod answers;
+mod apart;
 mod batch;
 mod cache;
 mod call;
 mod collector;
+mod feed;
 mod health;
 mod held_many;
 mod history;
 mod key_queue;
+mod large;
 mod limits;
 mod many;
 mod node;
@@ -41,13 +44,14 @@ pub use self::call::{
 use self::health::Health;
 pub use self::held_many::{ReleasedMany, RenewedMany};
 use self::history::History;
+use self::large::LargeKeys;
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 use self::node::Node;
 use self::shard::Shard;
 use self::tasks::{exit_if_it_panics, pass_on, probe};
 use self::waker::Waker;
-pub use self::watch::{Watch, Watched};
+pub use self::watch::{Next, Watch, Watched};
 use crate::engines::LockEngines;
 use crate::store::store_clock::StoreClock;
 use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
@@ -106,7 +110,8 @@ impl Locks {
             closing: CancellationToken::new(),
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
-            history: History::start(store.clone(), limits.history, limits.watchers, limits.store_timeout),
+            large: LargeKeys::default(),
+            history: History::start(store.clone(), &limits),
             store,
             limits,
         });
@@ -243,9 +248,18 @@ impl Locks {
         self.node.read(bounded).await
     }
 
-    /// Whether the store answered its last probe, and the node is not shutting down.
+    /// Whether the store takes commits, and the node is not shutting down.
     pub fn is_ready(&self) -> bool {
-        self.node.health.is_up() && !self.node.closing.is_cancelled()
+        self.trouble().is_none()
+    }
+
+    /// Why the node should get no new callers.
+    pub fn trouble(&self) -> Option<String> {
+        if self.node.closing.is_cancelled() {
+            return Some("this node is shutting down".to_owned());
+        }
+        let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
+        self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
     }
 
     /// How many waiters this node's queues have.
@@ -262,7 +276,7 @@ impl Locks {
     /// Waits until the store answers again, but no longer than `patience`.
     pub async fn until_ready(&self, patience: Duration) {
         let mut health = self.node.health.watch();
-        let _ = tokio::time::timeout(patience, health.wait_for(|is_up| *is_up)).await;
+        let _ = tokio::time::timeout(patience, health.wait_for(Option::is_none)).await;
     }
 
     /// The store's clock, as far as this node knows.

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicU64;
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Answer, Failure};
 use super::health::Health;
 use super::history::History;
+use super::large::LargeKeys;
 use super::waker::Waker;
 use crate::engines::LockEngines;
 use crate::store::store_clock::StoreClock;
@@ -29,6 +30,8 @@ pub(super) struct Node {
     pub closing: CancellationToken,
     /// How many waiters its queues have, as of each shard's last batch.
     pub waiters: AtomicU64,
+    /// The keys with large states.
+    pub large: LargeKeys,
     /// Notifies the shards that a key has changed: one sender for each shard.
     pub rechecks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
 }
@@ -50,22 +53,29 @@ impl Node {
         let _ = shards[super::shard_of(address, shards.len())].try_send(Some(address.clone()));
     }
 
-    /// Locks states; `None` if the epoch is over. If another caller keeps them locked until `deadline`, that does not count as a failure of the store.
+    /// Locks states; `None` if the epoch is over. If another caller keeps them locked until `deadline`, that does not count as a
+    /// failure of the store.
     pub(super) async fn lock(
         &self,
         epoch: Epoch,
         addresses: &[Address],
         deadline: Instant,
-    ) -> Answer<Option<(Loaded, Box<dyn LockedStates>)>> {
-        let sent = Instant::now();
-        let locked = timeout_at(deadline, self.store.lock(epoch, addresses)).await;
-        let locked = locked.unwrap_or(Err(StoreError::Contended("other callers keep these keys locked")));
-        if matches!(locked, Err(StoreError::EpochOver)) {
-            return Ok(None);
+    ) -> Result<Option<(Loaded, Box<dyn LockedStates>)>, StoreError> {
+        loop {
+            let sent = Instant::now();
+            let locked = timeout_at(deadline, self.store.lock(epoch, addresses)).await;
+            match locked.unwrap_or(Err(StoreError::Contended("other callers keep these keys locked"))) {
+                Ok((loaded, locked)) => {
+                    self.clock.learn(loaded.now, sent, Instant::now());
+                    return Ok(Some((loaded, locked)));
+                }
+                Err(StoreError::EpochOver) => return Ok(None),
+                // The store has given up so that locks of other keys are not kept meanwhile. An attempt that the deadline would
+                // cut off would cost a connection.
+                Err(StoreError::Contended(_)) if Instant::now() + LOCK_ATTEMPT < deadline => sleep(LOCK_PAUSE).await,
+                Err(error) => return Err(error.of_reading()),
+            }
         }
-        let (loaded, locked) = locked.map_err(|error| self.failure(&error.of_reading()))?;
-        self.clock.learn(loaded.now, sent, Instant::now());
-        Ok(Some((loaded, locked)))
     }
 
     /// Unlocks states that no change is made to. If that fails, the store unlocks them when they are dropped, and the caller
@@ -88,22 +98,43 @@ impl Node {
         let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
         read.map_err(|error| match error {
             StoreError::Contended(what) => Failure::Overloaded(what),
+            StoreError::Unreadable { keys, reason } => unreadable(&keys, reason),
             other => Failure::StoreUnavailable(other.to_string()),
         })
     }
 
-    /// The failure that a caller gets for an error of the store.
-    pub(super) fn failure(&self, error: &StoreError) -> Failure {
-        tracing::warn!(%error, store = self.store.name(), "the store failed");
-        // A store that refuses one batch still answers others.
-        if !matches!(error, StoreError::Contended(_)) {
-            self.health.set(false);
+    /// As [`Node::failure`], for the error of a commit.
+    pub(super) fn commit_failure(&self, error: &StoreError) -> Failure {
+        if let StoreError::Unavailable(reason) = error {
+            self.health.refused(reason);
         }
+        self.failure(error)
+    }
+
+    /// The failure that a caller gets for an error of the store. Unless the store has answered, it is probed.
+    pub(super) fn failure(&self, error: &StoreError) -> Failure {
+        tracing::debug!(%error, store = self.store.name(), "a call to the store failed");
         match error {
-            StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason.clone()),
-            StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason.clone()),
+            StoreError::Unavailable(reason) => {
+                self.health.suspect(reason);
+                Failure::StoreUnavailable(reason.clone())
+            }
+            StoreError::OutcomeUnknown(reason) => {
+                self.health.suspect(reason);
+                Failure::OutcomeUnknown(reason.clone())
+            }
             StoreError::Contended(what) => Failure::Overloaded(what),
+            StoreError::Unreadable { keys, reason } => unreadable(keys, reason.clone()),
             StoreError::EpochOver => Failure::StoreUnavailable(error.to_string()),
         }
     }
+}
+
+/// The time that one attempt of a store to lock states is given.
+const LOCK_ATTEMPT: Duration = Duration::from_millis(100);
+/// Between two attempts, for a store that gives up at once.
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+pub(super) fn unreadable(keys: &[Address], reason: String) -> Failure {
+    Failure::Unreadable { key: keys.first().map(|address| address.key.clone()), reason }
 }

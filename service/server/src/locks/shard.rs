@@ -11,10 +11,12 @@ use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release,
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::batch::{self, Failed, Work};
+use super::apart::{ApartKeys, Arrived, Returned};
+use super::batch::{self, Apart, Done, Failed, Work};
 use super::cache::Cache;
-use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply};
+use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
+use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::store::Epoch;
@@ -30,7 +32,10 @@ pub(super) struct Shard {
     wake_ups: mpsc::Receiver<Option<Address>>,
     pub(super) queues: HashMap<Address, KeyQueue>,
     schedule: Schedule,
+    /// The calls of keys with large states.
+    deferred: Deferred<BatchInput>,
     pub(super) cache: Cache,
+    apart: ApartKeys,
     pub(super) waiters: usize,
     /// How many of the waiters are in the node's count.
     counted: usize,
@@ -46,8 +51,27 @@ pub(super) struct BatchInput {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
+    /// Why the batch was not evaluated, or its changes not written.
+    pub failure: Option<Failure>,
     /// The state must be loaded, whatever is cached.
     pub must_load: bool,
+}
+
+impl BatchInput {
+    fn calls(&self) -> usize {
+        self.commands.len() + self.arrived.len()
+    }
+
+    /// Adds what a later batch brings.
+    fn append(&mut self, mut later: Self) {
+        self.commands.append(&mut later.commands);
+        self.replies.append(&mut later.replies);
+        self.arrived.append(&mut later.arrived);
+        self.ended.append(&mut later.ended);
+        self.ended.sort_unstable();
+        self.ended.dedup();
+        self.must_load |= later.must_load;
+    }
 }
 
 /// In the order of the keys.
@@ -60,9 +84,10 @@ impl Shard {
         home: mpsc::WeakSender<Envelope>,
         wake_ups: mpsc::Receiver<Option<Address>>,
     ) -> Self {
-        let cache = Cache::new(node.limits.cached_keys_per_shard);
+        let cache = Cache::new(node.limits.cached_keys_per_shard, node.limits.cached_bytes_per_shard);
         let (queues, schedule) = (HashMap::new(), Schedule::default());
-        Self { node, calls, home, wake_ups, queues, schedule, cache, waiters: 0, counted: 0 }
+        let (deferred, apart) = (Deferred::default(), ApartKeys::default());
+        Self { node, calls, home, wake_ups, queues, schedule, deferred, cache, apart, waiters: 0, counted: 0 }
     }
 
     /// Serves until every handle on the shard has been dropped.
@@ -72,7 +97,8 @@ impl Shard {
         let mut is_closing = false;
         loop {
             let mut inputs = Inputs::new();
-            let next = self.schedule.next();
+            let mut returned = Vec::new();
+            let next = self.schedule.next().into_iter().chain(self.deferred.next()).min();
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
@@ -82,7 +108,15 @@ impl Shard {
                         return;
                     }
                 }
+                Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
                 () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
+            }
+            // Before any wake-up is read: until they are back, their wake-ups would be lost.
+            while let Some(one) = self.apart.try_next() {
+                returned.push(one);
+            }
+            for (one, arrived) in returned {
+                self.take_back(one, arrived, &mut inputs);
             }
             // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
             // returns at once.
@@ -101,7 +135,12 @@ impl Shard {
                 self.end_waits(&mut inputs);
             }
             self.recheck_due(&mut inputs);
-            self.serve(inputs).await;
+            self.defer_large(&mut inputs);
+            if !inputs.is_empty() {
+                self.deferred.others_were_served();
+                self.serve(inputs).await;
+            }
+            self.serve_deferred().await;
             self.count_waiters();
         }
     }
@@ -117,6 +156,9 @@ impl Shard {
 
     fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
         match address {
+            Some(address) if self.apart.arrived(&address).is_some() => {
+                self.apart.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
+            }
             Some(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
             Some(_) => {}
             // Wake-ups may have been missed: all keys are due, and a batch takes as many as it can.
@@ -125,11 +167,53 @@ impl Shard {
                 for address in self.queues.keys() {
                     self.schedule.set(address.clone(), now);
                 }
+                self.apart.all_arrived().for_each(|arrived| arrived.is_woken = true);
             }
         }
     }
 
+    /// Keys with large states wait for their share of the time, and so do their later calls.
+    fn defer_large(&mut self, inputs: &mut Inputs) {
+        if self.node.large.is_empty() && self.deferred.next().is_none() {
+            return;
+        }
+        let is_deferred =
+            |address: &Address| self.deferred.get(address).is_some() || self.node.large.bytes([address]) >= LARGE_BYTES;
+        let large: Vec<Address> = inputs.keys().filter(|address| is_deferred(address)).cloned().collect();
+        for address in large {
+            let Some(input) = inputs.remove(&address) else { continue };
+            self.deferred.entry(address).or_default().append(input);
+        }
+    }
+
+    async fn serve_deferred(&mut self) {
+        let now = Instant::now();
+        if self.deferred.next().is_some_and(|next| next <= now) {
+            let inputs = self.deferred.take(|address| self.node.large.bytes([address]));
+            self.serve(inputs).await;
+            self.deferred.was_served(now);
+        }
+    }
+
+    /// Whether a call is one too many for a key whose calls wait. The last quarter is for calls of holders.
+    fn is_too_many(&self, address: &Address, call: &Call) -> bool {
+        let calls = self.deferred.get(address).map_or(0, BatchInput::calls);
+        calls >= if matches!(call, Call::Acquire(_)) { BATCH_MAX / 4 * 3 } else { BATCH_MAX }
+    }
+
     fn take(&mut self, Envelope { address, call }: Envelope, inputs: &mut Inputs) {
+        if let Some(arrived) = self.apart.arrived(&address) {
+            if arrived.calls.len() < self.node.limits.calls_per_shard {
+                arrived.calls.push(call);
+            } else {
+                call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
+            }
+            return;
+        }
+        if self.is_too_many(&address, &call) {
+            call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
+            return;
+        }
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
@@ -158,13 +242,55 @@ impl Shard {
         input.replies.push(reply);
     }
 
+    /// A key comes back from its own task: it is answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, returned: Returned, arrived: Arrived, inputs: &mut Inputs) {
+        let Returned { address, queue, mut input, done, is_busy } = returned;
+        self.queues.insert(address.clone(), queue);
+        self.note_unreadable(&done);
+        if is_busy {
+            self.apart.set_busy(&address, "its state in the store could not be locked in time");
+        }
+        self.answer(done, &mut input);
+        self.answer_ended(&address, &input.ended, input.failure.as_ref());
+        self.schedule_next(address.clone());
+        if arrived.is_woken && self.queues.contains_key(&address) {
+            inputs.entry(address.clone()).or_default().must_load = true;
+        }
+        for call in arrived.calls {
+            self.take(Envelope { address: address.clone(), call }, inputs);
+        }
+    }
+
+    /// A key whose state cannot be decoded would have the others of its batch loaded once more.
+    fn note_unreadable(&mut self, done: &Done) {
+        if let Err(Failed { failure: failure @ Failure::Unreadable { .. }, .. }) = &done.result {
+            self.apart.set_busy(&done.address, &failure.to_string());
+        }
+    }
+
+    /// The key leaves the shard, with its queue and its input.
+    fn set_apart(&mut self, apart: Apart, mut input: BatchInput) {
+        let address = apart.work.address.clone();
+        if apart.is_busy {
+            self.apart.set_busy(&address, "another session keeps its row locked");
+        }
+        self.schedule.remove(&address);
+        self.cache.remove(&address);
+        // They are on their way with the work.
+        input.commands.clear();
+        let queue = self.queues.remove(&address).unwrap_or_default();
+        self.apart.begin(Arc::clone(&self.node), apart, queue, input);
+    }
+
     fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
         let AcquireCall { id, request, requested_at, is_probe, reply } = call;
         let limits = &self.node.limits;
         let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
         let waits = !request.wait.is_zero();
+        let undelivered = Undelivered::new(self.home.clone(), address.clone());
         if waits && (in_queue >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
-            let _ = reply.send(Delivery::new(Err(Failure::Overloaded("too many callers wait already"))));
+            let failure = Failure::Overloaded("too many callers wait already");
+            let _ = reply.send(Delivery::new(Err(failure), undelivered));
             return;
         }
         // Without a clock the load fails too, and the arrival orders nothing.
@@ -184,6 +310,7 @@ impl Shard {
             position: request.position.unwrap_or(position),
             behind: false,
             hold_off: None,
+            bytes_max: 0,
             metadata: request.metadata,
         };
         let waiter = Waiter {
@@ -192,7 +319,8 @@ impl Shard {
             deadline: waits.then(|| requested_at + request.wait),
             is_returning: request.position.is_some(),
             is_probe,
-            reply: ReplyHandle { sender: reply, requested_at },
+            may_be_granted: !request.is_new_lease,
+            reply: ReplyHandle { sender: reply, requested_at, undelivered },
         };
         let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;
@@ -251,10 +379,8 @@ impl Shard {
 
     /// Evaluates, commits and answers one batch.
     async fn serve(&mut self, mut inputs: Inputs) {
-        if inputs.is_empty() {
-            return;
-        }
         let mut works = Vec::with_capacity(inputs.len());
+        let mut apart = Vec::new();
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
         for (address, input) in &mut inputs {
@@ -262,22 +388,34 @@ impl Shard {
                 let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
                 let arrived = std::mem::take(&mut input.arrived);
                 self.cache.remove(address);
-                self.answer_failure(address, input, &Failed { failure, unknown: Vec::new(), arrived });
+                self.answer_failure(address, input, Failed { failure, unknown: Vec::new(), arrived });
             } else if !self.only_waits(address, input, epoch) {
-                works.push(self.work(address, input, epoch));
+                let work = self.work(address, input, epoch);
+                match self.apart.is_busy(address) {
+                    true => apart.push(Apart { work, is_busy: true }),
+                    false => works.push(work),
+                }
             }
         }
         if !works.is_empty() {
             let (queues, no_waiters) = (&self.queues, WaitQueue::default());
             let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
-            for done in batch::run(&self.node, works, queue_of).await {
+            let served = batch::run(&self.node, works, queue_of).await;
+            for done in served.done {
+                self.note_unreadable(&done);
                 if let Some(input) = inputs.get_mut(&done.address) {
                     self.answer(done, input);
                 }
             }
+            apart.extend(served.apart);
+        }
+        for one in apart {
+            if let Some(input) = inputs.remove(&one.work.address) {
+                self.set_apart(one, input);
+            }
         }
         for (address, input) in inputs {
-            self.answer_ended(&address, &input.ended);
+            self.answer_ended(&address, &input.ended, input.failure.as_ref());
             self.schedule_next(address);
         }
     }
@@ -288,7 +426,7 @@ impl Shard {
             commands: std::mem::take(&mut input.commands),
             arrived: std::mem::take(&mut input.arrived),
             ended: input.ended.clone(),
-            uncertain: self.queues.get(address).map(|queue| queue.uncertain.clone()).unwrap_or_default(),
+            uncertain: self.queues.get(address).map(KeyQueue::uncertain_grants).unwrap_or_default(),
             base: if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) },
             epoch,
         }
@@ -299,7 +437,7 @@ impl Shard {
         if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
             return false;
         }
-        let state = self.cache.for_joining(address, !input.arrived.is_empty(), epoch);
+        let state = self.cache.last_known_in(address, epoch);
         let (Some(queue), Some(state), Some(now)) = (self.queues.get(address), state, self.node.clock.now()) else {
             return false;
         };

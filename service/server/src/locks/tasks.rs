@@ -9,10 +9,16 @@ use tokio::time::Instant;
 
 use super::node::Node;
 use super::shard_of;
-use crate::store::WakeUp;
+use crate::store::{StoreError, WakeUp};
 
-/// The interval between two probes of a store that is up.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How often a store is asked for its clock that is up and takes no commits.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// The interval between two probes of such a store.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// Shortest time between two probes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between two reports of calls that fail while the store is up.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Ends the process if a shard panics: without it the node would refuse a part of the keys until it is restarted.
 pub(super) fn exit_if_it_panics(shard: tokio::task::JoinHandle<()>) {
@@ -44,31 +50,81 @@ pub(super) async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mp
     std::future::pending::<()>().await;
 }
 
-/// Probes the store: each second while it is up, and more often while it is down.
+/// Finds out whether the store is up: at intervals unless it takes commits anyway, at once when a call has failed, and all the time
+/// while it is down.
 pub(super) async fn probe(node: Arc<Node>) {
-    const PAUSE: Duration = Duration::from_millis(100);
-    let mut health = node.health.watch();
+    let health = &node.health;
+    let mut reported: Option<Instant> = None;
     loop {
-        if tokio::time::timeout(PROBE_EVERY, health.wait_for(|is_up| !is_up)).await.is_err() {
-            // No call has failed, but perhaps there was none.
-            let answers = ping(&node).await;
-            node.health.set(answers);
+        let is_suspected = tokio::time::timeout(PING_EVERY, health.suspected()).await.is_ok();
+        if !is_suspected && health.has_committed_within(PING_EVERY) {
             continue;
         }
-        tracing::warn!(store = node.store.name(), "the store is down");
+        let suspicion = health.take_suspicion();
+        let begun = Instant::now();
+        let writes = is_suspected || !health.has_committed_within(PROBE_EVERY);
+        let found = if writes { probe_once(&node).await } else { ping(&node).await };
+        let Err(why) = found else {
+            if let Some(suspicion) = suspicion
+                && reported.is_none_or(|at| at.elapsed() > REPORT_EVERY)
+            {
+                reported = Some(Instant::now());
+                let store = node.store.name();
+                tracing::warn!(store, reason = suspicion, "a call to the store failed, but the store is up");
+            }
+            // A store that fails some calls is not probed all the time.
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // The probe was slow, or unlucky.
+        if health.has_committed_since(begun) {
+            continue;
+        }
+        tracing::warn!(store = node.store.name(), reason = why, "the store is down: no lock can be granted");
+        health.set_down(why);
         let mut used = node.store.watch();
-        while !ping(&node).await {
+        while let Err(why) = probe_once(&node).await {
+            if health.trouble().as_ref() != Some(&why) {
+                tracing::debug!(store = node.store.name(), reason = why, "the store is still down");
+                health.set_down(why);
+            }
             // When a switch is complete, calls are served again at once.
             let _ = tokio::time::timeout(PAUSE, used.changed()).await;
         }
         tracing::info!(store = node.store.name(), "the store is up");
-        node.health.set(true);
+        health.take_suspicion();
+        health.set_up();
     }
 }
 
-async fn ping(node: &Node) -> bool {
+/// # Errors
+/// Says why the store does not answer.
+async fn ping(node: &Node) -> Result<(), String> {
     let sent = Instant::now();
-    let Ok(Ok(shown)) = tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await else { return false };
-    node.clock.learn(shown, sent, Instant::now());
-    true
+    match tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await {
+        Ok(Ok(shown)) => {
+            node.clock.learn(shown, sent, Instant::now());
+            Ok(())
+        }
+        Ok(Err(StoreError::Contended(_))) => Ok(()),
+        Ok(Err(error)) => Err(error.reason()),
+        Err(_) => Err("it does not answer in time".to_owned()),
+    }
+}
+
+/// # Errors
+/// Says why no lock can be granted.
+async fn probe_once(node: &Node) -> Result<(), String> {
+    let sent = Instant::now();
+    match tokio::time::timeout(node.limits.store_timeout, node.store.probe()).await {
+        Ok(Ok(shown)) => {
+            node.clock.learn(shown, sent, Instant::now());
+            node.health.probed();
+            Ok(())
+        }
+        // Other sessions are in the way of the probe, so the store takes commits.
+        Ok(Err(StoreError::Contended(_))) => Ok(()),
+        Ok(Err(error)) => Err(error.reason()),
+        Err(_) => Err("it does not answer in time".to_owned()),
+    }
 }

@@ -4,21 +4,45 @@ use std::sync::Arc;
 
 use latchgate_core::lock::{Event, LockState};
 use latchgate_core::{Address, Timestamp};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Locks;
 use super::batch::Moment;
-use super::call::{Answer, Failure};
+use super::call::Failure;
+use super::large::pause_after;
 use super::node::Node;
 use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
 
 /// Rounds of one attempt, for lost races and wrong clocks together.
 const ROUNDS_MAX: u32 = 8;
+/// A multilock is large if the states of its keys have this many bytes together.
+const LARGE_MANY_BYTES: usize = 64 << 10;
 
 /// The changes to write, and the result once they are written.
 pub(super) struct Decision<T> {
     pub result: T,
     pub writes: Vec<(usize, LockState, Vec<Event>)>,
+}
+
+/// A decision that was not carried out, or perhaps was.
+pub(super) struct Undone<T> {
+    pub failure: Failure,
+    /// The result of a decision that the store may have committed.
+    pub uncertain: Option<T>,
+}
+
+impl<T> Undone<T> {
+    /// The failure came before a commit.
+    pub(super) fn before(failure: Failure) -> Self {
+        Self { failure, uncertain: None }
+    }
+}
+
+impl<T> From<Undone<T>> for Failure {
+    fn from(undone: Undone<T>) -> Self {
+        undone.failure
+    }
 }
 
 impl Locks {
@@ -28,18 +52,27 @@ impl Locks {
         &self,
         addresses: Vec<Address>,
         decide: impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync + 'static,
-    ) -> Answer<T> {
+    ) -> Result<T, Undone<T>> {
         if !self.node.health.is_up() {
-            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+            let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
+            return Err(Undone::before(failure));
         }
         if let Some(index) = self.node.store.first_apart(&addresses) {
-            return Err(Failure::KeysApart { index });
+            return Err(Undone::before(Failure::KeysApart { index }));
         }
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
+        let is_large = node.large.bytes(&addresses) >= LARGE_MANY_BYTES;
         let running = tokio::spawn(async move {
+            let _turn = if is_large {
+                let turn = timeout(node.limits.store_timeout, Arc::clone(&node.large.turn).lock_owned()).await;
+                let overloaded = Failure::Overloaded("too many multilocks over keys with large states");
+                Some(LargeTurn::new(turn.map_err(|_| Undone::before(overloaded))?))
+            } else {
+                None
+            };
             let Ok(Ok(_place)) = timeout(node.limits.store_timeout, places.acquire_owned()).await else {
-                return Err(Failure::Overloaded("too many multilocks at once"));
+                return Err(Undone::before(Failure::Overloaded("too many multilocks at once")));
             };
             // The time in line for a permit does not count.
             let deadline = Instant::now() + node.limits.store_timeout;
@@ -48,9 +81,32 @@ impl Locks {
                     return Ok(result);
                 }
             }
-            Err(Failure::Overloaded("other callers keep changing these keys, or the store is too slow"))
+            let failure = "other callers keep changing these keys, or the store is too slow";
+            Err(Undone::before(Failure::Overloaded(failure)))
         });
-        running.await.unwrap_or_else(|error| Err(Failure::OutcomeUnknown(error.to_string())))
+        running.await.unwrap_or_else(|error| Err(Undone::before(Failure::OutcomeUnknown(error.to_string()))))
+    }
+}
+
+/// The turn of a large multilock. When it ends, a pause begins before the next one.
+struct LargeTurn {
+    turn: Option<OwnedMutexGuard<()>>,
+    began: Instant,
+}
+
+impl LargeTurn {
+    fn new(turn: OwnedMutexGuard<()>) -> Self {
+        Self { turn: Some(turn), began: Instant::now() }
+    }
+}
+
+impl Drop for LargeTurn {
+    fn drop(&mut self) {
+        let (turn, pause) = (self.turn.take(), pause_after(self.began.elapsed()));
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(turn);
+        });
     }
 }
 
@@ -60,12 +116,16 @@ async fn round<T>(
     addresses: &[Address],
     decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
     deadline: Instant,
-) -> Answer<Option<T>> {
+) -> Result<Option<T>, Undone<T>> {
     // Read before the states are loaded: see batch.rs.
     let epoch = node.store.epoch();
-    let Some((loaded, locked)) = node.lock(epoch, addresses, deadline).await? else { return Ok(None) };
+    let locked = node.lock(epoch, addresses, deadline).await.map_err(|error| Undone::before(node.failure(&error)))?;
+    let Some((loaded, locked)) = locked else { return Ok(None) };
     let now = node.clock.now().unwrap_or(loaded.now);
     let hold_off = node.store.hold_off(epoch, now);
+    for (address, stored) in addresses.iter().zip(&loaded.states) {
+        node.large.note(address, stored.state.bytes());
+    }
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
     let Decision { result, writes } = decide(states, now, hold_off);
@@ -88,8 +148,16 @@ async fn round<T>(
         node.store.refresh(epoch).await;
         return Ok(None);
     }
-    let Committed { now: shown, result: checked } = committed.map_err(|error| node.failure(&error))?;
+    let Committed { now: shown, result: checked, .. } = match committed {
+        Ok(committed) => committed,
+        Err(error) => {
+            let failure = node.commit_failure(&error);
+            let is_uncertain = matches!(failure, Failure::OutcomeUnknown(_));
+            return Err(Undone { failure, uncertain: is_uncertain.then_some(result) });
+        }
+    };
     node.clock.learn(shown, sent, Instant::now());
+    node.health.committed();
     // Otherwise the clock was off.
     let CommitResult::Checked(versions) = checked else { return Ok(None) };
     if versions.iter().any(Option::is_none) {

@@ -4,20 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::{Address, App, Key};
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::timeout;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::time::{Instant, sleep_until};
 
 use super::Locks;
 use super::call::{Answer, Failure};
+use super::feed::{Batch, Feeds, READ_MAX, Source};
 use super::node::Node;
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-/// How long a watcher may lag behind the commits of other nodes, which do not notify it.
-const READ_EVERY: Duration = Duration::from_millis(500);
-/// The pause between two reads, however much is committed.
-const READ_PAUSE: Duration = Duration::from_millis(20);
-/// Events that one read returns at most.
-const READ_MAX: usize = 500;
+/// A watcher without events learns its position this often, if it has moved.
+const POSITION_EVERY: Duration = Duration::from_secs(1);
 
 /// Which keys are watched.
 #[derive(Clone, Debug)]
@@ -36,13 +34,27 @@ impl Watched {
     }
 }
 
-/// A watcher of keys. It reads the commits of all nodes.
+/// What a watcher sees next.
+pub enum Next {
+    /// In the order of their commits; none if only the position has moved.
+    Events(Vec<Arc<LoggedEvent>>),
+    /// The watcher was too slow. The stream ends, and the watcher can resume from [`Watch::seen`].
+    Dropped,
+}
+
+/// A watcher of keys. It sees the commits of all nodes.
 pub struct Watch {
     node: Arc<Node>,
     app: App,
     watched: Watched,
+    /// How far it has seen.
     after: EventCursor,
-    commits: watch::Receiver<u64>,
+    /// As far as the client has been told.
+    told: (EventCursor, Instant),
+    /// Its own reads go on to here: from here on the batches have everything.
+    catches_up_to: Option<EventCursor>,
+    batches: broadcast::Receiver<Arc<Batch>>,
+    is_dropped: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -52,35 +64,61 @@ impl Watch {
         self.after
     }
 
-    /// The next events in the order of their commits; empty if only events of other keys were read. `None` if the node shuts
-    /// down or the store does not answer: the watcher resumes from [`Watch::seen`].
-    pub async fn next(&mut self) -> Option<Vec<LoggedEvent>> {
+    /// What comes next. `None` if the node shuts down, or the watcher was dropped; or if the store does not answer while the
+    /// watcher resumes: it resumes again from [`Watch::seen`].
+    pub async fn next(&mut self) -> Option<Next> {
+        if self.is_dropped {
+            return None;
+        }
+        if let Some(end) = self.catches_up_to {
+            let events = self.catch_up(end).await?;
+            self.told = (self.after, Instant::now());
+            return Some(Next::Events(events.into_iter().map(Arc::new).collect()));
+        }
         loop {
-            if self.node.closing.is_cancelled() {
-                return None;
-            }
-            // Marked as seen before the read: a commit during the read causes another one.
-            self.commits.borrow_and_update();
-            let (events, after) = self.read().await.ok()?;
-            let has_moved = after != self.after;
-            self.after = after;
-            if has_moved || !events.is_empty() {
-                return Some(events);
-            }
+            let (told, told_at) = self.told;
             tokio::select! {
                 biased;
                 () = self.node.closing.cancelled() => return None,
-                _ = timeout(READ_EVERY, self.commits.changed()) => {}
+                batch = self.batches.recv() => match batch {
+                    Ok(batch) => {
+                        let events = batch.of(&self.watched, self.after);
+                        self.after = self.after.max(batch.end);
+                        if !events.is_empty() {
+                            self.told = (self.after, Instant::now());
+                            return Some(Next::Events(events));
+                        }
+                    }
+                    Err(RecvError::Lagged(_)) => {
+                        self.is_dropped = true;
+                        return Some(Next::Dropped);
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                () = sleep_until(told_at + POSITION_EVERY), if told != self.after => {
+                    self.told = (self.after, Instant::now());
+                    return Some(Next::Events(Vec::new()));
+                }
             }
-            // One read serves all commits of this pause.
-            tokio::time::sleep(READ_PAUSE).await;
         }
     }
 
-    async fn read(&self) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
-        let store = self.node.store.clone();
+    /// Reads events from before the watcher joined the reader. Few watchers do so at once.
+    async fn catch_up(&mut self, end: EventCursor) -> Option<Vec<LoggedEvent>> {
+        let node = Arc::clone(&self.node);
+        let _permit = tokio::select! {
+            permit = node.history.catch_ups.acquire() => permit.ok()?,
+            () = node.closing.cancelled() => return None,
+        };
         let (app, watched, after) = (self.app.clone(), self.watched.clone(), self.after);
-        self.node.read(async move { store.events(&app, watched.scope(), after, READ_MAX).await }).await
+        let store = node.store.clone();
+        let read = node.read(async move { store.events(&app, watched.scope(), after, READ_MAX).await }).await;
+        let (events, seen) = read.ok()?;
+        if seen == self.after || (seen.era() == end.era() && seen >= end) {
+            self.catches_up_to = None;
+        }
+        self.after = seen;
+        Some(events)
     }
 }
 
@@ -104,7 +142,7 @@ impl Locks {
         self.read(|store| async move { store.history(&app, &key, before, limit).await }).await
     }
 
-    /// Watches keys from `after`, or from now.
+    /// Watches keys from `after`, or from now: a few events from just before the call may come.
     ///
     /// # Errors
     /// When the store does not answer, or this node has too many watchers.
@@ -112,19 +150,36 @@ impl Locks {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }
-        if matches!(watched, Watched::Prefix(_)) && !self.node.store.tells_of_prefixes() {
-            return Err(Failure::OnlyKeysAreWatched);
-        }
+        let tells_of_prefixes = self.node.store.tells_of_prefixes();
+        let key = match &watched {
+            Watched::Prefix(_) if !tells_of_prefixes => return Err(Failure::OnlyKeysAreWatched),
+            Watched::Key(key) if !tells_of_prefixes => Some(key.clone()),
+            Watched::Key(_) | Watched::Prefix(_) => None,
+        };
         let permit = Arc::clone(&self.node.history.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| Failure::Overloaded("this node has too many watchers"))?;
-        let commits = self.node.history.commits.subscribe();
-        let after = match after {
-            Some(after) => after,
+        let source = Source { app: app.clone(), key };
+        let (batches, begin) = match self.node.history.feeds.join(&source) {
+            Some(joined) => joined,
             None => {
                 let store = self.node.store.clone();
-                self.node.read(async move { store.last_event().await }).await?
+                let now = self.node.read(async move { store.last_event().await }).await?;
+                Feeds::join_or_start(&self.node, source, now)
             }
         };
-        Ok(Watch { node: Arc::clone(&self.node), app: app.clone(), watched, after, commits, _permit: permit })
+        let after = after.unwrap_or(begin);
+        // A position in another engine of the pair says nothing of this one.
+        let is_behind = after < begin || after.era() != begin.era();
+        Ok(Watch {
+            node: Arc::clone(&self.node),
+            app: app.clone(),
+            watched,
+            after,
+            told: (after, Instant::now()),
+            catches_up_to: is_behind.then_some(begin),
+            batches,
+            is_dropped: false,
+            _permit: permit,
+        })
     }
 }

@@ -7,26 +7,28 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type Options<C> = <C as Connection>::Options;
+/// A connection that can be opened.
+pub(super) trait Open: Sized {
+    /// Where to, and how.
+    type Target;
 
-pub(super) struct Connections<C: Connection> {
-    options: Options<C>,
+    fn open(target: &Self::Target) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
+}
+
+pub(super) struct Connections<C: Open> {
+    target: C::Target,
     idle: Idle<C>,
     permits: Arc<Semaphore>,
 }
 
 type Idle<C> = Arc<Mutex<Vec<C>>>;
 
-impl<C: Connection> Connections<C>
-where
-    Options<C>: ConnectOptions<Connection = C>,
-{
-    pub(super) fn new(options: Options<C>, max: usize) -> Self {
+impl<C: Open> Connections<C> {
+    pub(super) fn new(target: C::Target, max: usize) -> Self {
         let idle = Arc::new(Mutex::new(Vec::with_capacity(max)));
-        Self { options, idle, permits: Arc::new(Semaphore::new(max)) }
+        Self { target, idle, permits: Arc::new(Semaphore::new(max)) }
     }
 
     /// Checks out an idle connection, or opens one; waits while all are checked out.
@@ -38,7 +40,7 @@ where
         let idle = stack(&self.idle).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => self.options.connect().await?,
+            None => C::open(&self.target).await?,
         };
         Ok(PooledConnection { connection: Some(connection), home: Arc::clone(&self.idle), _permit: permit })
     }
@@ -53,7 +55,8 @@ fn stack<C>(idle: &Idle<C>) -> MutexGuard<'_, Vec<C>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection for one use. If it is dropped without [`PooledConnection::put_back`], it is closed.
+/// A connection for one use. If it is dropped without [`PooledConnection::put_back`], it is closed; the idle ones stay, because the
+/// user may only have run out of time.
 pub(super) struct PooledConnection<C> {
     connection: Option<C>,
     home: Idle<C>,
@@ -65,15 +68,6 @@ impl<C> PooledConnection<C> {
     pub(super) fn put_back(mut self) {
         if let Some(connection) = self.connection.take() {
             stack(&self.home).push(connection);
-        }
-    }
-}
-
-/// A connection that was not returned has failed or was abandoned, and the idle ones may be dead too.
-impl<C> Drop for PooledConnection<C> {
-    fn drop(&mut self) {
-        if self.connection.is_some() {
-            stack(&self.home).clear();
         }
     }
 }

@@ -10,7 +10,10 @@ pub(super) fn message(error: &sqlx::Error) -> String {
             Some(code) => format!("{} (code {code})", error.message()),
             None => error.message().to_owned(),
         },
-        None => error.to_string(),
+        None => match error {
+            sqlx::Error::Configuration(error) => error.to_string(),
+            other => other.to_string(),
+        },
     }
 }
 

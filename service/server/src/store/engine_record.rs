@@ -1,6 +1,7 @@
 //! The engine record: what a store says of itself, so that it can refuse nodes that do not know it yet.
 //!
-//! A store keeps one record for locks and one for the gate. Every load and every commit names an epoch, and the store refuses
+//! A store keeps one record for locks and one for the gate, and a third one if it is the second store of a gate: see [`Purpose`].
+//! Every load and every commit names an epoch, and the store refuses
 //! it in the same statement or script unless its record says `active` in this epoch. So a change of the record stops every
 //! node at once, whatever the node believes and however long it was paused.
 
@@ -74,6 +75,8 @@ impl EngineState {
 pub enum Purpose {
     Locks,
     Gate,
+    /// Durable operations and those of the outage mode `fallback`, in the second store of a gate.
+    Durable,
 }
 
 impl Purpose {
@@ -81,6 +84,7 @@ impl Purpose {
         match self {
             Self::Locks => "locks",
             Self::Gate => "gate",
+            Self::Durable => "durable",
         }
     }
 }
@@ -212,6 +216,16 @@ pub struct Reading {
     pub is_after_fail_over: bool,
     /// The store's clock while it answered.
     pub now: Timestamp,
+    /// Why the store may forget what it acknowledges, if it may.
+    pub risk: Option<Risk>,
+}
+
+/// A setting with which a store may forget what it acknowledges, and which may have changed since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Risk {
+    pub what: String,
+    /// The operator has accepted it: see `--allow-eviction`.
+    pub is_accepted: bool,
 }
 
 impl Reading {

@@ -1,12 +1,14 @@
 //! Where the gate's records live. A store knows no rule: it claims an id that has no record, and replaces a record if its
 //! version is still the one that the caller saw.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use tokio::sync::mpsc;
 
-use super::engine_record::{EngineState, Epoch};
+use super::engine_record::{EngineState, Epoch, Purpose};
 use super::{RecordStore, StoreError, Version};
 
 /// How many records a store looks at for one page of a listing, matching or not.
@@ -30,8 +32,7 @@ pub struct At<T> {
 /// [`StoreError::EpochOver`] in the same statement or script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// Nothing: for durable operations and those of the outage mode `fallback`, which live in the second store whichever engine
-    /// is active.
+    /// Nothing: for records that are carried back, and whose version alone decides.
     None,
     /// The store is active in this epoch.
     Active(Epoch),
@@ -67,7 +68,7 @@ pub enum Claimed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
     Replaced,
-    /// Somebody else has changed or removed the record: nothing was written.
+    /// Another caller has changed or removed the record: nothing was written.
     Moved,
     /// The caller's estimate of the store's clock was off by more than the clock bound: nothing was written.
     ClockOff,
@@ -79,7 +80,7 @@ pub struct Change<'a> {
     pub expected: Version,
     /// None: the record is removed.
     pub record: Option<&'a OperationRecord>,
-    /// Whoever waits for the operation is to be told.
+    /// The nodes whose pres wait for the operation are notified.
     pub wakes: bool,
 }
 
@@ -101,7 +102,7 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// Tells a node to look at an operation that is waited for.
+/// Notifies a node that it should look at an operation for which a pre waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WakeUp {
     Operation(OperationAddress),
@@ -122,6 +123,16 @@ pub enum ListError {
 /// nothing behind but, for a write, an unknown outcome.
 #[async_trait]
 pub trait GateStore: RecordStore {
+    /// Which engine record the store's fences are about.
+    fn purpose(&self) -> Purpose {
+        Purpose::Gate
+    }
+
+    /// The same store with the engine record of durable operations; `None` if the store cannot be a second one.
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        None
+    }
+
     /// Whether what it has acknowledged is on disk.
     fn is_durable(&self) -> bool {
         true
@@ -162,7 +173,7 @@ pub trait GateStore: RecordStore {
         Ok(Vec::new())
     }
 
-    /// What this node is told from now on of operations that end while someone waits. [`WakeUp::All`] follows every gap.
+    /// The notifications from now on about operations that end while a pre waits. [`WakeUp::All`] follows every gap.
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
 
     /// A page of the records that a switch copies, those of fast operations, in an order of the store's own. A record may come
@@ -181,7 +192,7 @@ pub trait GateStore: RecordStore {
 }
 
 impl Filter {
-    /// Whether a record is shown at `now`, for stores that cannot ask their database.
+    /// Whether a record is shown at `now`, for stores whose database cannot filter.
     pub(super) fn admits(&self, record: &OperationRecord, now: Timestamp) -> bool {
         record.is_visible()
             && !record.is_gone(now)

@@ -93,6 +93,9 @@ pub struct Committed {
     /// The store's clock during the commit.
     pub now: Timestamp,
     pub result: CommitResult,
+    /// The indexes of changes that were not made because another session keeps the key's row locked. The other changes of the
+    /// batch did not wait for it.
+    pub busy: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +139,16 @@ pub enum StoreError {
     /// A commit may or may not have happened.
     #[error("the outcome of a commit is unknown: {0}")]
     OutcomeUnknown(String),
-    /// The store answers, but other commits were faster each time. Nothing was written.
+    /// The store answers, but others hold what the call needs, or were faster each time. Nothing was written.
     #[error("too many contend: {0}")]
     Contended(&'static str),
+    /// The store answers, but what it has for these keys cannot be decoded. Nothing was written.
+    #[error("the store has a state that cannot be read: {reason}")]
+    Unreadable {
+        /// Empty for a record of the gate, whose caller knows it.
+        keys: Vec<Address>,
+        reason: String,
+    },
     /// The store is not active, or is in another epoch than the call. Nothing was written.
     #[error("this epoch is over")]
     EpochOver,
@@ -162,6 +172,43 @@ impl StoreError {
     }
 }
 
+/// The states of a load.
+///
+/// # Errors
+/// `Unreadable` with all keys whose state cannot be decoded. A load of the other keys succeeds.
+pub(crate) fn all_readable(
+    addresses: &[Address],
+    states: Vec<Result<Stored, UnreadableState>>,
+) -> Result<Vec<Stored>, StoreError> {
+    let mut readable = Vec::with_capacity(states.len());
+    let (mut keys, mut reason) = (Vec::new(), String::new());
+    for (address, state) in addresses.iter().zip(states) {
+        match state {
+            Ok(state) => readable.push(state),
+            Err(UnreadableState(why)) => {
+                keys.push(address.clone());
+                reason = why;
+            }
+        }
+    }
+    if keys.is_empty() { Ok(readable) } else { Err(StoreError::Unreadable { keys, reason }) }
+}
+
+/// Why a state cannot be decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnreadableState(pub String);
+
+impl UnreadableState {
+    pub(crate) fn of(self, address: &Address) -> StoreError {
+        StoreError::Unreadable { keys: vec![address.clone()], reason: self.0 }
+    }
+}
+
+/// Decodes a state that is stored as JSON.
+pub(crate) fn decode_state(json: &[u8]) -> Result<LockState, UnreadableState> {
+    serde_json::from_slice(json).map_err(|error| UnreadableState(error.to_string()))
+}
+
 /// Notifies a node that it should look at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WakeUp {
@@ -170,8 +217,8 @@ pub enum WakeUp {
     All,
 }
 
-/// One page of a listing, in key order.
-pub type Page = Vec<(Key, LockState)>;
+/// One page of a listing, in key order. A key whose state cannot be decoded has none.
+pub type Page = Vec<(Key, Option<LockState>)>;
 
 /// The result of one step of the collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,7 +259,7 @@ pub trait LockStore: RecordStore {
     /// Loads states in `epoch`.
     ///
     /// # Errors
-    /// `EpochOver` if the store is not active in this epoch.
+    /// `EpochOver` if the store is not active in this epoch; `Unreadable` if a state cannot be decoded.
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError>;
 
     /// Writes all changes whose expected version is the current one, in one commit. `now` is the caller's estimate of the
@@ -301,6 +348,12 @@ pub trait LockStore: RecordStore {
 
     /// Returns the store's clock, if the store answers.
     async fn ping(&self) -> Result<Timestamp, StoreError>;
+
+    /// Finds out whether a lock can be granted: commits a little, as a grant would. Returns the store's clock.
+    ///
+    /// # Errors
+    /// Says why no lock can be granted: the store does not answer, or refuses to write.
+    async fn probe(&self) -> Result<Timestamp, StoreError>;
 }
 
 /// Locked states: no other commit can change them.
@@ -319,6 +372,10 @@ pub trait LockedStates: Send {
 
 /// How many callers, in addition to the shards, may have locked states at once.
 pub(crate) const LOCKED_AT_ONCE: usize = 8;
+
+/// How many keys one shard serves apart from the others at once, with their states locked: half of them for keys that other
+/// sessions are known to keep locked.
+pub(crate) const APART_AT_ONCE: usize = 4;
 
 /// A random number that is not zero and is exact in JSON.
 fn random_number() -> u64 {

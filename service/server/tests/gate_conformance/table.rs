@@ -1,6 +1,9 @@
 //! Every row of the gate's table, through the driver and over two nodes.
 
-use latchgate_core::gate::{AttemptId, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State};
+use latchgate::store::gate::{Change, Claimed, Replaced};
+use latchgate_core::gate::{
+    AttemptId, Claim, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
+};
 
 use crate::on_every_store;
 use crate::world::{FENCE, LEASE_MS, World, post};
@@ -20,6 +23,8 @@ on_every_store! {
     a_heartbeat_keeps_the_lease,
     what_ended_is_forgotten_and_what_runs_only_by_force,
     what_counts_as_forgotten_is_not_shown,
+    giving_back_a_re_entry_restores_the_attempt_before,
+    a_claim_that_arrives_after_it_was_given_back_does_nothing,
 }
 
 fn posted(outcome: Outcome) -> Posted {
@@ -178,4 +183,50 @@ async fn what_counts_as_forgotten_is_not_shown(world: World) {
     let go = world.go(0, &operation).await;
     world.post(0, &operation, go.stamp, Report::Success).await;
     assert_eq!(shown().await, Some(State::Succeeded));
+}
+
+async fn giving_back_a_re_entry_restores_the_attempt_before(world: World) {
+    let operation = world.operation();
+    let first = world.passed(&operation, OnExpiry::Retry).await;
+    let claim = Claim { tentative: true, ..operation.claim() };
+    let Outcome::Go(reentry) = world.tell(0, &operation, &Command::Pre(claim.clone())).await else { panic!("no go") };
+    assert_eq!((reentry.attempt, reentry.reentry), (2, true));
+    for node in [1, 0] {
+        let given_back = world.tell(node, &operation, &Command::GiveBack(Box::new(claim.clone()))).await;
+        assert_eq!(given_back, Outcome::GivenBack);
+        let shown = world.gates[node].get(FENCE, &operation.address).await.unwrap().answer.unwrap();
+        assert_eq!((shown.stamp(), shown.attempt), (Some(first), 1));
+    }
+    let next = world.go(1, &operation).await;
+    assert_eq!((next.attempt, next.reentry), (2, true));
+    let refused = world.post(0, &operation, claim.stamp, Report::Success).await;
+    assert_eq!(refused, Outcome::OutcomeConflict { recorded: Report::Failure });
+}
+
+/// The node does not know whether its claim was made, and gives it back before the store has received it.
+async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: World) {
+    let (fresh, passed) = (world.operation(), world.operation());
+    world.passed(&passed, OnExpiry::Retry).await;
+    for operation in [&fresh, &passed] {
+        let seen = world.store().load(FENCE, &operation.address).await.unwrap().answer;
+        let claim = Claim { tentative: true, ..operation.claim() };
+        let (now, before) = (world.now().await, seen.as_ref().map(|stored| stored.record.clone()));
+        let late = step(before, Command::Pre(claim.clone()), now).record.unwrap();
+        let given_back = world.tell(1, operation, &Command::GiveBack(Box::new(claim))).await;
+        assert_eq!(given_back, Outcome::GivenBack);
+        let is_written = match &seen {
+            None => {
+                let claimed = world.store().claim(FENCE, world.now().await, &operation.address, &late).await.unwrap();
+                claimed.answer == Claimed::Claimed
+            }
+            Some(stored) => {
+                let change = Change { expected: stored.version, record: Some(&late), wakes: false };
+                let now = world.now().await;
+                let replaced = world.store().replace(FENCE, now, &operation.address, change).await.unwrap();
+                replaced.answer == Replaced::Replaced
+            }
+        };
+        assert!(!is_written);
+        assert!(matches!(world.pre(0, operation).await, Outcome::Go(_)));
+    }
 }

@@ -15,7 +15,7 @@ use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use latchgate::store::sqlite::gate::SqliteGateStore;
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Shelf, Stamp, step,
+    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -140,7 +140,15 @@ pub async fn open_sqlite(path: &Path) -> SqliteGateStore {
 }
 
 pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {
-    PostgresConfig { url, direct_url: None, shards: 1, statement_timeout, allow_volatile: true, trust_promotion: false }
+    PostgresConfig {
+        url,
+        direct_url: None,
+        shards: 1,
+        statement_timeout,
+        row_wait: statement_timeout,
+        allow_volatile: true,
+        trust_promotion: false,
+    }
 }
 
 pub fn redis_config(url: String, timeout: Duration) -> RedisGateConfig {
@@ -174,9 +182,10 @@ impl Operation {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
-            shelf: Shelf::Primary,
+            store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
+            tentative: false,
         }
     }
 

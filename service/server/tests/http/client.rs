@@ -106,10 +106,11 @@ pub async fn latchgate(args: &[&str]) -> std::process::Output {
     tokio::time::timeout(Duration::from_secs(30), output).await.expect("the command hangs").unwrap()
 }
 
-/// Sends a request with any method and path.
+/// Sends a request with any method and path. GET and DELETE take no body.
 pub async fn request(node: &Node, method: Method, path: &str, body: Value) -> Answer {
-    let url = format!("{}{path}", node.base_url());
-    send(Client::new().request(method, url).body(body.to_string())).await
+    let takes_none = method == Method::GET || method == Method::DELETE;
+    let request = Client::new().request(method, format!("{}{path}", node.base_url()));
+    send(if takes_none { request } else { request.body(body.to_string()) }).await
 }
 
 /// `renew`, `revoke`, `fence` and so on.

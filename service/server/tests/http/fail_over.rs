@@ -9,11 +9,12 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::proxy::Proxy;
+use latchgate_testkit::redis::Redis;
 use reqwest::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{BIN, acquire, granted, post, release, renew, try_send};
+use crate::client::{BIN, acquire, begun, get, granted, post, pre, release, renew, report, try_send};
 
 const LONG: Duration = Duration::from_secs(30);
 /// Longer than a fail-over on a busy machine, so that leases survive it.
@@ -117,13 +118,7 @@ fn key(worker: usize, number: usize, keeps: bool) -> String {
     if keeps { format!("load-{worker}-{number}") } else { format!("load-{worker}") }
 }
 
-async fn work(
-    worker: usize,
-    url: String,
-    keeps: bool,
-    grants: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-) -> Vec<Seen> {
+async fn work(worker: usize, url: String, keeps: bool, grants: Arc<AtomicUsize>, stop: Arc<AtomicBool>) -> Vec<Seen> {
     let client = Client::new();
     let mut seen = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -251,4 +246,58 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
     make_synchronous(&primary, "").await;
     let is_granted = || async { acquire(&node, "k", json!({ "lease_id": "mine" })).await.status == 200 };
     assert!(eventually(LONG, is_granted).await, "{}", node.log());
+}
+
+#[tokio::test]
+async fn after_an_asynchronous_fail_over_an_operation_whose_record_may_be_lost_goes_only_if_it_may_be_repeated() {
+    operations_are_held_off(World::start().await, "gate", &[]).await;
+}
+
+#[tokio::test]
+async fn after_an_asynchronous_fail_over_durable_operations_beside_a_redis_are_held_off() {
+    let redis = Redis::start().await;
+    operations_are_held_off(World::start().await, "durable", &["--gate", &redis.url()]).await;
+}
+
+/// `part`: which engine of the gate has failed over.
+async fn operations_are_held_off(mut world: World, part: &str, args: &[&str]) {
+    let (one, other) = (world.node(args).await, world.node(args).await);
+    let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "durability": "durable", "on_expiry": on_expiry });
+    let mut long = charge("long", "block");
+    long["lease_ms"] = json!(600_000);
+    let kept = begun(&one, long).await;
+    world.primary.caught_up(&world.standby).await;
+    world.stream.cut();
+    let lost = begun(&one, charge("lost", "block")).await;
+    world.fail_over().await;
+
+    for node in [&one, &other] {
+        let is_unknown = || async {
+            let refused = pre(node, charge("lost", "block")).await;
+            assert!(!refused.status.is_success(), "{}", refused.body);
+            refused.body["why"] == "record_may_be_lost"
+        };
+        assert!(eventually(LONG, is_unknown).await, "{}", node.log());
+        let held_off = get(node, "/v1/admin/engines").await.body[part]["hold_off_ms"].as_u64().unwrap();
+        assert!((540_000..660_000).contains(&held_off), "as long as the longest lease, not {held_off}");
+    }
+    assert_eq!(report(&other, &kept, json!({ "outcome": "success" })).await.status, 200);
+    report(&one, &lost, json!({ "outcome": "success" })).await.assert_problem(404, "operation-not-found");
+    let repeated = begun(&other, charge("lost", "retry")).await;
+    assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
+
+    let hold_off = async |for_ms: u64| {
+        let body = json!({ "of": "gate", "for_ms": for_ms });
+        post(format!("{}/v1/admin/hold-off", one.base_url()), body.to_string()).await
+    };
+    let shortened = hold_off(300_000).await;
+    assert_eq!(shortened.status, 200, "{}", shortened.body);
+    assert!(shortened.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", shortened.body);
+    let refused = pre(&other, charge("new", "block")).await;
+    refused.assert_problem(409, "operation-unknown");
+    assert!(refused.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", refused.body);
+    assert_eq!(hold_off(0).await.body["hold_off_ms"], 0);
+    let go = begun(&other, charge("new", "block")).await;
+    assert_eq!(go.body["possibly_repeated"], true);
+    assert!(go.body["forced_ms"].as_u64().unwrap() > 0, "{}", go.body);
 }

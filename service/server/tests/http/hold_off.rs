@@ -5,9 +5,10 @@ use std::time::Duration;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, shared_database};
+use latchgate_testkit::redis::Redis;
 use serde_json::json;
 
-use crate::client::{acquire, get, granted, latchgate, on_postgres, post, release, renew};
+use crate::client::{BIN, acquire, get, granted, latchgate, on_postgres, post, pre, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -35,7 +36,7 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
         assert!(refused.body["delay_left_ms"].as_u64().unwrap() > 500_000, "{}", refused.body);
         assert!(refused.body["delayed_until"].is_string());
         acquire(node, "new", json!({ "barge": true })).await.assert_problem(423, "lock-delayed");
-        acquire(node, "held", json!({ "owner": "a" })).await.assert_problem(423, "lock-delayed");
+        acquire(node, "held", json!({ "owner": "a", "reentrant": true })).await.assert_problem(423, "lock-delayed");
         acquire(node, "held", json!({ "owner": "b" })).await.assert_problem(423, "lock-held");
         acquire_both(node).await.assert_problem(423, "lock-delayed");
         acquire(node, "new", json!({ "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");
@@ -88,4 +89,38 @@ async fn a_hold_off_is_refused_in_a_database_without_a_schema() {
         String::from_utf8_lossy(&ended.stderr).into_owned()
     };
     assert!(refused(&shared_database().await).await.contains("no Latchgate schema"));
+}
+
+#[tokio::test]
+async fn a_hold_off_of_the_gate_is_begun_read_and_ended_without_a_node() {
+    let database = shared_database().await;
+    let redis = Redis::start().await;
+    let gate = redis.url();
+    let node = Node::start(BIN, &["--locks", &database, "--gate", &gate]).await;
+    let order = async |for_ms: &str| {
+        let args = ["hold-off", "--of", "gate", "--locks", &database, "--gate", &gate, "--for-ms", for_ms];
+        let ended = latchgate(&args).await;
+        assert!(ended.status.success(), "{ended:?}");
+        String::from_utf8_lossy(&ended.stdout).into_owned()
+    };
+    let pre_of = async |durability: &str| {
+        let body = json!({ "operation": "charge", "contents": 1, "on_expiry": "block", "durability": durability });
+        pre(&node, body).await
+    };
+    assert!(order("600000").await.contains("The hold-off of the gate is in force"));
+    let is_shown = || async {
+        let engines = get(&node, "/v1/admin/engines").await.body;
+        ["gate", "durable"].iter().all(|part| engines[part]["hold_off_ms"].as_u64() > Some(500_000))
+    };
+    assert!(eventually(LONG, is_shown).await);
+    for durability in ["fast", "durable"] {
+        pre_of(durability).await.assert_problem(409, "operation-unknown");
+    }
+    // The locks have hold-offs of their own.
+    granted(&node, "free", json!({})).await;
+    assert!(order("0").await.contains("No hold-off of the gate is in force"));
+    for durability in ["durable", "fast"] {
+        let go = pre_of(durability).await;
+        assert_eq!((go.status.as_u16(), &go.body["possibly_repeated"]), (201, &json!(true)), "{}", go.body);
+    }
 }

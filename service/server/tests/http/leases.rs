@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
 use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, inspect, release, renew};
+use crate::client::{BIN, acquire, embedded, get, granted, inspect, many, owners, post, release, renew};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
@@ -36,7 +37,61 @@ async fn a_repeated_acquire_gets_the_same_grant() {
     release(&node, "k", "mine-1").await;
     let ended = acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "a" })).await;
     ended.assert_problem(410, "lease-lost");
-    assert_eq!((&ended.body["why"], ended.token()), (&json!("released"), first.token()));
+    assert_eq!(ended.body["why"], "released");
+    // A holder that was paused would take the token of any answer for its own.
+    assert_eq!(ended.body.get("token"), None);
+}
+
+#[tokio::test]
+async fn two_callers_of_one_owner_do_not_both_proceed() {
+    let node = embedded().await;
+    let request = json!({ "owner": "host-1" });
+    let first = granted(&node, "k", request.clone()).await;
+    acquire(&node, "k", request.clone()).await.assert_problem(423, "lock-held");
+    acquire(&node, "k", json!({ "owner": "host-1", "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");
+    let both = json!({ "locks": [{ "key": "j" }, { "key": "k" }], "owner": "host-1" });
+    many(&node, "acquire", both.clone()).await.assert_problem(423, "lock-held");
+    assert_eq!(owners(&node, "k").await, ["host-1"]);
+    // It has to ask for a nested lease.
+    let mut nested = request;
+    nested["reentrant"] = json!(true);
+    assert_eq!(granted(&node, "k", nested).await.token(), first.token());
+    let mut both = both;
+    both["reentrant"] = json!(true);
+    assert_eq!(many(&node, "acquire", both).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_example_of_the_api_description_does_not_grant_a_lock_twice() {
+    let node = embedded().await;
+    let api = get(&node, "/openapi.json").await.body;
+    for path in ["/v1/locks/{key}/acquire", "/v1/multilocks/acquire"] {
+        let example = &api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"];
+        assert!(example.is_object(), "{path}");
+        let url = format!("{}{}", node.base_url(), path.replace("{key}", "k"));
+        assert_eq!(post(url.clone(), example.to_string()).await.status, 200, "{path}");
+        post(url, example.to_string()).await.assert_problem(423, "lock-held");
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_the_server_made_cannot_be_sent() {
+    let node = embedded().await;
+    let made = granted(&node, "k", json!({})).await.text("owner");
+    let shown = acquire(&node, "k", json!({})).await.body["holders"][0]["owner"].clone();
+    assert_eq!(shown, json!(made));
+    for owner in [made.as_str(), "anonymous-", "anonymous-me"] {
+        let request = json!({ "owner": owner, "reentrant": true });
+        let answers = [
+            acquire(&node, "k", request.clone()).await,
+            many(&node, "acquire", json!({ "locks": [{ "key": "k" }], "owner": owner, "reentrant": true })).await,
+        ];
+        for answer in answers {
+            answer.assert_problem(400, "invalid-request");
+            assert_eq!(answer.body["field"], "owner");
+        }
+    }
+    assert_eq!(owners(&node, "k").await, [made]);
 }
 
 #[tokio::test]
@@ -48,7 +103,7 @@ async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
     for answer in [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
     {
         answer.assert_problem(410, "lease-lost");
-        assert_eq!((&answer.body["why"], answer.token()), (&json!("expired"), second.token()));
+        assert_eq!((&answer.body["why"], answer.body.get("token")), (&json!("expired"), None));
         assert_eq!(answer.body["at"], first.body["expires_at"]);
     }
     assert_eq!(renew(&node, "k", &second.text("lease_id")).await.status, 200);
@@ -110,4 +165,63 @@ async fn an_expired_lock_looks_free() {
     let is_free = || async { inspect(&node, "k").await["held"] == false };
     assert!(eventually(Duration::from_secs(5), is_free).await);
     assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
+}
+
+#[tokio::test]
+async fn the_holders_of_a_lock_are_shown_page_by_page() {
+    let node = embedded().await;
+    for number in 0..5 {
+        granted(&node, "k", json!({ "owner": format!("o{number}"), "mode": "shared" })).await;
+    }
+    // A nested lease has the token of its owner's other lease.
+    granted(&node, "k", json!({ "owner": "o1", "mode": "shared", "reentrant": true })).await;
+    let mut shown: Vec<String> = Vec::new();
+    let mut path = "/v1/locks/k?limit=2".to_owned();
+    loop {
+        let page = get(&node, &path).await.body;
+        assert_eq!((&page["holders_count"], page["holders"].as_array().unwrap().len()), (&json!(6), 2), "{page}");
+        shown.extend(page["holders"].as_array().unwrap().iter().map(|holder| holder["owner"].as_str().unwrap().into()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/locks/k?limit=2&cursor={cursor}");
+    }
+    assert_eq!(shown, ["o0", "o1", "o1", "o2", "o3", "o4"]);
+    assert_eq!(get(&node, "/v1/locks/k").await.body.get("next_cursor"), None);
+    for (query, field) in [("limit=0", "limit"), ("limit=1001", "limit"), ("cursor=x", "cursor"), ("page=1", "page")] {
+        let answer = get(&node, &format!("/v1/locks/k?{query}")).await;
+        answer.assert_problem(400, "invalid-request");
+        assert_eq!(answer.body["field"], field);
+    }
+}
+
+#[tokio::test]
+async fn a_listing_names_some_holders_and_counts_all() {
+    let node = embedded().await;
+    for _ in 0..20 {
+        granted(&node, "k", json!({ "mode": "shared" })).await;
+    }
+    let lock = get(&node, "/v1/locks").await.body["locks"][0].clone();
+    assert_eq!((lock["holders"].as_array().unwrap().len(), &lock["holders_count"]), (16, &json!(20)));
+    assert_eq!(inspect(&node, "k").await["holders"].as_array().unwrap().len(), 20);
+}
+
+#[tokio::test]
+async fn a_key_without_space_for_another_lease_is_409() {
+    let node = Node::start(BIN, &["--key-bytes-max", "8192"]).await;
+    let long = json!({ "mode": "shared", "metadata": { "text": "x".repeat(1_000) } });
+    let full = loop {
+        let answer = acquire(&node, "k", long.clone()).await;
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    full.assert_problem(409, "key-full");
+    assert!(full.body["bytes"].as_u64() > full.body["bytes_max"].as_u64(), "{}", full.body);
+    assert_eq!(full.body["bytes_max"], 8_192);
+    let both = json!({ "locks": [{ "key": "j" }, { "key": "k", "mode": "shared" }], "metadata": long["metadata"] });
+    let both = many(&node, "acquire", both).await;
+    both.assert_problem(409, "key-full");
+    assert_eq!(both.body["key"], "k");
+    let reason = json!({ "reason": "r".repeat(512), "grace_ms": 60_000 });
+    crate::client::verb(&node, "k", "revoke", reason).await.assert_problem(409, "key-full");
+    assert_eq!(crate::client::verb(&node, "k", "revoke", json!({ "grace_ms": 60_000 })).await.status, 200);
 }

@@ -79,7 +79,7 @@ async fn lost_leases_are_named_and_the_rest_is_released() {
         let lost = lost.body["lost"].as_array().unwrap();
         assert_eq!(lost.len(), 1);
         assert_eq!((&lost[0]["key"], &lost[0]["why"]), (&json!("b"), &json!("forced")));
-        assert_eq!(lost[0]["token"], next.token());
+        assert!(!lost[0].to_string().contains(&next.token().to_string()), "{}", lost[0]);
         assert_eq!(inspect(&node, "a").await["held"], verb == "renew", "after {verb}");
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -188,7 +190,7 @@ async fn a_stamp_of_another_operation_proves_nothing() {
 async fn an_operation_that_was_never_begun_is_404() {
     let node = embedded().await;
     let go = begun(&node, charge(&json!("x"))).await;
-    for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%FF".to_owned()] {
+    for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%C3%A9".to_owned()] {
         let stamp = go.text("stamp");
         let base = format!("{}/v1/operations/{id}", node.base_url());
         let body = json!({ "stamp": stamp, "outcome": "success" }).to_string();
@@ -276,7 +278,7 @@ async fn a_result_too_large_to_keep_is_dropped_and_the_answer_says_so() {
 #[tokio::test]
 async fn a_result_is_shown_as_it_was_posted() {
     let node = embedded().await;
-    for (index, result) in ["1e400", "18446744073709551617", "{\"b\":1,\"a\":2}", "false"].iter().enumerate() {
+    for (index, result) in ["1e300", "18446744073709551617", "{\"b\":1,\"a\":2}", "false"].iter().enumerate() {
         let go = begun(&node, charge(&json!(index))).await;
         let url = format!("{}/v1/operations/{}/post", node.base_url(), go.text("id"));
         let body = format!(r#"{{"stamp":"{}","outcome":"success","result":{result}}}"#, go.text("stamp"));
@@ -476,6 +478,25 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 }
 
 #[tokio::test]
+async fn a_refused_batch_does_not_forget_that_an_attempt_has_run() {
+    let node = with_short_leases().await;
+    begun(&node, charge(&json!("runs"))).await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
+    let request = json!({ "operations": [charge(&json!("x")), charge(&json!("runs"))] });
+    let is_refused = || async {
+        let refused = batch(&node, request.clone()).await;
+        refused.assert_problem(409, "batch-refused");
+        // Until its lease has surely passed, the first operation is in progress.
+        refused.body["items"][0]["code"] == "operation-not-claimed"
+    };
+    assert!(eventually(LONG, is_refused).await);
+    let shown = inspect_operation(&node, &first.text("id")).await;
+    assert_eq!((&shown.body["state"], &shown.body["attempt"]), (&json!("started"), &json!(1)), "{}", shown.body);
+    let next = begun(&node, charge(&json!("x"))).await;
+    assert_eq!((&next.body["attempt"], &next.body["reentry"]), (&json!(2), &json!(true)), "{}", next.body);
+}
+
+#[tokio::test]
 async fn operations_claimed_before_a_refused_batch_keep_their_owners() {
     let node = embedded().await;
     let mine = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
@@ -576,4 +597,34 @@ async fn a_claim_survives_kill_9_and_its_attempt_gets_the_same_stamp() {
     assert_eq!((again.status.as_u16(), &again.body["stamp"]), (200, &go.body["stamp"]));
     pre(&node, charge(&json!("x"))).await.assert_problem(409, "operation-in-progress");
     assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_result_that_other_readers_of_json_cannot_read_is_refused_and_nothing_is_recorded() {
+    let node = embedded().await;
+    let go = begun(&node, charge(&json!("x"))).await;
+    let url = format!("{}/v1/operations/{}/post", node.base_url(), go.text("id"));
+    let too_deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+    for (result, field) in [(r#""\ud800""#, "result"), (r#"{"a":1e999}"#, "result.a"), (&too_deep, "result")] {
+        let body = format!(r#"{{"stamp":"{}","outcome":"success","result":{result}}}"#, go.text("stamp"));
+        let refused = post(url.clone(), body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert!(refused.text("field").starts_with(field), "{}", refused.body);
+    }
+    assert_eq!(inspect_operation(&node, &go.text("id")).await.body["state"], "started");
+    let large = json!({ "outcome": "success", "result": u64::MAX });
+    assert_eq!(report(&node, &go, large).await.status, 200);
+    assert_eq!(pre(&node, charge(&json!("x"))).await.body["result"], u64::MAX);
+}
+
+#[tokio::test]
+async fn a_pre_says_if_its_claim_may_be_lost() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url()]).await;
+    let fast = json!({ "operation": "charge", "contents": 1, "attempt_id": "mine" });
+    assert_eq!(begun(&node, fast.clone()).await.body["durability"], "volatile");
+    assert_eq!(pre(&node, fast).await.body["durability"], "volatile");
+    let durable = json!({ "operation": "charge", "contents": 2, "durability": "durable" });
+    assert!(begun(&node, durable).await.body.get("durability").is_none());
+    assert!(begun(&embedded().await, charge(&json!(1))).await.body.get("durability").is_none());
 }

@@ -1,15 +1,18 @@
 //! The start of a node, and configurations that it refuses.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use latchgate_testkit::node::{Node, NotReady, command};
 use latchgate_testkit::postgres::{Postgres, shared_database};
+use latchgate_testkit::{eventually, free_port};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::client::{BIN, embedded, granted, latchgate};
+use crate::client::{BIN, embedded, granted, latchgate, send, try_send};
 
 async fn refusal(args: &[&str]) -> String {
     match Node::try_start(BIN, args, &[]).await {
@@ -168,6 +171,23 @@ async fn the_address_may_be_a_port_alone_or_have_a_name() {
     let refused = latchgate(&["serve", "--listen", "no.such.host.invalid:7070"]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("--listen") && said.contains("no.such.host.invalid"), "{said}");
+}
+
+#[tokio::test]
+async fn a_node_whose_log_cannot_be_written_serves_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut node = tokio::process::Command::from(command(BIN));
+    node.args(["serve", "--access-log", "--listen", &address]).current_dir(dir.path()).kill_on_drop(true);
+    let mut node = node.stdout(full()).stderr(full()).spawn().unwrap();
+    let acquire = || reqwest::Client::new().post(format!("http://{address}/v1/locks/k/acquire")).body("{}");
+    let is_granted = || async { try_send(acquire()).await.is_ok_and(|answer| answer.status == 200) };
+    assert!(eventually(Duration::from_secs(30), is_granted).await);
+    for _ in 0..3 {
+        send(acquire()).await.assert_problem(423, "lock-held");
+    }
+    assert!(node.try_wait().unwrap().is_none(), "the node has ended");
 }
 
 #[tokio::test]

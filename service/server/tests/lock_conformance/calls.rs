@@ -40,6 +40,11 @@ pub fn by(name: &str, request: LockRequest) -> LockRequest {
     LockRequest { owner: owner(name), ..request }
 }
 
+/// The request of another owner that may take the lock again while it holds it.
+pub fn again(name: &str, request: LockRequest) -> LockRequest {
+    LockRequest { reentrant: true, ..by(name, request) }
+}
+
 pub fn shared(request: LockRequest) -> LockRequest {
     LockRequest { mode: Mode::Shared, ..request }
 }

@@ -1,11 +1,16 @@
 use std::time::Duration;
 
-use latchgate::locks::{Failure, Limits, RefusedBecause};
+use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause, Released};
 use latchgate::store::{Change, CommitResult, LockStore, Stored};
+use latchgate_core::lock::Metadata;
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::calls::{granted, hold, join, joined, key, refused, release, request, until_waiting, wait};
+use crate::calls::{
+    granted, hold, id, inspect, join, joined, key, refused, release, release_one, request, shared, take, until_waiting,
+    wait,
+};
+use crate::many::all;
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
 pub async fn more_waiters_than_allowed_are_refused_at_once(world: &World) {
@@ -54,4 +59,48 @@ async fn outdate(store: &dyn LockStore) -> bool {
     let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until, epoch };
     let result = store.commit(loaded.now, &[change]).await.unwrap().result;
     matches!(result, CommitResult::Checked(versions) if versions[0].is_some())
+}
+
+/// A request for a lease of more than a KiB.
+fn long(lease: &str) -> LockRequest {
+    let metadata = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
+    LockRequest { metadata: Some(Metadata::from_json_text(&metadata)), ..shared(request(lease)) }
+}
+
+pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
+    let node = start_with(world.store().await, Limits { key_bytes_max: 8 << 10, ..patient() }).await;
+    let mut held = 0;
+    let full = loop {
+        match node.acquire(&key(), long(&format!("lease-{held}"))).await.unwrap() {
+            Acquired::Granted(_) => held += 1,
+            Acquired::KeyFull(full) => break full,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(held >= 4 && full.bytes > full.bytes_max, "{held}: {full:?}");
+    // It is not a reason to wait.
+    let answer = joined(join(&node, LockRequest { wait: 2 * PATIENCE, ..long("waiter") }).await).await;
+    assert!(matches!(answer, Ok(Acquired::KeyFull(_))), "{answer:?}");
+    let mut many = all("many", &["another", "key"]);
+    many.metadata = long("many").metadata;
+    many.locks[1].mode = latchgate_core::lock::Mode::Shared;
+    let answer = node.acquire_many(many).await;
+    assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, acquired: Acquired::KeyFull(_) })), "{answer:?}");
+    assert_eq!(inspect(&node).await.state.holders().len(), held);
+    release_one(&node, "lease-0").await;
+    take(&node, &key(), long("next")).await;
+}
+
+/// The client does not know that its release was carried out.
+pub async fn a_repeated_release_on_a_busy_key_is_already_done(world: &World) {
+    let node = world.node().await;
+    hold(&node, "me").await;
+    release(&node, "me").await;
+    for number in 0..40 {
+        let name = format!("other-{number}");
+        hold(&node, &name).await;
+        release(&node, &name).await;
+    }
+    let again = node.release(&key(), id("me")).await.unwrap();
+    assert!(matches!(again, Released::Released { still_held: 0, already: true }), "{again:?}");
 }

@@ -112,6 +112,8 @@ every_store! {
     limits: [
         more_waiters_than_allowed_are_refused_at_once,
         a_collected_key_goes_on_with_higher_tokens,
+        a_key_without_space_refuses_more_leases_for_good,
+        a_repeated_release_on_a_busy_key_is_already_done,
     ];
     modes: [
         readers_hold_together_and_writers_alone,
@@ -194,6 +196,8 @@ shared_stores! {
         a_higher_priority_on_one_comes_before_the_other,
         a_repeated_acquire_on_the_other_has_the_same_grant,
         a_repetition_behind_waiters_of_the_other_node_gets_the_same_grant,
+        a_repetition_at_another_node_is_never_refused,
+        a_wait_that_times_out_names_no_holder_that_has_released,
         fifty_waiters_on_both_are_served_in_order,
         a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters,
     ];

@@ -20,7 +20,7 @@ pub fn all(lease: &str, keys: &[&str]) -> LockManyRequest {
         lease_id: id(lease),
         owner: owner(lease),
         ttl_ms: 60_000,
-        reentrant: true,
+        reentrant: false,
         delay_ms: 0,
         max_hold_ms: None,
         priority: PRIORITY_MIN,

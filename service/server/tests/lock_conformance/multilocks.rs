@@ -270,7 +270,7 @@ pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &
 pub async fn a_multilock_nests_in_locks_that_its_owner_already_holds(world: &World) {
     let node = world.node().await;
     let outer = take(&node, &at("b"), request("me")).await.lease;
-    let inner = LockManyRequest { lease_id: id("inner"), owner: owner("me"), ..all("me", &KEYS) };
+    let inner = LockManyRequest { lease_id: id("inner"), reentrant: true, ..all("me", &KEYS) };
     let leases = all_granted(node.acquire_many(inner.clone()).await);
     assert_eq!(leases[1].token, outer.token);
     assert_eq!(release_all(&node, "inner", &KEYS).await, [0, 1, 0]);

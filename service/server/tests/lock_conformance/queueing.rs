@@ -4,7 +4,7 @@ use std::time::Duration;
 use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released};
 
 use crate::calls::{
-    granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
+    again, granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
 };
 use crate::worlds::World;
 use latchgate_core::lock::Mode;
@@ -112,7 +112,7 @@ pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     until_waiting(&node, 1).await;
     let between = join(&node, wait("between")).await;
     until_waiting(&node, 2).await;
-    let second = join(&node, LockRequest { owner: owner("twice"), ..wait("second") }).await;
+    let second = join(&node, again("twice", wait("second"))).await;
     until_waiting(&node, 3).await;
     release(&node, "holder").await;
     let first = granted(joined(first).await).lease;

@@ -3,15 +3,15 @@ use latchgate_core::lock::EndReason;
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    by, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, release_lost, release_one,
-    renew, request, send, shared, take, until_past, until_waiting, wait,
+    again, by, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, release_lost,
+    release_one, renew, request, send, shared, take, until_past, until_waiting, wait,
 };
 use crate::worlds::{PATIENCE, World};
 
 pub async fn the_same_owner_holds_again_under_the_same_token(world: &World) {
     let node = world.node().await;
-    let outer = take(&node, &key(), by("me", request("outer"))).await.lease;
-    let inner = take(&node, &key(), by("me", request("inner"))).await.lease;
+    let outer = take(&node, &key(), again("me", request("outer"))).await.lease;
+    let inner = take(&node, &key(), again("me", request("inner"))).await.lease;
     assert_eq!((inner.token, inner.owner.as_str()), (outer.token, "me"));
     assert_ne!(inner.lease_id, outer.lease_id);
     assert_eq!(release_one(&node, "inner").await, 1);
@@ -22,20 +22,25 @@ pub async fn the_same_owner_holds_again_under_the_same_token(world: &World) {
 
 pub async fn a_second_lease_is_refused_without_reentrant(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), by("me", request("outer"))).await;
-    let again = LockRequest { reentrant: false, ..by("me", request("inner")) };
-    assert_eq!(refused(node.acquire(&key(), again).await).why, RefusedBecause::Held);
+    let outer = take(&node, &key(), by("me", request("outer"))).await.lease;
+    assert_eq!(refused(node.acquire(&key(), by("me", request("inner"))).await).why, RefusedBecause::Held);
+    let waiting = join(&node, by("me", wait("inner"))).await;
+    until_waiting(&node, 1).await;
     assert_eq!(holders(&node).await, ["me"]);
+    // A repetition is not a second lease.
+    assert_eq!(take(&node, &key(), by("me", request("outer"))).await.lease.token, outer.token);
+    assert_eq!(release_one(&node, "outer").await, 0);
+    assert!(granted(joined(waiting).await).lease.token > outer.token);
 }
 
 pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), by("me", request("outer"))).await;
+    take(&node, &key(), again("me", request("outer"))).await;
     let other = join(&node, LockRequest { priority: 10, ..wait("other") }).await;
     until_waiting(&node, 1).await;
     // With a wait or without, the nested request must not be queued behind the waiter, which waits for its owner.
-    granted(node.acquire(&key(), by("me", request("inner-1"))).await);
-    granted(joined(send(&node, by("me", wait("inner-2"))).await).await);
+    granted(node.acquire(&key(), again("me", request("inner-1"))).await);
+    granted(joined(send(&node, again("me", wait("inner-2"))).await).await);
     assert_eq!((holders(&node).await.len(), inspect(&node).await.waiters), (3, 1));
     for (lease, left) in [("outer", 2), ("inner-2", 1), ("inner-1", 0)] {
         assert_eq!(release_one(&node, lease).await, left);
@@ -45,8 +50,8 @@ pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
 
 pub async fn leases_of_one_owner_end_separately(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), by("me", request("outer"))).await;
-    let inner = take(&node, &key(), by("me", LockRequest { ttl_ms: 150, ..request("inner") })).await.lease;
+    take(&node, &key(), again("me", request("outer"))).await;
+    let inner = take(&node, &key(), again("me", LockRequest { ttl_ms: 150, ..request("inner") })).await.lease;
     let has_ended = || async { inspect(&node).await.state.holders().len() == 1 };
     assert!(eventually(PATIENCE, has_ended).await);
     assert_eq!(release_lost(node.release(&key(), id("inner")).await), Some(EndReason::Expired));
@@ -56,10 +61,10 @@ pub async fn leases_of_one_owner_end_separately(world: &World) {
 
 pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released(world: &World) {
     let node = world.node().await;
-    let write = take(&node, &key(), by("me", request("write"))).await.lease;
+    let write = take(&node, &key(), again("me", request("write"))).await.lease;
     let reader = join(&node, shared(wait("reader"))).await;
     until_waiting(&node, 1).await;
-    let read = take(&node, &key(), by("me", shared(request("read")))).await.lease;
+    let read = take(&node, &key(), again("me", shared(request("read")))).await.lease;
     assert_eq!(read.token, write.token);
     assert_eq!(holders(&node).await, ["me", "me"], "the exclusive lease is still held");
     assert_eq!(release_one(&node, "write").await, 1);
@@ -70,11 +75,11 @@ pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_rele
 
 pub async fn the_only_sharer_can_upgrade(world: &World) {
     let node = world.node().await;
-    let read = take(&node, &key(), by("me", shared(request("read")))).await.lease;
+    let read = take(&node, &key(), again("me", shared(request("read")))).await.lease;
     let writer = join(&node, wait("writer")).await;
     until_waiting(&node, 1).await;
     // The waiters wait for this owner, so the upgrade overtakes them.
-    let write = take(&node, &key(), by("me", request("write"))).await.lease;
+    let write = take(&node, &key(), again("me", request("write"))).await.lease;
     assert!(write.token > read.token, "an upgrade gets a new token");
     assert_eq!(refused(node.acquire(&key(), shared(request("reader"))).await).why, RefusedBecause::Held);
     assert_eq!(release_one(&node, "write").await, 1);
@@ -85,9 +90,9 @@ pub async fn the_only_sharer_can_upgrade(world: &World) {
 
 pub async fn an_upgrade_that_other_sharers_block_is_refused_at_once(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), by("me", shared(request("mine")))).await;
+    take(&node, &key(), again("me", shared(request("mine")))).await;
     take(&node, &key(), shared(request("other"))).await;
-    for request in [by("me", request("alone")), by("me", wait("alone"))] {
+    for request in [again("me", request("alone")), again("me", wait("alone"))] {
         // If the request waited, this test would time out.
         let answer = tokio::time::timeout(PATIENCE, node.acquire(&key(), request)).await.expect("an answer at once");
         assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
@@ -101,24 +106,26 @@ pub async fn two_sharers_that_upgrade_do_not_wait_for_each_other(world: &World) 
     for name in ["first", "second"] {
         take(&node, &key(), by(name, shared(request(&format!("{name}-shared"))))).await;
     }
-    let upgrades =
-        [send(&node, by("first", wait("first-alone"))).await, send(&node, by("second", wait("second-alone"))).await];
+    let upgrades = [
+        send(&node, again("first", wait("first-alone"))).await,
+        send(&node, again("second", wait("second-alone"))).await,
+    ];
     for upgrade in upgrades {
         let answer = joined(upgrade).await;
         assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
     }
     // One of them releases its shared lease.
     release(&node, "first-shared").await;
-    take(&node, &key(), by("second", request("second-alone"))).await;
+    take(&node, &key(), again("second", request("second-alone"))).await;
     assert_eq!(holders(&node).await, ["second", "second"]);
 }
 
 pub async fn permits_of_one_owner_add_up(world: &World) {
     let node = world.node().await;
-    let first = take(&node, &key(), by("me", permits(1, 2, request("one")))).await.lease;
-    let second = take(&node, &key(), by("me", permits(1, 2, request("two")))).await.lease;
+    let first = take(&node, &key(), again("me", permits(1, 2, request("one")))).await.lease;
+    let second = take(&node, &key(), again("me", permits(1, 2, request("two")))).await.lease;
     assert!(second.token > first.token);
-    let third = node.acquire(&key(), by("me", permits(1, 2, request("three")))).await;
+    let third = node.acquire(&key(), again("me", permits(1, 2, request("three")))).await;
     assert_eq!(refused(third).why, RefusedBecause::Held);
     assert_eq!(release_one(&node, "one").await, 1);
 }
@@ -127,14 +134,14 @@ pub async fn permits_of_one_owner_add_up(world: &World) {
 pub async fn a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "holder").await;
-    let mine = join(&one, by("me", wait("outer"))).await;
+    let mine = join(&one, again("me", wait("outer"))).await;
     until_waiting(&other, 1).await;
     until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
     let behind = join(&other, wait("behind")).await;
     until_waiting(&one, 2).await;
     release(&one, "holder").await;
     let outer = granted(joined(mine).await).lease;
-    let inner = granted(joined(send(&other, by("me", wait("inner"))).await).await).lease;
+    let inner = granted(joined(send(&other, again("me", wait("inner"))).await).await).lease;
     assert_eq!(inner.token, outer.token);
     assert_eq!(release_one(&other, "inner").await, 1);
     release(&other, "outer").await;
@@ -147,8 +154,8 @@ pub async fn a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters(w
     take(&one, &key(), shared(request("reader"))).await;
     let writer = join(&other, wait("writer")).await;
     until_waiting(&one, 1).await;
-    take(&one, &key(), by("me", LockRequest { barge: true, ..shared(request("mine")) })).await;
-    let answer = joined(send(&other, by("me", wait("alone"))).await).await;
+    take(&one, &key(), again("me", LockRequest { barge: true, ..shared(request("mine")) })).await;
+    let answer = joined(send(&other, again("me", wait("alone"))).await).await;
     assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
     release(&one, "mine").await;
     release(&one, "reader").await;

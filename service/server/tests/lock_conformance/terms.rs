@@ -96,7 +96,7 @@ fn note(reason: &str) -> Note {
 }
 
 async fn revoke(node: &Locks, reason: &str, grace_ms: u64, token: Option<u64>) -> (u32, Option<Timestamp>) {
-    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token })).await {
+    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token, bytes_max: usize::MAX })).await {
         Outcome::Revoking { leases, deadline } => (leases, deadline),
         other => panic!("not revoked: {other:?}"),
     }

@@ -6,8 +6,8 @@ use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    granted, hold, holder, id, inspect, join, joined, key, refused, release, request, take, until_past, until_waiting,
-    wait,
+    again, granted, hold, holder, id, inspect, join, joined, key, refused, release, request, shared, take, until_past,
+    until_waiting, wait,
 };
 use crate::worlds::{PATIENCE, World};
 
@@ -159,4 +159,46 @@ pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other
     assert!(third.token > second.token);
     release(&node, "third").await;
     assert_eq!(inspect(&node).await.state.token(), third.token, "there was no other grant");
+}
+
+/// The first answer is lost, or the client does not wait for it.
+pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
+    let (one, other) = (world.node().await, world.node().await);
+    for round in 0..20 {
+        let (holder, me, behind) = (format!("holder-{round}"), format!("me-{round}"), format!("behind-{round}"));
+        hold(&one, &holder).await;
+        let first = join(&one, wait(&me)).await;
+        until_waiting(&other, 1).await;
+        until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
+        let behind = (join(&other, wait(&behind)).await, behind);
+        until_waiting(&one, 2).await;
+        release(&one, &holder).await;
+        let first = granted(joined(first).await).lease;
+        let repeated = LockRequest { wait: std::time::Duration::from_millis(20), ..request(&me) };
+        let nested = again(&me, LockRequest { lease_id: id(&format!("nested-{round}")), ..repeated.clone() });
+        // At the same moment, so that the other node has just written the state of its own waiter.
+        let (repeated, nested) = (join(&other, repeated).await, join(&other, nested).await);
+        let (repeated, nested) = (joined(repeated).await, joined(nested).await);
+        assert_eq!(granted(repeated).lease.token, first.token);
+        assert_eq!(granted(nested).lease.token, first.token);
+        other.release(&key(), id(&format!("nested-{round}"))).await.unwrap();
+        release(&other, &me).await;
+        granted(joined(behind.0).await);
+        release(&one, &behind.1).await;
+    }
+}
+
+pub async fn a_wait_that_times_out_names_no_holder_that_has_released(world: &World) {
+    let (one, other) = (world.node().await, world.node().await);
+    for reader in ["first", "second"] {
+        take(&one, &key(), shared(request(reader))).await;
+    }
+    let writer = LockRequest { wait: std::time::Duration::from_secs(3), ..request("writer") };
+    let waiting = join(&other, writer).await;
+    until_waiting(&one, 1).await;
+    // The other node is not notified, because its waiter still cannot be granted the lock.
+    release(&one, "first").await;
+    let refused = refused(joined(waiting).await);
+    let named: Vec<&str> = refused.holders.iter().map(|lease| lease.owner.as_str()).collect();
+    assert_eq!((refused.why, &named[..]), (RefusedBecause::WaitTimeout, &["second"][..]));
 }

@@ -108,10 +108,11 @@ pub async fn locks_are_listed_by_prefix(world: &World) {
         take(&node, &at(name), request(&name.replace('/', "-"))).await;
     }
     let (page, now) = node.list(&App::default(), "orders/", None, 10).await.unwrap();
+    let holders: Vec<_> = page.iter().map(|(_, state)| state.as_ref().unwrap().holders()[0].clone()).collect();
     let listed: Vec<(&str, &str)> =
-        page.iter().map(|(key, state)| (key.as_str(), state.holders()[0].owner.as_str())).collect();
+        page.iter().zip(&holders).map(|((key, _), holder)| (key.as_str(), holder.owner.as_str())).collect();
     assert_eq!(listed, [("orders/1", "orders-1"), ("orders/2", "orders-2")]);
-    assert!(page.iter().all(|(_, state)| state.holders()[0].expires_at > now));
+    assert!(holders.iter().all(|holder| holder.expires_at > now));
     let (page, _) = node.list(&App::default(), "orders/", Some(&page[0].0), 10).await.unwrap();
     assert_eq!(page.len(), 1);
 }

@@ -96,6 +96,7 @@ pub async fn postgres_config() -> PostgresConfig {
         direct_url: None,
         shards: 2,
         statement_timeout: PATIENCE,
+        row_wait: PATIENCE,
         allow_volatile: false,
         trust_promotion: false,
     };

@@ -44,6 +44,8 @@ struct Facts {
     ends: BTreeMap<(String, LeaseId, Timestamp), Timestamp>,
     /// Leases, with their tokens, that no engine has any more: one of a pair was emptied, or left because it was stopped.
     lost: BTreeSet<(String, LeaseId, u64)>,
+    /// The requests of clients that have hung up for good.
+    left: BTreeSet<LeaseId>,
 }
 
 impl Facts {
@@ -201,6 +203,15 @@ impl Checker {
     pub fn ends(&self, key: &str, lease_id: &LeaseId) {
         let mut facts = self.facts.lock().unwrap();
         facts.claims.entry(key.to_owned()).or_default().retain(|claim| claim.lease_id != *lease_id);
+    }
+
+    /// A client has hung up and does not come back.
+    pub fn leaves(&self, lease_id: LeaseId) {
+        self.facts.lock().unwrap().left.insert(lease_id);
+    }
+
+    pub fn has_left(&self, lease_id: &LeaseId) -> bool {
+        self.facts.lock().unwrap().left.contains(lease_id)
     }
 
     /// Whether a client relies on this lease, and will for some time.

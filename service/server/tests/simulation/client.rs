@@ -163,6 +163,10 @@ impl Client {
                 }
                 Ended::Refused(Some(refused.position).filter(|_| refused.why == RefusedBecause::WaitTimeout))
             }
+            Ok(Acquired::WaitFailed { failure, position }) => {
+                self.failed(id, &failure);
+                Ended::Refused(Some(position))
+            }
             Ok(other) => {
                 self.line(|| format!("{id} of {key}: {other:?}"));
                 if self.world.checker.is_held(key, &request.lease_id, now, MARGIN_MS) {

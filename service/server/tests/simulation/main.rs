@@ -13,6 +13,7 @@ mod chaos;
 mod check;
 mod client;
 mod database;
+mod leaver;
 mod link;
 mod log;
 mod operator;

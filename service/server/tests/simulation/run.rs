@@ -11,12 +11,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::chaos::disturb;
 use crate::client::{Client, Flavour};
+use crate::leaver::{Leaver, nothing_is_left};
 use crate::operator::Operator;
 use crate::pair::LEASE_MS_MAX;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 27] = [
+pub const SITUATIONS: [&str; 28] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -27,6 +28,7 @@ pub const SITUATIONS: [&str; 27] = [
     "lost",
     "multilock granted",
     "client that hung up",
+    "client gone for good",
     "given back",
     "left while it was granted",
     "unknown outcome",
@@ -97,7 +99,11 @@ async fn play(world: &Arc<World>) {
         tokio::spawn(disturb(Arc::clone(world), end))
     };
     let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
-    let clients: Vec<_> = clients.collect();
+    let mut clients: Vec<_> = clients.collect();
+    // In a pair, the hold-off after a switch would be as long as the leases of these clients.
+    if world.plan.apart_ms.is_none() {
+        clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
+    }
     chaos.await.unwrap();
     world.calm_down();
     if world.plan.apart_ms.is_some() {
@@ -117,6 +123,7 @@ async fn play(world: &Arc<World>) {
             world.checker.broken(format!("{} has {} waiters left", node.name, node.locks.waiters()));
         }
     }
+    nothing_is_left(world).await;
     hand_over(world).await;
     leave_while_granted(world).await;
     repeat_at_another_node(world).await;

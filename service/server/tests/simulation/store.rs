@@ -277,6 +277,10 @@ impl LockStore for SimulatedStore {
         self.call("fill", fill).await
     }
 
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        self.ping().await
+    }
+
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let now = self.call("ping", |database| async move { database.store.ping().await }).await?;
         Ok(self.skewed(now))

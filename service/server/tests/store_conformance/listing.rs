@@ -18,7 +18,7 @@ pub async fn a_listing_continues_after_the_previous_page(world: &World) {
         after = Some(last.clone());
         listed.extend(page.into_iter().map(|(key, state)| (key.as_str().to_owned(), state)));
     }
-    let expected: Vec<_> = keys[..23].iter().map(|key| (key.clone(), state(1))).collect();
+    let expected: Vec<_> = keys[..23].iter().map(|key| (key.clone(), Some(state(1)))).collect();
     assert_eq!(listed, expected);
 }
 

@@ -1,7 +1,9 @@
 //! More promises to nodes that share a Postgres.
 
-use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{Change, CommitResult, LockStore, Stored, WakeUp};
+use std::time::Duration;
+
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::{Change, CommitResult, LockStore, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
@@ -173,6 +175,64 @@ async fn a_row_inserted_while_locking_waits_is_locked_too() {
     assert!(until_waiting(&config.url, 1, &other).await, "a row that was loaded is not locked");
     locked.give_up().await.unwrap();
     assert!(other.await.unwrap()[0].is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_another_session_locks_holds_up_only_its_own_change() {
+    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config().await };
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let [slow, other, fresh] = ["slow", "other", "fresh"].map(at);
+    let slow_version = world.write(&slow, state(1), FOREVER).await;
+    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
+    sqlx::query("begin").execute(&mut blocker).await.unwrap();
+    sqlx::query("select from latchgate.locks where key = 'slow' for update").execute(&mut blocker).await.unwrap();
+    let before = backends(&mut blocker).await;
+    for round in 0..20 {
+        let other_version = world.write(&other, state(1), FOREVER).await;
+        let changes = [
+            change(&other, other_version, state(2)),
+            change(&slow, slow_version, state(2)),
+            new(&at(&format!("fresh-{round}")), state(2)),
+        ];
+        let committed = world.store.commit(world.now().await, &changes).await.unwrap();
+        assert_eq!(committed.busy, [1]);
+        // On a slow machine the clock is off by the time of the second attempt.
+        if let CommitResult::Checked(versions) = committed.result {
+            assert_eq!(versions.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+            assert_eq!(world.load(&slow).await.state, state(1));
+            assert_eq!(world.load(&other).await.state, state(2));
+            assert_eq!(backends(&mut blocker).await, before, "a connection was replaced");
+            return;
+        }
+        assert_eq!(world.load(&fresh).await.version, Version::ABSENT);
+    }
+    panic!("the machine was too slow: every commit took longer than the clock bound");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_of_postgres_is_no_doubt_about_a_commit_and_costs_no_connection() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    world.write(&at("key"), state(1), FOREVER).await;
+    let mut other = PgConnection::connect(&config.url).await.unwrap();
+    let before = backends(&mut other).await;
+    sqlx::query("alter table latchgate.locks rename to away").execute(&mut other).await.unwrap();
+    let committed = world.store.commit(world.now().await, &[new(&at("other"), state(1))]).await;
+    assert!(matches!(committed, Err(StoreError::Unavailable(_))), "{committed:?}");
+    assert!(matches!(world.store.probe().await, Err(StoreError::Unavailable(_))));
+    sqlx::query("alter table latchgate.away rename to locks").execute(&mut other).await.unwrap();
+    world.store.probe().await.unwrap();
+    assert!(world.commit(&[new(&at("other"), state(1))]).await[0].is_some());
+    assert_eq!(backends(&mut other).await, before, "a connection was replaced");
+}
+
+/// The server's processes for connections to this database.
+async fn backends(observer: &mut PgConnection) -> Vec<i32> {
+    let pids = "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'
+        order by pid";
+    sqlx::query_scalar(pids).fetch_all(observer).await.unwrap()
 }
 
 /// Waits until `count` sessions wait for a lock. Returns `false` if `done` has finished before.

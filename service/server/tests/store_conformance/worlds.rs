@@ -126,6 +126,7 @@ pub async fn postgres_config() -> PostgresConfig {
         direct_url: None,
         shards: 4,
         statement_timeout: PATIENCE,
+        row_wait: PATIENCE,
         allow_volatile: false,
         trust_promotion: false,
     }
@@ -332,6 +333,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
         hold_off: None,
+        bytes_max: usize::MAX,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();

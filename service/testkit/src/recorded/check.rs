@@ -19,6 +19,9 @@ pub struct Report {
     pub unknown_outcomes: usize,
     /// Grants whose lease had ended, counted from the request, when the answer arrived. They show nothing about holders.
     pub stale_grants: usize,
+    /// Leases that a client lost although they had not expired and the client had not released them. Only a store that loses
+    /// acknowledged commits, or an operator, does that.
+    pub lost_early: usize,
     #[serde(skip)]
     pub violations: Vec<Violation>,
 }
@@ -79,6 +82,7 @@ pub fn check(calls: &[Call]) -> Report {
         check_calls(&calls, &mut report);
         if let Some(lease) = Lease::of(&calls) {
             report.grants += 1;
+            report.lost_early += usize::from(is_lost_early(&calls));
             by_key.entry(&lease.grant.key).or_default().push(lease);
         }
     }
@@ -134,6 +138,16 @@ impl<'a> Lease<'a> {
         shown_by.dedup();
         Some(Self { grant, from_us: grant.received_us, to_us: expires_us.min(given_up_us).min(lost_us), shown_by })
     }
+}
+
+/// `calls` are the calls of one lease, in the order of their answers.
+fn is_lost_early(calls: &[&Call]) -> bool {
+    let Some(lost) = calls.iter().position(|call| call.is_lost()) else { return false };
+    let (before, lost) = (&calls[..lost], calls[lost]);
+    // The lease may have begun as early as its request was sent.
+    let expires_us = |call: &&Call| call.sent_us.saturating_add(call.expires_in_ms.unwrap_or(0).saturating_mul(1_000));
+    let is_released = before.iter().any(|call| call.verb == Verb::Release);
+    !is_released && before.iter().filter(|call| call.is_success()).any(|call| lost.received_us < expires_us(call))
 }
 
 /// The rules for the calls of one lease id.

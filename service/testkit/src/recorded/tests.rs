@@ -82,10 +82,23 @@ fn a_correct_history_passes_whatever_the_order_of_its_lines() {
 }
 
 #[test]
+fn a_lease_that_expired_or_was_released_is_not_lost_early() {
+    let expired = [acquired(1, "a", (0, 2), 10), lost(1, Verb::Renew, "a", (2_990, 3_000))];
+    let released =
+        [acquired(1, "b", (0, 2), 11), unanswered(1, Verb::Release, "b", (3, 4)), lost(1, Verb::Release, "b", (5, 6))];
+    let never_granted = [unanswered(1, Verb::Acquire, "c", (0, 1)), lost(1, Verb::Acquire, "c", (2, 3))];
+    for calls in [&expired[..], &released, &never_granted] {
+        assert_eq!(check(calls).lost_early, 0, "{calls:?}");
+    }
+}
+
+#[test]
 fn a_report_counts_grants_handovers_and_unknown_outcomes() {
     let report = check(&correct());
     let seen = (report.calls, report.grants, report.handovers, report.unknown_outcomes, report.stale_grants);
     assert_eq!(seen, (12, 5, 4, 2, 0));
+    // The lease of `d`.
+    assert_eq!(report.lost_early, 1);
     let nothing = check(&[]);
     assert_eq!((nothing.grants, nothing.handovers), (0, 0));
 }

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     fn revoke(&mut self, reason: &str, grace_ms: u64) -> Outcome {
-        self.run(Command::Revoke(Revoke { note: note(reason), grace_ms, token: None }))
+        self.run(Command::Revoke(Revoke { note: note(reason), grace_ms, token: None, bytes_max: usize::MAX }))
     }
 }
 
@@ -67,7 +67,7 @@ fn only_the_leases_with_the_named_token_are_revoked() {
     let mut world = world();
     let first = world.hold("ann", Mode::Shared);
     let second = world.hold("ben", Mode::Shared);
-    let revoke = Revoke { note: note("one"), grace_ms: 0, token: Some(second.token) };
+    let revoke = Revoke { note: note("one"), grace_ms: 0, token: Some(second.token), bytes_max: usize::MAX };
     world.run(Command::Revoke(revoke));
     world.pass(CLOCK_BOUND_MS);
     assert_eq!(world.state.holders, [first]);

@@ -4,8 +4,10 @@ mod fence;
 mod hold_off;
 mod interventions;
 mod reentrancy;
+mod reserved;
 mod semaphore;
 mod sharing;
+mod size;
 mod time;
 mod turns;
 
@@ -58,6 +60,7 @@ impl World {
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
             hold_off: None,
+            bytes_max: usize::MAX,
             metadata: None,
         }
     }
@@ -89,7 +92,11 @@ impl World {
 
     fn give_back(&mut self, lease: &Lease) -> bool {
         let before = self.state.holders.len();
-        self.run(Command::GiveBack(GiveBack { lease_id: lease.lease_id.clone(), token: lease.token }));
+        self.run(Command::GiveBack(GiveBack {
+            lease_id: lease.lease_id.clone(),
+            token: lease.token,
+            is_uncertain: false,
+        }));
         self.state.holders.len() < before
     }
 

@@ -26,7 +26,7 @@ fn the_outer_lease_may_end_first() {
 }
 
 #[test]
-fn who_asks_not_to_nest_waits_for_itself() {
+fn a_request_that_is_not_reentrant_waits_for_its_own_owner() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
     let request = Acquire { reentrant: false, ..world.request("ann", Mode::Exclusive) };
@@ -34,16 +34,18 @@ fn who_asks_not_to_nest_waits_for_itself() {
 }
 
 #[test]
-fn who_names_no_owner_never_nests() {
+fn a_request_without_an_owner_never_nests() {
     let mut world = world();
     let first = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
     world.hold_as(first);
     let second = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
     assert_eq!(world.run(Command::Acquire(second)), HELD);
+    // The name of such an owner is shown to refused callers, so it must not be one that a caller can send.
+    assert!(Owner::parse(world.state.holders[0].owner.as_str()).is_err());
 }
 
 #[test]
-fn a_holder_stands_behind_nobody() {
+fn a_nested_request_waits_behind_no_waiter() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
     world.wait("ben", Mode::Exclusive);
@@ -84,6 +86,17 @@ fn an_upgrade_that_reached_nobody_is_given_back_alone() {
     assert_eq!(world.state.holders, [shared]);
     assert_eq!(world.happened(EventKind::GivenBack).len(), 1);
     world.hold("ben", Mode::Shared);
+}
+
+/// The commit that granted it may still be on its way. It expects the version before this write.
+#[test]
+fn a_give_back_of_an_uncertain_grant_is_written_even_if_the_lease_is_not_there() {
+    let mut world = world();
+    let give_back = |is_uncertain| {
+        Command::GiveBack(GiveBack { lease_id: LeaseId::parse("gone").unwrap(), token: 7, is_uncertain })
+    };
+    assert!(step(&mut world.state, &give_back(true), world.now).changed);
+    assert!(!step(&mut world.state, &give_back(false), world.now).changed);
 }
 
 #[test]

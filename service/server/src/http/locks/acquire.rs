@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use latchgate_core::Address;
-use latchgate_core::lock::LeaseId;
+use latchgate_core::lock::{LeaseId, Position};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -14,12 +14,13 @@ use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body};
-use crate::locks::{Acquired, Granted, LockRequest, Refused, RefusedBecause};
+use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireRequest {
-    /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent.
+    /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent, which begins with
+    /// `anonymous-`; clients cannot send such a name.
     #[schema(example = "billing-7", max_length = 256)]
     owner: Option<String>,
     /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant.
@@ -44,9 +45,9 @@ pub struct AcquireRequest {
     /// 1 to 10, higher first; 1 if absent. Equal priorities are served in the order of arrival.
     #[schema(minimum = 1, maximum = 10)]
     priority: Option<u8>,
-    /// Whether an `owner` that holds the lock already gets another lease with the same token; true if absent. Permits are
+    /// Whether an `owner` that holds the lock already gets another lease with the same token; false if absent. Permits are
     /// always counted again.
-    reentrant: Option<bool>,
+    reentrant: bool,
     /// Take a free lock ahead of the queue.
     barge: bool,
     /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
@@ -102,7 +103,7 @@ pub struct AcquireAnswer<'a> {
     responses(
         (status = 200, description = "The lock is yours.", body = AcquireAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`; with the first 16 `holders`, `holders_count`, `waiters`, `position`, and a `ticket` after a wait", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
@@ -111,10 +112,14 @@ pub struct AcquireAnswer<'a> {
 pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
     let ask = request.parse(context, address)?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let (lease_id, requested) = (ask.lease_id.clone(), (ask.mode, ask.limit));
     match context.locks.acquire(address, ask).await {
         Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, address, &granted))),
         Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, requested)], &lease_id, &refused)),
+        Ok(Acquired::WaitFailed { failure, position }) => {
+            Err(wait_failed(context, &[(address, requested)], &lease_id, &failure, position))
+        }
         Ok(other) => Err(ended(&other)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
@@ -136,6 +141,18 @@ pub fn with_ticket(
     }
 }
 
+/// The answer to a wait that ended while the store did not answer, with a ticket to continue it.
+pub fn wait_failed(
+    context: &Context,
+    keys: &[(&Address, Requested)],
+    lease_id: &LeaseId,
+    failure: &Failure,
+    position: Position,
+) -> Problem {
+    let ticket = context.tickets.issue(keys, lease_id, position, context.locks.now());
+    unanswered(failure, lease_id).with("ticket", ticket)
+}
+
 impl AcquireRequest {
     fn parse(self, context: &Context, address: &Address) -> Result<LockRequest, Problem> {
         let resumed = self.resumed(context, address)?;
@@ -148,7 +165,7 @@ impl AcquireRequest {
             mode,
             limit,
             ttl_ms: context.ttl_or_default(self.ttl_ms)?,
-            reentrant: self.reentrant.unwrap_or(true),
+            reentrant: self.reentrant,
             barge: self.barge,
             delay_ms: context.check_delay(self.delay_ms)?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
@@ -156,6 +173,7 @@ impl AcquireRequest {
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,
             position: resumed.as_ref().map(|resumed| resumed.position),
+            is_new_lease: resumed.is_none() && self.lease_id.is_none(),
             lease_id: lease_id(resumed, self.lease_id.as_deref())?,
         })
     }

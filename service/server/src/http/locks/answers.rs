@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Lease, LeaseId, LimitMismatch, Lost};
+use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -13,8 +13,8 @@ use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
-/// Most holders in a refusal. A GET names all.
-const HOLDERS_SHOWN_MAX: usize = 16;
+/// Most holders in a refusal and in a listing. A GET of the key names all, page by page.
+pub const HOLDERS_SHOWN_MAX: usize = 16;
 
 /// A lease as other clients see it: without its id.
 #[derive(Serialize, ToSchema)]
@@ -72,8 +72,8 @@ pub fn permits(lease: &Lease) -> Option<u32> {
     Some(lease.mode.permits()).filter(|permits| *permits > 0)
 }
 
-pub fn holders(leases: &[Lease], now: Timestamp) -> Vec<Holder> {
-    leases.iter().map(|lease| holder(lease, now)).collect()
+pub fn holders<'a>(leases: impl IntoIterator<Item = &'a Lease>, now: Timestamp) -> Vec<Holder> {
+    leases.into_iter().map(|lease| holder(lease, now)).collect()
 }
 
 fn holder(lease: &Lease, now: Timestamp) -> Holder {
@@ -117,7 +117,7 @@ pub fn refusal(refused: &Refused) -> Problem {
     };
     let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
     let problem = Problem::new(code, detail)
-        .with("holders", holders(&refused.holders[..refused.holders.len().min(HOLDERS_SHOWN_MAX)], refused.now))
+        .with("holders", holders(refused.holders.iter().take(HOLDERS_SHOWN_MAX), refused.now))
         .with("holders_count", refused.holders.len())
         .with("waiters", refused.waiters)
         .with("position", refused.queue_number);
@@ -140,6 +140,7 @@ pub fn ended(acquired: &Acquired) -> Problem {
             Code::LeaseIdReused,
             "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
         ),
+        Acquired::KeyFull(full) => key_full(*full),
         Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
         Acquired::UpgradeBlocked => Problem::new(
             Code::UpgradeBlocked,
@@ -147,8 +148,15 @@ pub fn ended(acquired: &Acquired) -> Problem {
         ),
         Acquired::LeaseLost(lost) => lease_lost(lost),
         Acquired::Refused(refused) => refusal(refused),
+        Acquired::WaitFailed { failure, .. } => Problem::of_failure(failure),
         Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
     }
+}
+
+pub fn key_full(full: KeyFull) -> Problem {
+    let KeyFull { bytes, bytes_max } = full;
+    let detail = format!("The state of this key would be {bytes} bytes long: at most {bytes_max} are allowed.");
+    Problem::new(Code::KeyFull, detail).with("bytes", bytes).with("bytes_max", bytes_max)
 }
 
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
@@ -167,7 +175,7 @@ pub fn lease_lost(lost: &Lost) -> Problem {
         Some(why) => format!("This lease has ended: {why}."),
         None => "This key has no record of the lease.".to_owned(),
     };
-    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339)).with("token", lost.token)
+    Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339))
 }
 
 /// The answer to a call that failed.

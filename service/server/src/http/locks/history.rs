@@ -11,15 +11,17 @@ use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::Key;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Caller;
 use crate::http::access::{By, check_keys};
 use crate::http::answer;
+use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
-use crate::locks::{Watch, Watched};
+use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
 const HISTORY_LIMIT_DEFAULT: usize = 100;
@@ -124,7 +126,8 @@ pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
 /// Watch a lock.
 ///
 /// A stream of server-sent events of all nodes, in the order of their commits. Each event has an `id`: after a broken
-/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event.
+/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event. A client that reads more slowly than events
+/// happen gets an event `dropped`, and the stream ends.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/events", tag = "events",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), EventsQuery),
@@ -163,6 +166,7 @@ pub async fn all_events(
     Extension(caller): By,
     uri: Uri,
     headers: HeaderMap,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     let query: AllEventsQuery = query::parse(&uri)?;
     let prefix = query.prefix.unwrap_or_default();
@@ -186,30 +190,37 @@ async fn stream_of(
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
+    let waits = context.waits.enter()?;
     let watch = context.locks.watch(caller.app(), watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
-    let stream = Sse::new(frames(watch)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())
 }
 
 /// The stream begins with an id alone, and sends one after events of other keys: a client that returns with it misses no event
 /// and gets none twice.
-fn frames(watch: Watch) -> impl Stream<Item = Result<Frame, Infallible>> {
+fn frames(watch: Watch, waits: OwnedSemaphorePermit) -> impl Stream<Item = Result<Frame, Infallible>> {
     let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
-    let batches = stream::unfold(watch, |mut watch| async move {
-        let events = watch.next().await?;
-        let mut frames: Vec<Frame> = events.iter().map(event_frame).collect();
-        if frames.is_empty() {
-            frames.push(id_frame(&watch));
-        }
-        Some((frames, watch))
+    let batches = stream::unfold((watch, waits), |(mut watch, waits)| async move {
+        let frames = match watch.next().await? {
+            Next::Events(events) if events.is_empty() => vec![id_frame(&watch)],
+            Next::Events(events) => events.iter().map(|event| event_frame(event)).collect(),
+            Next::Dropped => vec![dropped_frame(&watch)],
+        };
+        Some((frames, (watch, waits)))
     });
     begun.chain(batches.flat_map(|frames| stream::iter(frames.into_iter().map(Ok))))
 }
 
 fn id_frame(watch: &Watch) -> Frame {
     Frame::default().id(watch.seen().to_string())
+}
+
+fn dropped_frame(watch: &Watch) -> Frame {
+    let detail = "This client reads more slowly than events happen. Connect again with the last id.";
+    let data = serde_json::json!({ "detail": detail });
+    id_frame(watch).event("dropped").data(data.to_string())
 }
 
 fn event_frame(event: &LoggedEvent) -> Frame {

@@ -7,6 +7,7 @@ use latchgate_core::lock::{Command, Force, Outcome, Revoke};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answers::key_full;
 use super::fields::{check_limit, parse_note};
 use crate::access::Caller;
 use crate::http::answer;
@@ -96,6 +97,7 @@ pub struct FenceAnswer<'a> {
     responses(
         (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`key-full`: `reason` and `by` are too long for so many leases", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -106,11 +108,13 @@ pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result
         return Err(Problem::field("grace_ms", format!("must be at most {}", context.limits.locks.ttl_ms_max)));
     }
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
-    let outcome = command(context, address, Command::Revoke(Revoke { note, grace_ms, token: request.token })).await?;
-    match outcome {
+    let bytes_max = context.limits.locks.key_bytes_max;
+    let revoke = Revoke { note, grace_ms, token: request.token, bytes_max };
+    match command(context, address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
         }
+        Outcome::KeyFull(full) => Err(key_full(full)),
         other => Err(unexpected(&other)),
     }
 }

@@ -68,7 +68,7 @@ pub struct ReleaseAnswer {
     responses(
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`, with `why`, `at` and the key's `token`: stop", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`, with `why` and `at`: stop", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

@@ -11,8 +11,9 @@ pub mod ticket;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use latchgate_core::Address;
@@ -20,85 +21,85 @@ use latchgate_core::Address;
 use super::access::By;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem};
-use super::{Context, Shared};
+use super::{Context, Shared, query};
 use crate::access::Caller;
 
-/// `POST /v1/locks/{key}/{verb}`.
-pub async fn post(State(context): State<Shared>, Extension(caller): By, uri: Uri, body: Body) -> Response {
-    let (key, verb) = match LockPath::split(rest_of(&uri)) {
-        LockPath::Verb(key, verb @ ("acquire" | "renew" | "release" | "revoke" | "fence")) => (key, verb),
-        other => return wrong_method(&other, "POST").into_response(),
-    };
-    let answer = match key_and_body(&context, &caller, key, body).await {
-        Ok((address, body)) => match verb {
-            "acquire" => acquire::acquire(&context, &address, &body).await,
-            "renew" => leases::renew(&context, &address, &body).await,
-            "release" => leases::release(&context, &address, &body).await,
-            "revoke" => interventions::revoke(&context, &address, &body).await,
-            _ => interventions::fence(&context, &address, &body).await,
-        },
-        Err(problem) => Err(problem),
-    };
-    answer.unwrap_or_else(IntoResponse::into_response)
+/// Everything under `/v1/locks/`.
+pub async fn any(State(context): State<Shared>, Extension(caller): By, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    respond(&context, &caller, &head, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// `PUT /v1/locks/{key}/limit`.
-pub async fn put(State(context): State<Shared>, Extension(caller): By, uri: Uri, body: Body) -> Response {
-    let key = match LockPath::split(rest_of(&uri)) {
-        LockPath::Verb(key, "limit") => key,
-        other => return wrong_method(&other, "PUT").into_response(),
-    };
-    let answer = match key_and_body(&context, &caller, key, body).await {
-        Ok((address, body)) => interventions::set_limit(&context, &address, &body).await,
-        Err(problem) => Err(problem),
-    };
-    answer.unwrap_or_else(IntoResponse::into_response)
-}
-
-/// `GET /v1/locks/{key}`.
-///
-/// Also its `history` and `events`.
-pub async fn get(State(context): State<Shared>, Extension(caller): By, uri: Uri, headers: HeaderMap) -> Response {
-    let answer = match LockPath::split(rest_of(&uri)) {
-        LockPath::Key(key) => reading::inspect(&context, &caller, key).await,
-        LockPath::Verb(key, "history") => history::history(&context, &caller, key, &uri).await,
-        LockPath::Verb(key, "events") => history::events(&context, &caller, key, &uri, &headers).await,
-        other => Err(wrong_method(&other, "GET")),
-    };
-    answer.unwrap_or_else(IntoResponse::into_response)
-}
-
-/// `DELETE /v1/locks/{key}`.
-pub async fn delete(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Response {
-    match LockPath::split(rest_of(&uri)) {
-        LockPath::Key(key) => {
-            interventions::force(&context, &caller, key, &uri).await.unwrap_or_else(IntoResponse::into_response)
+async fn respond(context: &Context, caller: &Caller, head: &Parts, body: Body) -> Result<Response, Problem> {
+    let uri = &head.uri;
+    let path = LockPath::split(uri.path().strip_prefix("/v1/locks/").unwrap_or_default());
+    match (&head.method, &path) {
+        (&Method::POST, LockPath::Verb(key, verb @ ("acquire" | "renew" | "release" | "revoke" | "fence"))) => {
+            let (address, body) = key_and_body(context, caller, key, uri, body).await?;
+            match *verb {
+                "acquire" => acquire::acquire(context, &address, &body).await,
+                "renew" => leases::renew(context, &address, &body).await,
+                "release" => leases::release(context, &address, &body).await,
+                "revoke" => interventions::revoke(context, &address, &body).await,
+                _ => interventions::fence(context, &address, &body).await,
+            }
         }
-        other => wrong_method(&other, "DELETE").into_response(),
+        (&Method::PUT, LockPath::Verb(key, "limit")) => {
+            let (address, body) = key_and_body(context, caller, key, uri, body).await?;
+            interventions::set_limit(context, &address, &body).await
+        }
+        (&Method::GET | &Method::HEAD, LockPath::Key(key)) => {
+            context.no_body(body).await?;
+            reading::inspect(context, caller, key, uri).await
+        }
+        (&Method::GET | &Method::HEAD, LockPath::Verb(key, "history")) => {
+            context.no_body(body).await?;
+            history::history(context, caller, key, uri).await
+        }
+        (&Method::GET | &Method::HEAD, LockPath::Verb(key, "events")) => {
+            context.no_body(body).await?;
+            history::events(context, caller, key, uri, &head.headers).await
+        }
+        (&Method::DELETE, LockPath::Key(key)) => {
+            context.no_body(body).await?;
+            interventions::force(context, caller, key, uri).await
+        }
+        (&Method::OPTIONS, path) => Ok((StatusCode::NO_CONTENT, [(header::ALLOW, methods(path))]).into_response()),
+        (method, path) => Err(wrong_method(path, method)),
     }
 }
 
-async fn key_and_body(context: &Context, caller: &Caller, key: &str, body: Body) -> Result<(Address, Bytes), Problem> {
+async fn key_and_body(
+    context: &Context,
+    caller: &Caller,
+    key: &str,
+    uri: &Uri,
+    body: Body,
+) -> Result<(Address, Bytes), Problem> {
+    query::none(uri)?;
     let address = path::address(caller, key)?;
     Ok((address, context.body(body).await?))
 }
 
-fn rest_of(uri: &Uri) -> &str {
-    uri.path().strip_prefix("/v1/locks/").unwrap_or_default()
+/// The methods of a path, as in the header `Allow`.
+fn methods(path: &LockPath<'_>) -> &'static str {
+    match path {
+        LockPath::Verb(_, "limit") => "PUT",
+        LockPath::Verb(_, "events" | "history") => "GET,HEAD",
+        LockPath::Verb(..) => "POST",
+        LockPath::Key(_) => "GET,HEAD,DELETE",
+    }
 }
 
 /// The answer to a method that the path does not have.
-fn wrong_method(path: &LockPath<'_>, method: &str) -> Problem {
-    let allowed = match path {
-        LockPath::Verb(_, "limit") => "PUT",
-        LockPath::Verb(_, "events" | "history") => "GET",
-        LockPath::Verb(..) => "POST",
-        LockPath::Key(key) if key.contains('/') && method == "POST" => {
-            let detail =
-                "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
-            return Problem::new(Code::NotFound, detail);
-        }
-        LockPath::Key(_) => "GET, DELETE",
-    };
-    Problem::new(Code::MethodNotAllowed, format!("This path has only {allowed}.")).allow(allowed)
+fn wrong_method(path: &LockPath<'_>, method: &Method) -> Problem {
+    if let LockPath::Key(key) = path
+        && key.contains('/')
+        && method == Method::POST
+    {
+        let detail = "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
+        return Problem::new(Code::NotFound, detail);
+    }
+    let methods = methods(path);
+    Problem::new(Code::MethodNotAllowed, format!("This path has only {methods}.")).allow(methods)
 }

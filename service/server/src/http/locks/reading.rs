@@ -4,21 +4,26 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use latchgate_core::lock::LockState;
+use latchgate_core::lock::{Lease, LockState};
 use latchgate_core::{Key, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{Holder, holders};
+use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use crate::access::Caller;
 use crate::http::access::{By, check_keys};
 use crate::http::answer;
+use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
 
+const HOLDERS_LIMIT_DEFAULT: usize = 100;
+const HOLDERS_LIMIT_MAX: usize = 1_000;
 const LIST_LIMIT_DEFAULT: usize = 100;
 const LIST_LIMIT_MAX: usize = 1_000;
+/// Most states that one statement of a listing reads, because states can be long.
+const LIST_READ_MAX: usize = 200;
 /// Most states that one listing reads to find matching ones.
 const LIST_SCAN_MAX: usize = 10_000;
 
@@ -29,7 +34,9 @@ pub struct LockAnswer {
     held: bool,
     /// The highest token granted so far; 0 if there is no record.
     token: u64,
+    /// In the order of their grants. A listing names the first 16 of each lock.
     holders: Vec<Holder>,
+    holders_count: usize,
     /// How many permits the key has, if a limit is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
@@ -44,6 +51,19 @@ pub struct LockAnswer {
     fence: Option<u64>,
     /// How many requests wait for the lock.
     waiters: u64,
+    /// There are more holders: send it as `cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct InspectQuery {
+    /// Most holders in the answer: 1 to 1 000; 100 if absent.
+    limit: Option<usize>,
+    /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
+    cursor: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -65,6 +85,9 @@ pub struct ListQuery {
 #[derive(Serialize, ToSchema)]
 pub struct ListAnswer {
     locks: Vec<LockAnswer>,
+    /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
     /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -73,17 +96,72 @@ pub struct ListAnswer {
 /// Show a lock.
 #[utoipa::path(
     get, path = "/v1/locks/{key}", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), InspectQuery),
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
-        (status = 400, description = "`invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 400, description = "`invalid-key`, `invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 500, description = "`state-unreadable`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(context: &Context, caller: &Caller, key: &str) -> Result<Response, Problem> {
+pub async fn inspect(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
     let address = path::address(caller, key)?;
+    let query: InspectQuery = query::parse(uri)?;
+    let limit = query::page_limit(query.limit, HOLDERS_LIMIT_DEFAULT, HOLDERS_LIMIT_MAX)?;
+    let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
     let inspected = context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?;
-    Ok(answer::ok(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now)))
+    let page = HoldersPage { after: after.unwrap_or_default(), limit, has_cursor: true };
+    Ok(answer::ok(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page)))
+}
+
+/// A position among the holders of a key: behind `count` leases with this token and all with lower ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct HoldersCursor {
+    token: u64,
+    count: usize,
+}
+
+impl HoldersCursor {
+    fn parse(text: &str) -> Result<Self, Problem> {
+        let parsed = text
+            .split_once('.')
+            .and_then(|(token, count)| Some(Self { token: token.parse().ok()?, count: count.parse().ok()? }));
+        parsed.ok_or_else(|| Problem::field("cursor", "must be the next_cursor of an answer"))
+    }
+}
+
+/// Which holders an answer names.
+#[derive(Clone, Copy)]
+struct HoldersPage {
+    after: HoldersCursor,
+    limit: usize,
+    /// Whether the answer says where the next page begins.
+    has_cursor: bool,
+}
+
+impl HoldersPage {
+    const OF_LISTING: Self =
+        Self { after: HoldersCursor { token: 0, count: 0 }, limit: HOLDERS_SHOWN_MAX, has_cursor: false };
+
+    /// The holders of the page, and where the next one begins.
+    fn of(self, state: &LockState) -> (Vec<&Lease>, Option<String>) {
+        let mut leases: Vec<&Lease> = state.holders().iter().collect();
+        // A nested lease comes after its owner's others: it has the same token.
+        leases.sort_by_key(|lease| lease.token);
+        let HoldersCursor { token, count } = self.after;
+        let from = leases.partition_point(|lease| lease.token < token);
+        let same = leases[from..].partition_point(|lease| lease.token == token);
+        leases.drain(..from + same.min(count));
+        let has_more = leases.len() > self.limit;
+        leases.truncate(self.limit);
+        let last = leases.last().filter(|_| has_more && self.has_cursor).map(|last| last.token);
+        let next = last.map(|last| {
+            let shown = leases.iter().filter(|lease| lease.token == last).count();
+            let before = if last == token { count } else { 0 };
+            format!("{last}.{}", before + shown)
+        });
+        (leases, next)
+    }
 }
 
 /// List locks, in the order of their keys.
@@ -95,7 +173,12 @@ pub async fn inspect(context: &Context, caller: &Caller, key: &str) -> Result<Re
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    uri: Uri,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let query: ListQuery = query::parse(&uri)?;
     let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
@@ -107,8 +190,8 @@ pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri
     check_keys(&caller, prefix)?;
     // One row more than requested shows whether there is another page. A filter may drop most rows.
     let is_filtered = query.owner.is_some() || query.held.is_some();
-    let rows_max = if is_filtered { LIST_LIMIT_MAX } else { limit + 1 };
-    let mut locks = Vec::new();
+    let rows_max = if is_filtered { LIST_READ_MAX } else { (limit + 1).min(LIST_READ_MAX) };
+    let (mut locks, mut unreadable) = (Vec::new(), Vec::new());
     let mut scanned = 0;
     loop {
         let page = context.locks.list(caller.app(), prefix, after.as_ref(), rows_max).await;
@@ -117,14 +200,18 @@ pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri
         scanned += page.len();
         for (key, state) in page {
             if locks.len() == limit {
-                return Ok(answer::ok(&ListAnswer { locks, next_cursor: after.map(|key| key.as_str().to_owned()) }));
+                let next_cursor = after.map(|key| key.as_str().to_owned());
+                return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
             }
             after = Some(key.clone());
-            locks.extend(listed(&key, state, now, &query));
+            match state {
+                Some(state) => locks.extend(listed(&key, state, now, &query)),
+                None => unreadable.push(key.as_str().to_owned()),
+            }
         }
         if is_last || scanned >= LIST_SCAN_MAX {
             let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
-            return Ok(answer::ok(&ListAnswer { locks, next_cursor }));
+            return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
         }
     }
 }
@@ -137,20 +224,23 @@ fn listed(key: &Key, mut state: LockState, now: Timestamp, query: &ListQuery) ->
         return None;
     }
     let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
-    Some(lock_answer(key, &state, waiters, now))
+    Some(lock_answer(key, &state, waiters, now, HoldersPage::OF_LISTING))
 }
 
-fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp) -> LockAnswer {
+fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page: HoldersPage) -> LockAnswer {
+    let (leases, next_cursor) = page.of(state);
     let limit = state.limit_in_force();
     LockAnswer {
         key: key.as_str().to_owned(),
         held: !state.holders().is_empty(),
         token: state.token(),
-        holders: holders(state.holders(), now),
+        holders: holders(leases, now),
+        holders_count: state.holders().len(),
         limit,
         permits_held: limit.map(|_| state.permits_held()),
         delayed_until: state.delayed_until(now).map(rfc3339),
         fence: Some(state.fence()).filter(|fence| *fence > 0),
         waiters,
+        next_cursor,
     }
 }

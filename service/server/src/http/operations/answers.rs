@@ -38,6 +38,10 @@ pub struct PreAnswer {
     /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reentry: bool,
+    /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "volatile")]
+    durability: Option<&'static str>,
     /// The store may have lost the record of an earlier attempt: the operation may have been done already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     possibly_repeated: bool,
@@ -132,6 +136,7 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
             reentry,
             repeated,
             degraded,
+            is_volatile,
             possibly_repeated,
             forced_ms,
         } => {
@@ -144,6 +149,7 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
                 guarded: true,
                 degraded,
                 reentry,
+                durability: is_volatile.then_some("volatile"),
                 possibly_repeated,
                 forced_ms,
             };
@@ -159,6 +165,7 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
                 guarded: false,
                 degraded: false,
                 reentry: false,
+                durability: None,
                 possibly_repeated: false,
                 forced_ms: None,
             };

@@ -90,7 +90,7 @@ fn severity(failure: &Failure) -> u8 {
         Failure::Overloaded(_) | Failure::ShuttingDown => 0,
         // Refusals of the request itself.
         Failure::NoDurableStore | Failure::KeysApart { .. } | Failure::OnlyKeysAreWatched => 0,
-        Failure::StoreUnavailable(_) => 1,
+        Failure::StoreUnavailable(_) | Failure::Unreadable { .. } => 1,
         Failure::OutcomeUnknown(_) => 2,
     }
 }

@@ -25,7 +25,9 @@ use self::requests::{
 };
 use super::access::By;
 use super::answer::{json, ok};
+use super::body::NoBody;
 use super::problem::{Problem, ProblemBody};
+use super::query::NoQuery;
 use super::{Shared, body, query};
 use crate::gate::{ListFailure, Reply};
 
@@ -63,6 +65,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 pub async fn pre(
     State(context): State<Shared>,
     Extension(caller): By,
+    _: NoQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -70,6 +73,7 @@ pub async fn pre(
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
     let ask = request.parse(&context, caller.app(), stand_in.as_deref())?;
+    let _waits = context.waits.enter_for(ask.wait)?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
     let answer = context.operations.pre(caller.app(), ask).await;
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
@@ -96,12 +100,17 @@ pub async fn pre(
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: only the node or its store is the reason", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn pre_batch(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
+pub async fn pre_batch(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: BatchRequest<'_> = body::parse(&body)?;
     let (asks, all_or_nothing) = request.parse(&context, caller.app())?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
-    let answer = context.operations.pre_all(caller.app(), asks, all_or_nothing).await;
+    let answer = context.operations.pre_all(caller.app(), &asks, all_or_nothing).await;
     let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
@@ -118,7 +127,12 @@ pub async fn pre_batch(State(context): State<Shared>, Extension(caller): By, bod
         (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn preview(State(context): State<Shared>, Extension(caller): By, body: Body) -> Result<Response, Problem> {
+pub async fn preview(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
     let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
@@ -148,6 +162,7 @@ pub async fn post(
     State(context): State<Shared>,
     Extension(caller): By,
     Id(id): Id,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
@@ -180,6 +195,7 @@ pub async fn heartbeat(
     State(context): State<Shared>,
     Extension(caller): By,
     Id(id): Id,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
     let body = context.operation_body(body).await?;
@@ -202,7 +218,13 @@ pub async fn heartbeat(
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(State(context): State<Shared>, Extension(caller): By, Id(id): Id) -> Result<Response, Problem> {
+pub async fn inspect(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    Id(id): Id,
+    _: NoQuery,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let shown = context.operations.get(caller.app(), id).await;
     match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
         Some(shown) => Ok(ok(&records::operation(&shown))),
@@ -233,6 +255,7 @@ pub async fn forget(
     Extension(caller): By,
     Id(id): Id,
     uri: Uri,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
     let answer = context.operations.forget(caller.app(), id, force).await;
@@ -253,7 +276,12 @@ pub async fn forget(
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list(State(context): State<Shared>, Extension(caller): By, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    uri: Uri,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let query: OperationsQuery = query::parse(&uri)?;
     let (filter, limit) = query.parse()?;
     let page = context.operations.list(caller.app(), &filter, query.cursor.as_deref(), limit).await;

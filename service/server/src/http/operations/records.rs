@@ -1,7 +1,7 @@
 //! Operations as clients see them in inspections and listings.
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, Shelf, Succeeded};
+use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, StoreRole, Succeeded};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -131,10 +131,10 @@ fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
             Durability::Durable => "durable",
         },
         claimed_in: match record.claimed_in {
-            Shelf::Primary => "primary",
-            Shelf::Fallback => "fallback",
+            StoreRole::Primary => "primary",
+            StoreRole::Fallback => "fallback",
         },
-        degraded: record.claimed_in == Shelf::Fallback,
+        degraded: record.claimed_in == StoreRole::Fallback,
         suspected_double_runs: record.double_runs,
     }
 }

@@ -113,6 +113,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         Outcome::Go(_)
         | Outcome::Posted(_)
         | Outcome::Beating { .. }
+        | Outcome::GivenBack
         | Outcome::Forgotten { .. }
         | Outcome::Carried { .. } => {
             tracing::error!(operation.id = %id, ?outcome, "a command has an outcome that it cannot have");

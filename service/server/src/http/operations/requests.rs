@@ -5,6 +5,7 @@ use std::time::Duration;
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
+    check_result,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -119,8 +120,8 @@ pub struct PostRequest<'a> {
     /// From the answer to pre.
     stamp: String,
     outcome: OutcomeName,
-    /// Any JSON; later requests for this operation get it. Kept for a success only. A result longer than 64 KiB is dropped, and
-    /// `result_omitted` is true.
+    /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
+    /// than 64 KiB is dropped, and `result_omitted` is true.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Value>)]
     result: Option<&'a RawValue>,
@@ -300,7 +301,13 @@ impl PostRequest<'_> {
         if !(min..=max).contains(&retention_ms) {
             return Err(Problem::field("retention_ms", format!("must be from {min} to {max}")));
         }
-        let result = self.result.map(|result| result.get().into());
+        let result = match self.result {
+            Some(result) => {
+                check_result("result", result.get().as_bytes()).map_err(refused_json)?;
+                Some(result.get().into())
+            }
+            None => None,
+        };
         Ok((stamp, PostCall { report: self.outcome.into(), result, retention_ms, permanent: self.permanent }))
     }
 }
@@ -331,17 +338,20 @@ fn parse_contents(contents: Option<&RawValue>, fields: Fields) -> Result<Canonic
 }
 
 fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
-    Canonical::parse(field, json.get().as_bytes()).map_err(|error| {
-        let detail = error.to_string();
-        let problem = Problem::new(Code::InvalidRequest, without_position(&detail));
-        match error {
-            ContentsError::NotJson { path, .. }
-            | ContentsError::DuplicateKey { path }
-            | ContentsError::NumberTooLarge { path }
-            | ContentsError::TooDeep { path, .. }
-            | ContentsError::TooLong { path, .. } => problem.with("field", path),
-        }
-    })
+    Canonical::parse(field, json.get().as_bytes()).map_err(refused_json)
+}
+
+fn refused_json(error: ContentsError) -> Problem {
+    let detail = error.to_string();
+    let problem = Problem::new(Code::InvalidRequest, without_position(&detail));
+    match error {
+        ContentsError::NotJson { path, .. }
+        | ContentsError::DuplicateKey { path }
+        | ContentsError::NumberTooLarge { path }
+        | ContentsError::NumberOutOfRange { path }
+        | ContentsError::TooDeep { path, .. }
+        | ContentsError::TooLong { path, .. } => problem.with("field", path),
+    }
 }
 
 fn parse_stamp(text: &str) -> Result<StampText, Problem> {

@@ -50,6 +50,7 @@ impl Problem {
         self
     }
 
+    /// The methods of the path, as in the header `Allow`.
     #[must_use]
     pub fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
@@ -68,12 +69,20 @@ impl Problem {
             Failure::Overloaded(what) => retry_later(Code::Overloaded, what),
             // The reason may name hosts or files, so it only goes to the log.
             Failure::StoreUnavailable(_) => {
-                retry_later(Code::StoreUnavailable, "The store does not answer. Nothing was done.")
+                retry_later(Code::StoreUnavailable, "The store does not answer or cannot write. Nothing was done.")
             }
             Failure::OutcomeUnknown(_) => retry_later(
                 Code::OutcomeUnknown,
                 "The node does not know whether the store committed: repeat the request with the same lease_id.",
             ),
+            Failure::Unreadable { key, .. } => {
+                let problem =
+                    Self::new(Code::StateUnreadable, "The state in the store cannot be read. Nothing was done.");
+                match key {
+                    Some(key) => problem.with("key", key.as_str()),
+                    None => problem,
+                }
+            }
             Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
             Failure::KeysApart { index } => Self::new(
                 Code::KeysInDifferentSlots,

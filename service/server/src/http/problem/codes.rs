@@ -44,12 +44,13 @@ codes! {
     // Requests
     InvalidRequest: "invalid-request", BAD_REQUEST,
         "The request is not valid",
-        "A field or a query parameter has the wrong type, is out of range or is unknown, or the body is not JSON. `field` \
-         names the field. Nothing was done.",
+        "A field or a query parameter has the wrong type, is out of range or is unknown, the body is not JSON, or the endpoint \
+         takes no body. `field` names the field, the parameter, `body` or `path`. Nothing was done.",
         "Correct the request. Unknown fields are refused because a misspelt field would silently mean its default.";
     InvalidKey: "invalid-key", BAD_REQUEST,
         "The key is not valid",
-        "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. Nothing was done.",
+        "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded in the path. In the path, a `%` is \
+         followed by two hexadecimal digits. Nothing was done.",
         "Correct the key. Slashes, colons, spaces and emoji are allowed once percent-encoded.";
     InvalidTicket: "invalid-ticket", BAD_REQUEST,
         "The ticket is not valid",
@@ -57,9 +58,22 @@ codes! {
          priority and `lease_id`. Nothing was done.",
         "Repeat the request that returned the ticket, with the ticket added. Or repeat it without a ticket: the request then \
          joins the end of the queue.";
+    ForeignOrigin: "foreign-origin", FORBIDDEN,
+        "The request comes from a web page of another origin",
+        "A browser has sent the request for a web page that is not this node's: `Sec-Fetch-Site` or `Origin` says so. Such a page \
+         may not act on locks and operations. Nothing was done.",
+        "Call the node from a program, which sends neither header. If the page is the node's own and a proxy serves it under another \
+         name, add that name to `--allowed-hosts`.";
+    ForeignHost: "foreign-host", FORBIDDEN,
+        "The node does not have this host name",
+        "The header `Host` has a name that is not one of the node's, as when the owner of a web page points a name at a node on \
+         the reader's machine. IP addresses, names without a dot, `localhost`, and the name in `--listen` are always the node's. \
+         Nothing was done.",
+        "Call the node by one of those, or add the name to `--allowed-hosts`.";
     BodyTooLarge: "body-too-large", PAYLOAD_TOO_LARGE,
         "The body is too large",
-        "The request's body is longer than this server accepts. Nothing was done.",
+        "The request's body is longer than this server accepts. Nothing was done. The server reads and drops up to 8 MiB of it, so \
+         that a client that sends all before it reads gets this answer.",
         "Send a shorter body: a request needs a few hundred bytes. If the `result` of a post is too long, send the post again \
          without it.";
     BodyTimeout: "body-timeout", BAD_REQUEST,
@@ -83,7 +97,7 @@ codes! {
         "See /docs for the endpoints. Send a slash inside a key as %2F.";
     MethodNotAllowed: "method-not-allowed", METHOD_NOT_ALLOWED,
         "The path does not have this method",
-        "The path exists, but not with this method. The header `Allow` names the right one.",
+        "The path exists, but not with this method. The header `Allow` names those that it has.",
         "See /docs for the endpoints.";
     // Locks
     LockHeld: "lock-held", LOCKED,
@@ -116,6 +130,13 @@ codes! {
         "All requests for permits of a key must agree on its `limit`. The answer's `limit` is the limit in force, null if none \
          is set. The request named another limit, or more permits than the limit. Nothing was done.",
         "Send the limit in force, or none. PUT /v1/locks/{key}/limit changes it.";
+    KeyFull: "key-full", CONFLICT,
+        "The key has no space for another lease",
+        "All leases of a key are kept in one state, which would be `bytes` long with this request: more than `bytes_max`. You do \
+         not hold the lock. For a multilock, `bytes` and `bytes_max` count the states of all its keys together. A revocation is \
+         refused in this way if its `reason` and `by` are too long for the leases of the key. Nothing was done.",
+        "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. An \
+         operator can raise `--key-bytes-max`. Send a revocation without a `reason`.";
     UpgradeBlocked: "upgrade-blocked", CONFLICT,
         "Other leases share the lock",
         "The owner shares this lock and asked for it exclusively while other leases share it too. The request cannot wait for \
@@ -131,7 +152,7 @@ codes! {
         "The lease has ended",
         "`why` says how: `expired` (it was not renewed in time), `released`, `revoked` (the lock was revoked and the grace \
          period is over), `forced` (an operator ended it), or `unknown` (the key has no record of this lease). `at` is the time \
-         of its end, `token` the highest token granted for the key. For a multilock, `lost` says the same for each key.",
+         of its end. For a multilock, `lost` says the same for each key.",
         "Stop the work that the lock protects: another client may hold the lock, and your work may have overlapped with its \
          work. To continue, acquire the lock again with a new `lease_id`.";
     StaleToken: "stale-token", PRECONDITION_FAILED,
@@ -256,12 +277,20 @@ codes! {
     // The service
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,
         "The node is overloaded",
-        "A bounded queue of this node is full. Nothing was done.",
+        "A bounded queue of this node is full; or so many requests wait at this node that the other connections are kept for \
+         requests that do not wait; or another session of the store keeps what the request needs locked. Nothing was done.",
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
-        "The store does not answer",
-        "The node cannot reach its store. Nothing was done. Leases stay valid until they expire.",
-        "Try again after `Retry-After`.";
+        "The store is not available",
+        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Nothing was done. \
+         Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
+        "Try again after `Retry-After`, after a wait with the `ticket`: the request returns to its position in the queue.";
+    StateUnreadable: "state-unreadable", INTERNAL_SERVER_ERROR,
+        "The state in the store cannot be read",
+        "The store has a state for `key`, or a record of this operation, that this version of Latchgate cannot decode: another \
+         program or a newer version wrote it, or it is damaged. Nothing was done. Other keys and operations are not affected.",
+        "Tell the operator of the service. The operator can restore the state or delete it from the store, once no client relies \
+         on it.";
     OutcomeUnknown: "outcome-unknown", SERVICE_UNAVAILABLE,
         "The request may or may not have been carried out",
         "The node does not know whether the store committed. You may hold the lock, or own the operation, but you may not \

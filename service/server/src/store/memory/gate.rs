@@ -10,7 +10,7 @@ use latchgate_core::{App, Timestamp};
 use tokio::sync::mpsc;
 
 use super::MemoryRecord;
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
     fresh_version, gone_before, is_off, page_of, read_position,
@@ -22,6 +22,7 @@ use crate::store::{RecordStore, StoreError, WAKE_UPS_MAX};
 #[derive(Clone)]
 pub struct MemoryGateStore {
     shared: Arc<Shared>,
+    purpose: Purpose,
 }
 
 struct Shared {
@@ -33,6 +34,7 @@ struct Shared {
 #[derive(Default)]
 struct Tables {
     engine: MemoryRecord,
+    durable: MemoryRecord,
     records: BTreeMap<OperationAddress, Stored>,
     /// Records that go by themselves, soonest first.
     ends: BTreeSet<(Timestamp, OperationAddress)>,
@@ -41,9 +43,14 @@ struct Tables {
 impl Tables {
     /// # Errors
     /// When the engine record does not say what is required.
-    fn check(&self, fence: Fence) -> Result<(), StoreError> {
-        let is_met = |(state, epoch)| self.engine.is_in_force(state, epoch);
+    fn check(&self, purpose: Purpose, fence: Fence) -> Result<(), StoreError> {
+        let record = if purpose == Purpose::Durable { &self.durable } else { &self.engine };
+        let is_met = |(state, epoch)| record.is_in_force(state, epoch);
         if fence.requirement().is_none_or(is_met) { Ok(()) } else { Err(StoreError::EpochOver) }
+    }
+
+    fn record(&mut self, purpose: Purpose) -> &mut MemoryRecord {
+        if purpose == Purpose::Durable { &mut self.durable } else { &mut self.engine }
     }
 
     fn put(&mut self, address: &OperationAddress, record: Option<&OperationRecord>) {
@@ -66,7 +73,7 @@ impl Tables {
 impl Default for MemoryGateStore {
     fn default() -> Self {
         let (tables, listeners) = Default::default();
-        Self { shared: Arc::new(Shared { clock: ProcessClock::start(), tables, listeners }) }
+        Self { shared: Arc::new(Shared { clock: ProcessClock::start(), tables, listeners }), purpose: Purpose::Gate }
     }
 }
 
@@ -82,7 +89,7 @@ impl MemoryGateStore {
     fn wake(&self, address: &OperationAddress) {
         let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in listeners.iter() {
-            // A full listener misses it; whoever waits looks again on a timer all the same.
+            // A full listener misses it. A waiting pre looks again on a timer in any case.
             let _ = listener.try_send(WakeUp::Operation(address.clone()));
         }
     }
@@ -95,16 +102,24 @@ impl RecordStore for MemoryGateStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        Ok(self.tables().engine.read(self.shared.clock.now()))
+        Ok(self.tables().record(self.purpose).read(self.shared.clock.now()))
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        Ok(self.tables().engine.write(read, next))
+        Ok(self.tables().record(self.purpose).write(read, next))
     }
 }
 
 #[async_trait]
 impl GateStore for MemoryGateStore {
+    fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        Some(Arc::new(Self { shared: Arc::clone(&self.shared), purpose: Purpose::Durable }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -113,7 +128,7 @@ impl GateStore for MemoryGateStore {
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
         let mut tables = self.tables();
-        tables.check(fence)?;
+        tables.check(self.purpose, fence)?;
         if let Some(stored) = tables.records.get(address) {
             return Ok(self.at(Claimed::Exists(Box::new(stored.clone()))));
         }
@@ -126,7 +141,7 @@ impl GateStore for MemoryGateStore {
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let tables = self.tables();
-        tables.check(fence)?;
+        tables.check(self.purpose, fence)?;
         Ok(self.at(tables.records.get(address).cloned()))
     }
 
@@ -138,7 +153,7 @@ impl GateStore for MemoryGateStore {
         change: Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
         let mut tables = self.tables();
-        tables.check(fence)?;
+        tables.check(self.purpose, fence)?;
         if is_off(self.shared.clock.now(), now) {
             return Ok(self.at(Replaced::ClockOff));
         }
@@ -189,7 +204,7 @@ impl GateStore for MemoryGateStore {
         let found = tables
             .records
             .iter()
-            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::Shelf::Fallback);
+            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::StoreRole::Fallback);
         Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
     }
 
@@ -214,11 +229,11 @@ impl GateStore for MemoryGateStore {
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut tables = self.tables();
-        if tables.check(Fence::Filling(epoch)).is_err() {
+        if tables.check(self.purpose, Fence::Filling(epoch)).is_err() {
             return Ok(false);
         }
         let goes = |record: &OperationRecord| {
-            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::Shelf::Fallback
+            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::StoreRole::Fallback
         };
         let gone: Vec<_> =
             tables.records.iter().filter(|(_, stored)| goes(&stored.record)).map(|(at, _)| at.clone()).collect();

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use latchgate_core::lock::{Event, EventKind, LockState, NodeId};
+use latchgate_core::lock::{Event, EventKind, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
@@ -151,13 +151,14 @@ impl Shared {
             return Err(StoreError::EpochOver);
         }
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-            return Ok(Committed { now: store_now, result: CommitResult::ClockOff });
+            return Ok(Committed { now: store_now, result: CommitResult::ClockOff, busy: Vec::new() });
         }
         let holds = |tables: &Tables, change: &Change| {
             tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
         };
         if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
-            return Ok(Committed { now: store_now, result: CommitResult::Checked(vec![None; changes.len()]) });
+            let result = CommitResult::Checked(vec![None; changes.len()]);
+            return Ok(Committed { now: store_now, result, busy: Vec::new() });
         }
         let write = |change: &Change| {
             if !holds(&tables, change) {
@@ -173,7 +174,7 @@ impl Shared {
             Some(version)
         };
         let versions = changes.iter().map(write).collect();
-        Ok(Committed { now: store_now, result: CommitResult::Checked(versions) })
+        Ok(Committed { now: store_now, result: CommitResult::Checked(versions), busy: Vec::new() })
     }
 }
 
@@ -220,8 +221,7 @@ impl LockStore for MemoryStore {
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let tables = self.shared.tables();
-        let listed =
-            |(address, row): (&Address, &Row)| -> (Key, LockState) { (address.key.clone(), row.stored.state.clone()) };
+        let listed = |(address, row): (&Address, &Row)| (address.key.clone(), Some(row.stored.state.clone()));
         let of_app =
             tables.rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
         Ok(of_app
@@ -389,6 +389,10 @@ impl LockStore for MemoryStore {
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         Ok(self.shared.clock.now())
+    }
+
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        self.ping().await
     }
 }
 

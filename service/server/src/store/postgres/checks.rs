@@ -1,10 +1,10 @@
 //! Checks of a server before a node uses it for locks.
 
 use anyhow::{anyhow, bail, ensure};
+use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, Migrator};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
 
+use super::hosts::Hosts;
 use crate::store::database_error::message;
 
 pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
@@ -16,23 +16,16 @@ pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
 /// # Errors
 /// The error names the fault of the server or the schema.
 pub(in crate::store) async fn connect(
-    options: &PgConnectOptions,
+    hosts: &Hosts,
     allow_volatile: bool,
     migrations: &Migrator,
 ) -> anyhow::Result<PgConnection> {
-    let mut connection = options.connect().await.map_err(|error| cannot_connect(&error))?;
-    refuse_standby(&mut connection).await?;
+    let mut connection = hosts.open().await.map_err(|error| cannot_connect(&error))?;
     if !allow_volatile {
         refuse_volatile(&mut connection).await?;
     }
     refuse_old_schema(&mut connection, migrations).await?;
     Ok(connection)
-}
-
-pub(in crate::store) async fn refuse_standby(connection: &mut PgConnection) -> anyhow::Result<()> {
-    let in_recovery: bool = sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(connection).await?;
-    ensure!(!in_recovery, "this Postgres is a standby: locks can only be written on the primary");
-    Ok(())
 }
 
 /// Nodes that start together may all try to create the schema.

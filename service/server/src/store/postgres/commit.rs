@@ -1,18 +1,24 @@
 //! Batches of changes, each written in one statement.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::rows::read_timestamp;
-use super::sessions::Session;
-use super::{events, record, statements};
+use super::sessions::{Session, in_ms};
+use super::{events, faults, record, statements};
 use crate::store::database_error::message;
 use crate::store::engine_record::{Epoch, Purpose};
 use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, Rule, StoreError, Version};
+
+/// A transaction that holds row locks waits only this long to insert a new row: another one that is inserting the same row may
+/// be waiting for those locks.
+const INSERT_WAIT: Duration = Duration::from_millis(100);
 
 /// Row locks, held by the open transaction of a connection. If this is dropped before the transaction has ended, the
 /// connection is closed, which releases the row locks.
@@ -39,15 +45,18 @@ impl LockedStates for Locked {
 impl Locked {
     async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(message(&error));
-        if has_new(changes) {
-            let limit = self.connection.query(statements::DO_NOT_WAIT_LONG);
-            limit.execute(&mut *self.connection).await.map_err(unavailable)?;
-        }
-        let committed = match write(&mut self.connection, now, self.knows_timeline, changes).await {
-            Err(error) if is_known_not_committed(&error) => {
+        let committed = match write(&mut self.connection, now, self.knows_timeline, INSERT_WAIT, changes).await {
+            Ok(committed) => committed,
+            Err(error) if faults::is_contention(&error) => {
                 return self.lose_race(changes.len()).await.map_err(unavailable);
             }
-            written => written.map_err(unavailable)?,
+            // The transaction was not committed, whatever has become of the statement.
+            Err(error) => {
+                if faults::is_alive(&error) {
+                    let _ = self.connection.roll_back().await;
+                }
+                return Err(unavailable(error));
+            }
         };
         let Some(committed) = committed else {
             self.connection.roll_back().await.map_err(unavailable)?;
@@ -57,7 +66,7 @@ impl Locked {
             self.connection.roll_back().await.map_err(unavailable)?;
             return Ok(Committed { result: committed.result.undone(), ..committed });
         }
-        self.connection.commit().await.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+        self.connection.commit().await.map_err(|error| faults::of_write(&error))?;
         Ok(committed)
     }
 
@@ -65,27 +74,83 @@ impl Locked {
     async fn lose_race(mut self, count: usize) -> Result<Committed, sqlx::Error> {
         self.connection.begin_again().await?;
         let now = record::read(&mut self.connection, Purpose::Locks, self.knows_timeline).await?.now;
-        self.connection.put_back().await?;
-        Ok(Committed { now, result: CommitResult::Checked(vec![None; count]) })
+        self.connection.roll_back().await?;
+        Ok(Committed { now, result: CommitResult::Checked(vec![None; count]), busy: Vec::new() })
     }
 }
 
-fn has_new(changes: &[Change]) -> bool {
-    changes.iter().any(|change| change.expected == Version::ABSENT)
+fn is_new(change: &Change) -> bool {
+    change.expected == Version::ABSENT
 }
 
-/// Whether the error shows that the statement did nothing: serialisation failure, deadlock, lock time-out, cancellation.
-/// After any other error the outcome is unknown.
-pub(super) fn is_known_not_committed(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code.starts_with("40") || code == "55P03" || code == "57014")
+/// Writes the changes of those keys whose row no other session has locked, after an attempt to write all changes has waited too
+/// long and failed with `refusal`. Fails with it again if no row is locked: then the statement has waited for something else.
+pub(super) async fn write_unlocked(
+    connection: &mut Session,
+    now: Timestamp,
+    knows_timeline: bool,
+    row_wait: Duration,
+    changes: &[Change],
+    refusal: sqlx::Error,
+) -> Result<Option<Committed>, sqlx::Error> {
+    connection.recover().await?;
+    let (store_now, busy) = find_busy(connection, changes).await?;
+    if busy.is_empty() {
+        return Err(refusal);
+    }
+    let others: Vec<Change> =
+        (0..changes.len()).filter(|index| !busy.contains(index)).map(|index| changes[index].clone()).collect();
+    if others.is_empty() {
+        let result = CommitResult::Checked(vec![None; changes.len()]);
+        return Ok(Some(Committed { now: store_now, result, busy }));
+    }
+    let written = write(connection, now, knows_timeline, row_wait, &others).await?;
+    let Some(written) = written else { return Ok(None) };
+    let result = match written.result {
+        CommitResult::ClockOff => CommitResult::ClockOff,
+        CommitResult::Checked(versions) => {
+            let mut versions = versions.into_iter();
+            let version = |index| if busy.contains(&index) { None } else { versions.next().flatten() };
+            CommitResult::Checked((0..changes.len()).map(version).collect())
+        }
+    };
+    Ok(Some(Committed { result, busy, ..written }))
 }
 
-/// Writes the changes. Returns `None` and writes nothing if the store is not in their epoch.
+/// The clock, and the indexes of the changes whose row another session has locked. If no row is locked, these are all new rows:
+/// a row that another session is inserting is not visible.
+async fn find_busy(connection: &mut Session, changes: &[Change]) -> Result<(Timestamp, Vec<usize>), sqlx::Error> {
+    let row = connection
+        .query(statements::UNLOCKED)
+        .bind(changes.iter().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
+        .bind(changes.iter().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
+        .fetch_one(&mut **connection)
+        .await?;
+    let now = read_timestamp(&row, 0)?;
+    let unlocked = read_keys(&row, 1)?;
+    let unlocked: HashSet<(&str, &str)> =
+        unlocked.0.iter().zip(&unlocked.1).map(|(app, key)| (app.as_str(), key.as_str())).collect();
+    let is_unlocked = |change: &Change| unlocked.contains(&(change.address.app.as_str(), change.address.key.as_str()));
+    let indexes = |is_selected: &dyn Fn(&Change) -> bool| -> Vec<usize> {
+        (0..changes.len()).filter(|index| is_selected(&changes[*index])).collect()
+    };
+    let locked = indexes(&|change| !is_new(change) && !is_unlocked(change));
+    Ok((now, if locked.is_empty() { indexes(&is_new) } else { locked }))
+}
+
+/// Two columns of arrays; null if they are empty.
+fn read_keys(row: &PgRow, index: usize) -> Result<(Vec<String>, Vec<String>), sqlx::Error> {
+    let apps = row.try_get::<Option<_>, _>(index)?.unwrap_or_default();
+    Ok((apps, row.try_get::<Option<_>, _>(index + 1)?.unwrap_or_default()))
+}
+
+/// Writes the changes. Returns `None` and writes nothing if the store is not in their epoch. Fails if another session keeps one
+/// of the rows locked for longer than `row_wait`.
 pub(super) async fn write(
     connection: &mut Session,
     now: Timestamp,
     knows_timeline: bool,
+    row_wait: Duration,
     changes: &[Change],
 ) -> Result<Option<Committed>, sqlx::Error> {
     // All commits take their row locks in the same order. Otherwise two of them could deadlock.
@@ -100,7 +165,7 @@ pub(super) async fn write(
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
-    let statement = match (has_new(changes), logged.is_empty()) {
+    let statement = match (changes.iter().any(is_new), logged.is_empty()) {
         (false, true) => statements::COMMIT_CHANGED,
         (false, false) => statements::COMMIT_CHANGED_AND_LOG,
         (true, true) => statements::COMMIT_WITH_NEW,
@@ -118,28 +183,27 @@ pub(super) async fn write(
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
         .bind(epoch.number().cast_signed())
-        .bind(knows_timeline);
+        .bind(knows_timeline)
+        .bind(in_ms(row_wait));
     let query = if logged.is_empty() { query } else { events::bind(query, &logged)? };
     let row = query.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;
     if !row.try_get::<bool, _>(1)? {
         return Ok(None);
     }
+    let done = |result| Ok(Some(Committed { now: store_now, result, busy: Vec::new() }));
     if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-        return Ok(Some(Committed { now: store_now, result: CommitResult::ClockOff }));
+        return done(CommitResult::ClockOff);
     }
     let written: i64 = row.try_get(2)?;
     if usize::try_from(written).is_ok_and(|written| written == changes.len()) {
-        let versions = versions.into_iter().map(Some).collect();
-        return Ok(Some(Committed { now: store_now, result: CommitResult::Checked(versions) }));
+        return done(CommitResult::Checked(versions.into_iter().map(Some).collect()));
     }
-    let apps: Vec<String> = row.try_get::<Option<_>, _>(3)?.unwrap_or_default();
-    let keys: Vec<String> = row.try_get::<Option<_>, _>(4)?.unwrap_or_default();
-    let made: HashMap<(&str, &str), ()> =
-        apps.iter().zip(&keys).map(|(app, key)| ((app.as_str(), key.as_str()), ())).collect();
-    let is_made = |change: &Change| made.contains_key(&(change.address.app.as_str(), change.address.key.as_str()));
+    let (apps, keys) = read_keys(&row, 3)?;
+    let made: HashSet<(&str, &str)> = apps.iter().zip(&keys).map(|(app, key)| (app.as_str(), key.as_str())).collect();
+    let is_made = |change: &Change| made.contains(&(change.address.app.as_str(), change.address.key.as_str()));
     let versions = changes.iter().zip(versions).map(|(change, version)| is_made(change).then_some(version)).collect();
-    Ok(Some(Committed { now: store_now, result: CommitResult::Checked(versions) }))
+    done(CommitResult::Checked(versions))
 }
 
 /// Writes copied states, replacing existing ones. Returns `false` if the store is not filling for `epoch`.

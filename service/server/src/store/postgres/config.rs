@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::sessions::Route;
-use super::{LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
+use super::sessions::{Route, Timeouts};
+use super::{APART_AT_ONCE, LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
 
 /// Longest time for a statement that locks a whole table.
 const PATIENT: Duration = Duration::from_secs(8);
@@ -18,6 +18,9 @@ pub struct PostgresConfig {
     pub shards: usize,
     /// Longest time that a statement may run.
     pub statement_timeout: Duration,
+    /// Longest time that a statement waits for a row that another session has locked. Then the key is served apart from the
+    /// other keys.
+    pub row_wait: Duration,
     /// Accept a server that can lose acknowledged commits in a crash.
     pub allow_volatile: bool,
     /// The operator guarantees that a promoted standby has every acknowledged commit.
@@ -25,31 +28,37 @@ pub struct PostgresConfig {
 }
 
 impl PostgresConfig {
-    /// The route for all statements.
+    /// The route for all statements that lock no rows, or set the longest wait themselves.
     pub(in crate::store) fn route(&self) -> anyhow::Result<Route> {
-        self.route_with(self.statement_timeout)
+        self.route_with(Timeouts { statement: self.statement_timeout, lock: self.statement_timeout })
     }
 
-    /// The same for statements that lock a whole table: autovacuum gives way only after a second.
+    /// The route for transactions and statements that lock rows.
+    pub(in crate::store) fn locking_route(&self) -> anyhow::Result<Route> {
+        self.route_with(Timeouts { statement: self.statement_timeout, lock: self.row_wait })
+    }
+
+    /// The route for statements that lock a whole table: autovacuum gives way only after a second.
     pub(super) fn patient_route(&self) -> anyhow::Result<Route> {
-        self.route_with(PATIENT)
+        self.route_with(Timeouts { statement: PATIENT, lock: PATIENT })
     }
 
-    fn route_with(&self, timeout: Duration) -> anyhow::Result<Route> {
+    fn route_with(&self, timeouts: Timeouts) -> anyhow::Result<Route> {
         match self.direct_url {
-            None => Route::direct(&self.url, timeout),
-            Some(_) => Route::through_proxy(&self.url, timeout),
+            None => Route::direct(&self.url, timeouts),
+            Some(_) => Route::through_proxy(&self.url, timeouts),
         }
     }
 
     /// The route for LISTEN and migrations, which does not go through a proxy.
     pub(in crate::store) fn direct_route(&self) -> anyhow::Result<Route> {
-        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), self.statement_timeout)
+        let timeouts = Timeouts { statement: self.statement_timeout, lock: self.statement_timeout };
+        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), timeouts)
     }
 
     /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, and LISTEN.
     pub(super) const fn connections_max(&self) -> usize {
-        let shards = 2 * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
+        let shards = (1 + APART_AT_ONCE) * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
         shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1
     }
 }

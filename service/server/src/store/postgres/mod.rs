@@ -5,7 +5,9 @@ pub(super) mod checks;
 mod commit;
 mod config;
 mod events;
+pub(super) mod faults;
 pub mod gate;
+mod hosts;
 pub(super) mod record;
 mod rows;
 pub(super) mod sessions;
@@ -13,6 +15,7 @@ mod statements;
 pub(super) mod wake_ups;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
@@ -21,21 +24,23 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, Connection, Postgres, Row};
+use sqlx::{Connection, Postgres, Row};
 use tokio::sync::mpsc;
 
-use self::commit::{Locked, is_known_not_committed};
+use self::commit::Locked;
 pub use self::config::PostgresConfig;
 use self::events::Trimmed;
 use self::gate::CONNECTIONS_MAX as GATE_CONNECTIONS;
-use self::rows::{read_collected, read_dumped, read_listed, read_loaded};
-use self::sessions::{Route, SCHEMA, Session, Sessions, parse_url};
-use super::database_error::{cannot_migrate, message};
+use self::hosts::Hosts;
+pub use self::hosts::place_of;
+use self::rows::{LoadedRows, read_collected, read_dumped, read_listed, read_loaded, read_timestamp};
+use self::sessions::{Route, SCHEMA, Session, Sessions};
+use super::database_error::cannot_migrate;
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
-    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp,
+    APART_AT_ONCE, AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -47,11 +52,8 @@ const READ_CONNECTIONS: usize = 4;
 /// A connection for the collection, which must continue however much clients read.
 const UPKEEP_CONNECTIONS: usize = 1;
 
-/// Connections for multilocks. Each shard has one more, for keys that have lost the race twice.
+/// Connections for multilocks. Each shard has some more, for keys that are served apart.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
-
-/// Other transactions held the rows for longer than the lock time-out.
-const CONTENDED: StoreError = StoreError::Contended("the database would not wait for a lock any longer");
 
 pub struct PostgresStore {
     connections: Sessions,
@@ -64,6 +66,8 @@ pub struct PostgresStore {
     direct: Route,
     knows_timeline: bool,
     shards: usize,
+    /// See [`PostgresConfig`].
+    row_wait: Duration,
     trimmed: Trimmed,
 }
 
@@ -74,7 +78,7 @@ impl PostgresStore {
     /// The error names the fault of the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        let mut connection = checks::connect(direct.options(), config.allow_volatile, &MIGRATIONS).await?;
+        let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
         let mut session = Sessions::new(&direct, 1).check_out().await?;
@@ -89,10 +93,11 @@ impl PostgresStore {
             reads: Sessions::new(&route, READ_CONNECTIONS),
             upkeep: Sessions::new(&route, UPKEEP_CONNECTIONS),
             patient: Sessions::new(&config.patient_route()?, 1),
-            locking: Sessions::new(&route, config.shards + LOCKING_CONNECTIONS),
+            locking: Sessions::new(&config.locking_route()?, APART_AT_ONCE * config.shards + LOCKING_CONNECTIONS),
             direct,
             knows_timeline,
             shards: config.shards,
+            row_wait: config.row_wait,
             trimmed: Trimmed::default(),
         };
         store.connections.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
@@ -106,17 +111,12 @@ impl PostgresStore {
     pub async fn migrate(config: &PostgresConfig) -> anyhow::Result<()> {
         // No statement time-out, because a migration may take long.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
-        let options = parse_url(url)?.options([("search_path", SCHEMA)]);
-        let mut connection = options.connect().await.map_err(|error| checks::cannot_connect(&error))?;
+        let hosts = Hosts::parse(url)?.map(|options| options.options([("search_path", SCHEMA)]));
+        let mut connection = hosts.open().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::make_schema(&mut connection).await?;
         MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error))?;
         connection.close().await?;
         Ok(())
-    }
-
-    /// Returns a connection on which the caller has written nothing that must be durable.
-    async fn put_back(&self, session: Session) -> Result<(), StoreError> {
-        session.put_back().await.map_err(|error| self.unavailable(&error))
     }
 
     async fn check_out(&self) -> Result<Session, StoreError> {
@@ -128,32 +128,42 @@ impl PostgresStore {
     }
 
     async fn check_out_of(&self, sessions: &Sessions) -> Result<Session, StoreError> {
-        sessions.check_out().await.map_err(|error| self.unavailable(&error))
+        // Nothing was sent yet, so it is as good as a read that failed.
+        sessions.check_out().await.map_err(|error| self.lost(&error, faults::of_read))
     }
 
-    fn unavailable(&self, error: &sqlx::Error) -> StoreError {
-        if !matches!(error, sqlx::Error::Database(_)) || is_of_standby(error) {
-            self.connections.forget_idle();
-            self.reads.forget_idle();
-            self.upkeep.forget_idle();
-            self.locking.forget_idle();
+    /// The answer to statements that only read, or whose changes need not be durable. Returns the connection if it is alive.
+    async fn read<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        session.end_with(answer, faults::of_read, |error| self.lost(error, faults::of_read)).await
+    }
+
+    /// The same for statements that write.
+    async fn written<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        session.end_with(answer, faults::of_write, |error| self.lost(error, faults::of_write)).await
+    }
+
+    /// The connection was closed. If one is dead, all may be.
+    fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
+        self.forget_idle();
+        kind(error)
+    }
+
+    fn forget_idle(&self) {
+        for sessions in [&self.connections, &self.reads, &self.upkeep, &self.patient, &self.locking] {
+            sessions.forget_idle();
         }
-        StoreError::Unavailable(message(error))
     }
+}
 
-    fn commit_failed(&self, error: &sqlx::Error) -> StoreError {
-        if is_known_not_committed(error) {
-            CONTENDED
-        } else if is_of_standby(error) {
-            self.unavailable(error)
-        } else {
-            self.outcome_unknown(error)
+/// Closes the idle connections unless the probe comes to its end: a server that does not answer on one connection may not answer
+/// on any, and each call would find that out for itself.
+struct ForgetUnlessAnswered<'a>(Option<&'a PostgresStore>);
+
+impl Drop for ForgetUnlessAnswered<'_> {
+    fn drop(&mut self) {
+        if let Some(store) = self.0 {
+            store.forget_idle();
         }
-    }
-
-    fn outcome_unknown(&self, error: &sqlx::Error) -> StoreError {
-        self.connections.forget_idle();
-        StoreError::OutcomeUnknown(message(error))
     }
 }
 
@@ -170,17 +180,13 @@ impl RecordStore for PostgresStore {
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.check_out().await?;
         let reading = record::read(&mut connection, Purpose::Locks, self.knows_timeline).await;
-        let reading = reading.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(reading)
+        self.read(connection, reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.check_out().await?;
         let written = record::write(&mut connection, Purpose::Locks, self.knows_timeline, read, next).await;
-        let written = written.map_err(|error| self.commit_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(written)
+        self.written(connection, written).await
     }
 }
 
@@ -197,34 +203,37 @@ impl LockStore for PostgresStore {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let mut connection = self.check_out().await?;
         let loaded = fetch_loaded(&mut connection, epoch, self.knows_timeline, addresses).await;
-        let loaded = loaded.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        loaded.ok_or(StoreError::EpochOver)
+        let (states, now) = self.read(connection, loaded).await?.ok_or(StoreError::EpochOver)?;
+        Ok(Loaded { states: all_readable(addresses, states)?, now })
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.check_out().await?;
-        let committed = commit::write(&mut connection, now, self.knows_timeline, changes)
-            .await
-            .map_err(|error| self.commit_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
-        committed.ok_or(StoreError::EpochOver)
+        let (knows_timeline, row_wait) = (self.knows_timeline, self.row_wait);
+        let mut written = commit::write(&mut connection, now, knows_timeline, row_wait, changes).await;
+        if written.as_ref().is_err_and(faults::is_lock_timeout)
+            && let Err(error) = written
+        {
+            written = commit::write_unlocked(&mut connection, now, knows_timeline, row_wait, changes, error).await;
+        }
+        self.written(connection, written).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        let unavailable = |error: sqlx::Error| self.unavailable(&error);
         let mut connection = self.check_out_of(&self.locking).await?;
-        match lock_and_load(&mut connection, epoch, self.knows_timeline, addresses).await {
-            Ok(Some(loaded)) => Ok((loaded, Box::new(Locked { connection, knows_timeline: self.knows_timeline }))),
-            Ok(None) => {
-                connection.roll_back().await.map_err(unavailable)?;
-                Err(StoreError::EpochOver)
+        let loaded = lock_and_load(&mut connection, epoch, self.knows_timeline, addresses).await;
+        let states = match loaded {
+            Ok(Some((states, now))) => all_readable(addresses, states).map(|states| Loaded { states, now }),
+            Ok(None) => Err(StoreError::EpochOver),
+            Err(error) if faults::is_alive(&error) => Err(faults::of_read(&error)),
+            Err(error) => return Err(self.lost(&error, faults::of_read)),
+        };
+        match states {
+            Ok(loaded) => Ok((loaded, Box::new(Locked { connection, knows_timeline: self.knows_timeline }))),
+            Err(error) => {
+                connection.roll_back().await.map_err(|error| self.lost(&error, faults::of_read))?;
+                Err(error)
             }
-            Err(error) if is_known_not_committed(&error) => {
-                connection.roll_back().await.map_err(unavailable)?;
-                Err(CONTENDED)
-            }
-            Err(error) => Err(unavailable(error)),
         }
     }
 
@@ -238,12 +247,9 @@ impl LockStore for PostgresStore {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(super::end_of_prefix(prefix))
             .fetch_all(&mut *connection)
-            .await
-            .map_err(|error| self.unavailable(&error))?;
-        let page = rows.iter().map(read_listed).collect::<Result<Page, _>>();
-        let page = page.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(page)
+            .await;
+        let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());
+        self.read(connection, page).await
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
@@ -254,18 +260,15 @@ impl LockStore for PostgresStore {
             .bind(after.map_or("", |address| address.key.as_str()))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_one(&mut *connection)
-            .await
-            .map_err(|error| self.unavailable(&error))?;
-        let collected = read_collected(&row, limit).map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(collected)
+            .await;
+        let collected = row.and_then(|row| read_collected(&row, limit));
+        self.read(connection, collected).await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut connection = self.check_out().await?;
-        events::log(&mut connection, events).await.map_err(|error| self.commit_failed(&error))?;
-        self.put_back(connection).await?;
-        Ok(())
+        let logged = events::log(&mut connection, events).await;
+        self.written(connection, logged).await
     }
 
     async fn events(
@@ -277,16 +280,13 @@ impl LockStore for PostgresStore {
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
         let mut connection = self.check_out_read().await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
-        let page = page.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(page)
+        self.read(connection, page).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         let mut connection = self.check_out_read().await?;
-        let last = events::last(&mut connection).await.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(last)
+        let last = events::last(&mut connection).await;
+        self.read(connection, last).await
     }
 
     async fn history(
@@ -299,47 +299,41 @@ impl LockStore for PostgresStore {
         let mut connection = self.check_out_read().await?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
-        let history = history.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(history)
+        self.read(connection, history).await
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
         let mut connection = self.check_out_of(&self.upkeep).await?;
         let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
-        let trimmed = trimmed.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(trimmed)
+        self.read(connection, trimmed).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
         let mut connection = self.check_out().await?;
-        wake_ups::notify(&mut connection, wake_ups).await.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(())
+        let notified = wake_ups::notify(&mut connection, wake_ups).await;
+        self.read(connection, notified).await
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (options, channel) = (self.direct.options().clone(), wake_ups::channel_of(node));
-        let wake_ups = wake_ups::listen(options, channel, wake_ups::unpack, || WakeUp::All).await;
-        wake_ups.map_err(|error| self.unavailable(&error))
+        let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::channel_of(node));
+        let wake_ups = wake_ups::listen(hosts, channel, wake_ups::unpack, || WakeUp::All).await;
+        wake_ups.map_err(|error| self.lost(&error, faults::of_read))
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         let mut connection = self.check_out().await?;
-        let kept = connection.query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
-        kept.map_err(|error| self.unavailable(&error))?;
-        let secret = connection.query(statements::SECRET).fetch_one(&mut *connection).await;
-        let secret = secret.and_then(|row| row.try_get(0)).map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(secret)
+        let keep_and_read = async {
+            connection.query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await?;
+            connection.query(statements::SECRET).fetch_one(&mut *connection).await?.try_get(0)
+        };
+        let secret = keep_and_read.await;
+        self.read(connection, secret).await
     }
 
     async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
         let mut connection = self.check_out().await?;
         let set = connection.query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
-        set.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await
+        self.read(connection, set.map(|_| ())).await
     }
 
     async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
@@ -349,9 +343,7 @@ impl LockStore for PostgresStore {
         let read =
             |row: PgRow| Ok(AccessText { version: row.try_get::<i64, _>(0)?.cast_unsigned(), text: row.try_get(1)? });
         let document = row.and_then(|row| row.map_or_else(|| Ok(AccessText::default()), read));
-        let document = document.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(document)
+        self.read(connection, document).await
     }
 
     async fn write_access(
@@ -365,9 +357,7 @@ impl LockStore for PostgresStore {
             connection.query(statements::REPLACE_ACCESS).bind(state.as_str()).bind(epoch.number().cast_signed());
         let query = query.bind(self.knows_timeline).bind(expected.cast_signed()).bind(version.cast_signed()).bind(text);
         let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
-        let written = written.map_err(|error| self.commit_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
-        written.ok_or(StoreError::EpochOver)
+        self.written(connection, written).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
@@ -380,38 +370,37 @@ impl LockStore for PostgresStore {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
-        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
-        let states = states.map_err(|error| self.unavailable(&error))?;
-        self.put_back(connection).await?;
-        Ok(page_of(states, limit))
+        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
+        let states = self.read(connection, states).await?;
+        Ok(page_of(states.into_iter().collect::<Result<_, _>>()?, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut connection = self.check_out_of(&self.patient).await?;
         let query = connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(self.knows_timeline);
         let cleared = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
-        let cleared = cleared.map_err(|error| self.commit_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(cleared)
+        self.written(connection, cleared).await
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
         let mut connection = self.check_out().await?;
         let filled = commit::fill(&mut connection, epoch, self.knows_timeline, states, copied).await;
-        let filled = filled.map_err(|error| self.commit_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.outcome_unknown(&error))?;
-        Ok(filled)
+        self.written(connection, filled).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         self.read_record().await.map(|reading| reading.now)
     }
-}
 
-/// Whether the error is that of a standby, which refuses writes and the functions for the timeline.
-fn is_of_standby(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code == "25006" || code == "55000")
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        let mut unanswered = ForgetUnlessAnswered(Some(self));
+        let mut connection = self.check_out().await?;
+        let row = connection.query(statements::PROBE).fetch_one(&mut *connection).await;
+        let now = row.and_then(|row| read_timestamp(&row, 0));
+        let now = self.written(connection, now).await;
+        unanswered.0 = None;
+        now
+    }
 }
 
 /// Begins a transaction, locks the rows and loads them. Until the transaction ends, the engine record cannot change. Returns
@@ -421,7 +410,7 @@ async fn lock_and_load(
     epoch: Epoch,
     knows_timeline: bool,
     addresses: &[Address],
-) -> Result<Option<Loaded>, sqlx::Error> {
+) -> Result<LoadedRows, sqlx::Error> {
     loop {
         connection.begin().await?;
         // The fence comes before the row locks: a commit that has the fence may be waiting for one of the rows.
@@ -432,11 +421,14 @@ async fn lock_and_load(
         let query = addresses_of(connection.query(statements::LOCK), addresses);
         let locked = query.fetch_all(&mut **connection).await?;
         // The rows are read in a separate statement, because one that waits for a row lock answers from an older snapshot.
-        let Some(loaded) = fetch_loaded(connection, epoch, knows_timeline, addresses).await? else { return Ok(None) };
-        let is_there = |(_, stored): &(&Address, &Stored)| stored.version != Version::ABSENT;
-        let there = addresses.iter().zip(&loaded.states).filter(is_there).map(|(address, _)| address);
+        let Some((states, now)) = fetch_loaded(connection, epoch, knows_timeline, addresses).await? else {
+            return Ok(None);
+        };
+        // A state that cannot be decoded has a row.
+        let is_there = |state: &Result<Stored, _>| !state.as_ref().is_ok_and(|state| state.version == Version::ABSENT);
+        let there = addresses.iter().zip(&states).filter(|(_, state)| is_there(state)).map(|(address, _)| address);
         if there.collect::<HashSet<_>>().len() == locked.len() {
-            return Ok(Some(loaded));
+            return Ok(Some((states, now)));
         }
         // Another node has inserted one of the rows in between. To lock it now would break the order of the keys, and two
         // transactions could deadlock. So the transaction begins again.
@@ -450,7 +442,7 @@ async fn fetch_loaded(
     epoch: Epoch,
     knows_timeline: bool,
     addresses: &[Address],
-) -> Result<Option<Loaded>, sqlx::Error> {
+) -> Result<LoadedRows, sqlx::Error> {
     let query = addresses_of(connection.query(statements::LOAD), addresses);
     let query = query.bind(epoch.number().cast_signed()).bind(knows_timeline);
     read_loaded(&query.fetch_all(&mut **connection).await?)

@@ -5,10 +5,12 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::store::{Collected, CopiedState, Loaded, Stored, Version};
+use crate::store::{Collected, CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
 
-/// `None` if the store is not in the epoch.
-pub(super) fn read_loaded(rows: &[PgRow]) -> Result<Option<Loaded>, sqlx::Error> {
+/// The states of a load, and the clock; `None` if the store is not in the epoch.
+pub(super) type LoadedRows = Option<(Vec<Result<Stored, UnreadableState>>, Timestamp)>;
+
+pub(super) fn read_loaded(rows: &[PgRow]) -> Result<LoadedRows, sqlx::Error> {
     let mut states = Vec::with_capacity(rows.len());
     let mut now = Timestamp::default();
     for row in rows {
@@ -17,27 +19,29 @@ pub(super) fn read_loaded(rows: &[PgRow]) -> Result<Option<Loaded>, sqlx::Error>
             return Ok(None);
         }
         states.push(match row.try_get::<Option<i64>, _>(2)? {
-            None => Stored::default(),
+            None => Ok(Stored::default()),
             Some(version) => {
-                let state = read_state(row, 3)?;
-                Stored { version: Version::from_number(version.cast_unsigned()), state }
+                let version = Version::from_number(version.cast_unsigned());
+                decode_state(row.try_get::<&str, _>(3)?.as_bytes()).map(|state| Stored { version, state })
             }
         });
     }
-    Ok(Some(Loaded { states, now }))
+    Ok(Some((states, now)))
 }
 
-pub(super) fn read_listed(row: &PgRow) -> Result<(Key, LockState), sqlx::Error> {
-    Ok((read_key(row, 0)?, read_state(row, 1)?))
+pub(super) fn read_listed(row: &PgRow) -> Result<(Key, Option<LockState>), sqlx::Error> {
+    Ok((read_key(row, 0)?, decode_state(row.try_get::<&str, _>(1)?.as_bytes()).ok()))
 }
 
-pub(super) fn read_dumped(row: &PgRow) -> Result<CopiedState, sqlx::Error> {
+/// The error within the result is that of a state that cannot be decoded.
+pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, StoreError>, sqlx::Error> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
-    Ok(CopiedState {
-        address: Address { app: read_app(row, 0)?, key: read_key(row, 1)? },
-        state: read_state(row, 4)?,
-        notice_at: row.try_get::<Option<i64>, _>(2)?.map(timestamp),
-        keep_until: timestamp(row.try_get(3)?),
+    let address = Address { app: read_app(row, 0)?, key: read_key(row, 1)? };
+    let notice_at = row.try_get::<Option<i64>, _>(2)?.map(timestamp);
+    let keep_until = timestamp(row.try_get(3)?);
+    Ok(match decode_state(row.try_get::<&str, _>(4)?.as_bytes()) {
+        Ok(state) => Ok(CopiedState { address, state, notice_at, keep_until }),
+        Err(unreadable) => Err(unreadable.of(&address)),
     })
 }
 
@@ -50,10 +54,6 @@ pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sql
     let keys: Vec<String> = row.try_get::<Option<_>, _>(5)?.unwrap_or_default();
     let due = apps.into_iter().zip(keys).map(|(app, key)| Ok(Address { app: parse_app(&app)?, key: parse_key(&key)? }));
     Ok(Collected { removed: removed.cast_unsigned(), due: due.collect::<Result<_, sqlx::Error>>()?, next })
-}
-
-pub(super) fn read_state(row: &PgRow, index: usize) -> Result<LockState, sqlx::Error> {
-    serde_json::from_str(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {

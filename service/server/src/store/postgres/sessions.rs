@@ -6,20 +6,29 @@
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
+use sqlx::Postgres;
+use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, Postgres};
 
-use crate::store::connections::{Connections, PooledConnection};
+use super::faults;
+use super::hosts::Hosts;
+use crate::store::StoreError;
+use crate::store::connections::{Connections, Open, PooledConnection};
+
+/// The longest time that a statement may run, and that it may wait for one lock of another session.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct Timeouts {
+    pub statement: Duration,
+    pub lock: Duration,
+}
 
 /// How a server is reached.
 #[derive(Clone)]
 pub(in crate::store) struct Route {
-    options: PgConnectOptions,
+    hosts: Hosts,
     /// Through a proxy: the statements with which every transaction begins.
     begin: Option<Arc<str>>,
 }
@@ -29,41 +38,37 @@ impl Route {
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn direct(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
-        let settings = settings(statement_timeout);
-        Ok(Self { options: parse_url(url)?.options(settings), begin: None })
+    pub(in crate::store) fn direct(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
+        let settings = settings(timeouts);
+        let hosts = Hosts::parse(url)?.map(|options| options.options(settings.clone()));
+        Ok(Self { hosts, begin: None })
     }
 
     /// The route through a proxy. A proxy refuses start-up parameters that it does not know, so there are none.
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn through_proxy(url: &str, statement_timeout: Duration) -> anyhow::Result<Self> {
+    pub(in crate::store) fn through_proxy(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
         let mut begin = "begin".to_owned();
-        for (name, value) in settings(statement_timeout) {
+        for (name, value) in settings(timeouts) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
-        Ok(Self { options: parse_url(url)?.extra_float_digits(None), begin: Some(begin.into()) })
+        let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
+        Ok(Self { hosts, begin: Some(begin.into()) })
     }
 
-    pub(in crate::store) fn options(&self) -> &PgConnectOptions {
-        &self.options
+    pub(in crate::store) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 }
 
 /// The schema of all tables and functions of Latchgate.
 pub(in crate::store) const SCHEMA: &str = "latchgate";
 
-pub(super) fn parse_url(url: &str) -> anyhow::Result<PgConnectOptions> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| anyhow::anyhow!("not a postgres URL: {error}"))?;
-    Ok(options.application_name("latchgate").disable_statement_logging())
-}
-
-fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
-    let limit = format!("{}ms", statement_timeout.as_millis());
+fn settings(timeouts: Timeouts) -> [(&'static str, String); 11] {
     [
-        ("statement_timeout", limit.clone()),
-        ("lock_timeout", limit),
+        ("statement_timeout", in_ms(timeouts.statement)),
+        ("lock_timeout", in_ms(timeouts.lock)),
         ("idle_in_transaction_session_timeout", "2s".to_owned()),
         ("default_transaction_isolation", "read committed".to_owned()),
         // Each statement is planned once, as probes of the primary key. The planner's estimate of the table's size, which
@@ -78,6 +83,19 @@ fn settings(statement_timeout: Duration) -> [(&'static str, String); 11] {
     ]
 }
 
+/// A duration as a value of a setting. Zero would mean no limit.
+pub(super) fn in_ms(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis().max(1))
+}
+
+impl Open for PgConnection {
+    type Target = Hosts;
+
+    async fn open(hosts: &Hosts) -> Result<Self, sqlx::Error> {
+        hosts.open().await
+    }
+}
+
 /// A pool of connections over one route.
 pub(in crate::store) struct Sessions {
     connections: Connections<PgConnection>,
@@ -86,7 +104,7 @@ pub(in crate::store) struct Sessions {
 
 impl Sessions {
     pub(in crate::store) fn new(route: &Route, max: usize) -> Self {
-        Self { connections: Connections::new(route.options.clone(), max), begin: route.begin.clone() }
+        Self { connections: Connections::new(route.hosts.clone(), max), begin: route.begin.clone() }
     }
 
     /// Checks out a connection; waits while all are checked out. Through a proxy, a transaction has begun on it.
@@ -131,6 +149,37 @@ impl Session {
             sqlx::raw_sql("begin").execute(&mut *self.connection).await?;
         }
         Ok(())
+    }
+
+    /// Ends the use of the connection with the answer of its statements. It is returned if it is alive, and closed otherwise: then
+    /// `lost` is called, because other connections may be dead too.
+    pub(super) async fn end_with<T>(
+        mut self,
+        answer: Result<T, sqlx::Error>,
+        kind: fn(&sqlx::Error) -> StoreError,
+        lost: impl Fn(&sqlx::Error) -> StoreError,
+    ) -> Result<T, StoreError> {
+        match answer {
+            Ok(answer) => match self.put_back().await {
+                Ok(()) => Ok(answer),
+                Err(error) => Err(lost(&error)),
+            },
+            // An error of one statement says nothing about other connections.
+            Err(error) => {
+                let is_alive =
+                    faults::is_alive(&error) && self.recover().await.is_ok() && self.put_back().await.is_ok();
+                Err(if is_alive { kind(&error) } else { lost(&error) })
+            }
+        }
+    }
+
+    /// Makes the connection usable after an error of the server. No transaction is open then, except through a proxy, where a
+    /// new one has begun.
+    ///
+    /// # Errors
+    /// When the connection has died.
+    pub(super) async fn recover(&mut self) -> Result<(), sqlx::Error> {
+        if self.is_proxied() { self.begin_again().await } else { Ok(()) }
     }
 
     /// Rolls the transaction back and begins another.
@@ -202,10 +251,11 @@ mod tests {
 
     #[test]
     fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
-        let route = Route::through_proxy("postgres://u@h/d", Duration::from_millis(800)).unwrap();
+        let timeouts = Timeouts { statement: Duration::from_millis(800), lock: Duration::from_millis(50) };
+        let route = Route::through_proxy("postgres://u@h/d", timeouts).unwrap();
         let begin = route.begin.unwrap();
-        assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; "), "{begin}");
-        for (name, value) in settings(Duration::from_millis(800)) {
+        assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; set local lock_timeout = '50ms'; "));
+        for (name, value) in settings(timeouts) {
             assert!(begin.contains(&format!("; set local {name} = '{value}'")), "{begin}");
         }
     }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 
+use super::hosts::{Hosts, takes_writes};
 use super::sessions::Session;
 use crate::store::{WAKE_UPS_MAX, WakeUp};
 
@@ -16,6 +18,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// After this much silence, the node checks that the connection is still alive.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Sends notifications in a statement of their own, after the commit. A notification takes a database-wide lock until its
 /// transaction ends; this transaction has nothing to flush, so it is short.
@@ -36,27 +39,27 @@ pub(super) async fn notify(connection: &mut Session, wake_ups: &[(NodeId, Addres
 /// # Errors
 /// When the first connection fails. Later ones are opened again until one succeeds.
 pub(in crate::store) async fn listen<T: Send + 'static>(
-    options: PgConnectOptions,
+    hosts: Hosts,
     channel: String,
     read: fn(&str) -> Vec<T>,
     again: fn() -> T,
 ) -> Result<mpsc::Receiver<T>, sqlx::Error> {
-    let listener = connect(&options, &channel).await?;
+    let listener = connect(&hosts, &channel).await?;
     let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
     tokio::spawn(async move {
         let mut listener = Some(listener);
         while !sender.is_closed() {
             if let Some(listener) = listener.take() {
-                forward(listener, &channel, &sender, read).await;
+                forward(listener, &sender, read).await;
             }
-            match connect(&options, &channel).await {
+            match connect(&hosts, &channel).await {
                 Ok(reconnected) => {
                     listener = Some(reconnected);
                     let _ = sender.send(again()).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot listen for wake-ups; trying again");
-                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                    sleep(RECONNECT_PAUSE).await;
                 }
             }
         }
@@ -64,13 +67,14 @@ pub(in crate::store) async fn listen<T: Send + 'static>(
     Ok(receiver)
 }
 
-async fn connect(options: &PgConnectOptions, channel: &str) -> Result<PgListener, sqlx::Error> {
+async fn connect(hosts: &Hosts, channel: &str) -> Result<PgListener, sqlx::Error> {
+    let primary = timeout(CONNECT_MAX, hosts.primary()).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
     let pool = PgPoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(Duration::from_secs(1))
+        .acquire_timeout(CONNECT_MAX)
         .max_lifetime(None)
         .idle_timeout(None)
-        .connect_with(options.clone())
+        .connect_with(primary.clone())
         .await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(channel).await?;
@@ -78,14 +82,15 @@ async fn connect(options: &PgConnectOptions, channel: &str) -> Result<PgListener
 }
 
 /// Passes notifications on until the connection or the receiver is gone.
-async fn forward<T>(mut listener: PgListener, channel: &str, sender: &mpsc::Sender<T>, read: fn(&str) -> Vec<T>) {
+async fn forward<T>(mut listener: PgListener, sender: &mpsc::Sender<T>, read: fn(&str) -> Vec<T>) {
     loop {
         tokio::select! {
             () = sender.closed() => return,
-            // A connection that died silently looks like one without notifications, so it is checked.
-            () = tokio::time::sleep(QUIET_MAX) => {
-                let answer = tokio::time::timeout(ANSWER_MAX, listener.listen(channel)).await;
-                if !matches!(answer, Ok(Ok(()))) {
+            // A connection that died silently looks like one without notifications, so it is checked; and so does one to a
+            // primary that another server has replaced.
+            () = sleep(QUIET_MAX) => {
+                let answer = timeout(ANSWER_MAX, takes_writes(&mut listener)).await;
+                if !matches!(answer, Ok(Ok(true))) {
                     return;
                 }
             }

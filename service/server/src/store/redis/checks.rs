@@ -3,6 +3,7 @@
 use anyhow::{Context, bail, ensure};
 
 use super::link::Link;
+use crate::store::engine_record::Risk;
 
 /// The answer of a server to `INFO`.
 pub(in crate::store) struct Info(String);
@@ -27,6 +28,23 @@ impl Info {
     }
 }
 
+/// The setting with which a server evicts keys when its memory is full, if it does. A server that does not tell has been checked at
+/// the start.
+pub(in crate::store) async fn eviction(link: &Link, is_accepted: bool) -> Option<Risk> {
+    let mut command = redis::cmd("INFO");
+    command.arg("memory");
+    let info = Info(redis::from_redis_value(link.send(&command).await.ok()?).ok()?);
+    let policy = info.field("maxmemory_policy");
+    let evicts = !policy.is_empty() && policy != KEEPS_ALL;
+    evicts.then(|| Risk {
+        what: format!("Redis has maxmemory-policy {policy}, and may forget what it has acknowledged"),
+        is_accepted,
+    })
+}
+
+/// The only policy that evicts nothing.
+pub(in crate::store) const KEEPS_ALL: &str = "noeviction";
+
 /// # Errors
 /// When the server is older than 7.0, is a replica, evicts keys, or is part of a cluster although the URL is not that of one.
 pub(super) async fn check(link: &Link, is_cluster: bool, allow_eviction: bool) -> anyhow::Result<()> {
@@ -39,7 +57,7 @@ pub(super) async fn check(link: &Link, is_cluster: bool, allow_eviction: bool) -
         _ => {}
     }
     let policy = info.field("maxmemory_policy");
-    if policy != "noeviction" {
+    if policy != KEEPS_ALL {
         ensure!(
             allow_eviction,
             "this Redis has maxmemory-policy {policy}: with its memory full it would forget locks that are held. Set it to \

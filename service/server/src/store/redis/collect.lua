@@ -5,7 +5,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local answer = {0}
 for i, address in ipairs(ARGV) do
-    local value = redis.call('GET', KEYS[i + 1])
+    local value = redis.pcall('GET', KEYS[i + 1])
+    if type(value) == 'table' then value = value.err end
     local keep, notice, locked_until
     if value then
         keep, notice, locked_until = string.match(value, '^%d+ (%d+) (%S+) (%d+):')

@@ -27,8 +27,8 @@ end
 
 local function unlock()
     for i = first + count * width + 1, #KEYS do
-        local value = redis.call('GET', KEYS[i])
-        if value and string.match(value, '^%d+ %d+ %S+ %d+:(%S*) ') == own then
+        local value = redis.pcall('GET', KEYS[i])
+        if type(value) == 'string' and string.match(value, '^%d+ %d+ %S+ %d+:(%S*) ') == own then
             value = string.gsub(value, '^(%d+ %d+ %S+) %S+', '%1 0:', 1)
             redis.call('SET', KEYS[i], value, 'KEEPTTL')
         end
@@ -37,7 +37,9 @@ end
 
 local function holds(change)
     if change.expected == '' then return true end
-    local value = redis.call('GET', change.state)
+    local value = redis.pcall('GET', change.state)
+    -- Another program has written something else than a string. The other changes do not fail for it.
+    if type(value) == 'table' then return false end
     if not value then return change.expected == '0' end
     local version, locked_until, locked_by = string.match(value, '^(%d+) %d+ %S+ (%d+):(%S*) ')
     return version == change.expected and (locked_by == own or tonumber(locked_until) <= now)

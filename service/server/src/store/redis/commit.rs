@@ -16,7 +16,7 @@ use super::layout::{beginning, decode};
 use super::scripts::{COMMIT, Call, Entry, LOCK, Made, read, read_made, unexpected};
 use super::slot::slot_of;
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError, Stored};
+use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError, Stored, all_readable};
 
 /// After this time a lock of states expires, in ms. A node holds one only for two round trips.
 const LOCK_MS: u64 = 2_000;
@@ -45,7 +45,7 @@ pub(super) async fn write(
         None => CommitResult::ClockOff,
         Some(made) => CommitResult::Checked(entries.iter().zip(made).map(version).collect()),
     };
-    Ok(Committed { now, result })
+    Ok(Committed { now, result, busy: Vec::new() })
 }
 
 /// Passes entries to the script: in one call, or in a cluster in one call for each slot.
@@ -137,7 +137,7 @@ pub(super) async fn lock(
     for (index, address) in addresses.iter().enumerate() {
         groups.entry(shared.slot(address)).or_default().push(index);
     }
-    let mut states = vec![Stored::default(); addresses.len()];
+    let mut states = vec![Ok(Stored::default()); addresses.len()];
     let mut now = Timestamp::default();
     // The slots are locked in their order, so that two calls cannot deadlock.
     for indexes in groups.values() {
@@ -157,10 +157,10 @@ pub(super) async fn lock(
             }
         };
         for (index, value) in indexes.iter().zip(values) {
-            states[*index] = decode(value.as_deref())?;
+            states[*index] = decode(value.as_deref());
         }
     }
-    Ok((Loaded { states, now }, locked))
+    Ok((Loaded { states: all_readable(addresses, states)?, now }, locked))
 }
 
 async fn unlock(shared: &Shared, locker: Locker<'_>) -> Result<(), StoreError> {

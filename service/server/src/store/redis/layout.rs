@@ -9,7 +9,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use super::slot::hash_tag;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{body_of, event_from};
-use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, Version};
+use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, UnreadableState, Version, decode_state};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
 pub(super) const KEEP_UNTIL_MAX: u64 = 9_000_000_000_000_000;
@@ -67,6 +67,11 @@ impl Layout {
 
     pub(super) fn secret(&self) -> String {
         format!("{}:secret", self.prefix)
+    }
+
+    /// What probes write.
+    pub(super) fn probe(&self) -> String {
+        format!("{}:probe", self.prefix)
     }
 
     pub(super) fn access(&self) -> String {
@@ -151,19 +156,19 @@ pub(super) fn notice(at: Option<Timestamp>) -> String {
 
 /// # Errors
 /// When another program has written to the key.
-pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, StoreError> {
+pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, UnreadableState> {
     let Some(value) = value else { return Ok(Stored::default()) };
     let (version, _, state) = parts(value).ok_or_else(foreign)?;
-    let state: LockState = serde_json::from_slice(state).map_err(|_| foreign())?;
-    Ok(Stored { version, state })
+    Ok(Stored { version, state: decode_state(state)? })
 }
 
 /// As [`decode`], for a copy of a state that exists.
 pub(super) fn decode_copied(address: Address, value: &[u8]) -> Result<CopiedState, StoreError> {
-    let Stored { state, .. } = decode(Some(value))?;
+    let unreadable = |unreadable: UnreadableState| unreadable.of(&address);
+    let Stored { state, .. } = decode(Some(value)).map_err(unreadable)?;
     let mut fields = value.split(|byte| *byte == b' ').skip(1);
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok().map(Timestamp::from_ms);
-    let keep_until = number().ok_or_else(foreign)?;
+    let keep_until = number().ok_or_else(|| unreadable(foreign()))?;
     Ok(CopiedState { address, state, notice_at: number(), keep_until })
 }
 
@@ -182,8 +187,8 @@ fn parts(value: &[u8]) -> Option<(Version, Option<Timestamp>, &[u8])> {
     Some((version, notice, fields.next()?))
 }
 
-fn foreign() -> StoreError {
-    StoreError::Unavailable("a key of the locks holds something else than a state".to_owned())
+fn foreign() -> UnreadableState {
+    UnreadableState("it is not a state".to_owned())
 }
 
 /// What the record begins with while it says `state` in `epoch`.

@@ -70,7 +70,7 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
     let mut page = Page::new();
     for (address, value) in addresses.into_iter().zip(values) {
         if value.is_some() {
-            page.push((address.key, decode(value.as_deref())?.state));
+            page.push((address.key, decode(value.as_deref()).ok().map(|stored| stored.state)));
         }
     }
     Ok(page)

@@ -13,7 +13,9 @@ if ARGV[3] ~= '' then
 end
 local values = {}
 for i, key in ipairs(states) do
-    values[i] = redis.call('GET', key)
+    values[i] = redis.pcall('GET', key)
+    -- Of something else than a string, its error: it is no state, and is left as it is.
+    if type(values[i]) == 'table' then values[i] = values[i].err end
     if values[i] then
         local locked_until, locked_by = string.match(values[i], '^%d+ %d+ %S+ (%d+):(%S*) ')
         if locked_by and locked_by ~= ARGV[1] and tonumber(locked_until) > now then
@@ -24,8 +26,8 @@ end
 local lock = string.format('%.0f:%s', now + ARGV[2], ARGV[1])
 for i, key in ipairs(states) do
     if values[i] then
-        local value = string.gsub(values[i], '^(%d+ %d+ %S+) %S+', '%1 ' .. lock, 1)
-        redis.call('SET', key, value, 'KEEPTTL')
+        local value, is_state = string.gsub(values[i], '^(%d+ %d+ %S+) %S+', '%1 ' .. lock, 1)
+        if is_state == 1 then redis.call('SET', key, value, 'KEEPTTL') end
     end
 end
 return {now, values}

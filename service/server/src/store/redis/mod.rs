@@ -31,14 +31,14 @@ use self::commit::Locker;
 use self::layout::{Layout, decode};
 pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
 use self::link::Failed;
-use self::scripts::{Entry, read};
+use self::scripts::{Entry, PROBE, read};
 use self::servers::Servers;
 pub(in crate::store) use self::url::Place;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
     AccessText, Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
+    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
 };
 
 /// Settings of a Redis store.
@@ -59,6 +59,9 @@ pub struct RedisConfig {
     pub no_hold_off: bool,
 }
 
+/// How long Redis keeps what a probe has written, in ms.
+const PROBE_KEPT_MS: u64 = 60_000;
+
 /// Clones share the connections.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -71,6 +74,7 @@ struct Shared {
     shards: usize,
     timeout: Duration,
     history_ms: u64,
+    allow_eviction: bool,
     /// The position of the collection in a cluster: the index of the master, and the cursor of its `SCAN`.
     walk: Mutex<(usize, u64)>,
 }
@@ -95,6 +99,7 @@ impl RedisStore {
             shards: config.shards,
             timeout: config.timeout,
             history_ms: history_ms.clamp(1, layout::KEEP_UNTIL_MAX),
+            allow_eviction: config.allow_eviction,
             walk: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -109,10 +114,10 @@ impl Shared {
         let Servers::One(link) = &self.servers else {
             let home = addresses.first().map(|address| self.layout.state(address)).unwrap_or_default();
             let (values, now) = futures::future::try_join(self.values(addresses), self.clock(&home)).await?;
-            return loaded(&values, now);
+            return loaded(addresses, &values, now);
         };
         if addresses.is_empty() {
-            return loaded(&[], self.clock("").await?);
+            return loaded(&[], &[], self.clock("").await?);
         }
         let beginning = layout::beginning(EngineState::Active, epoch);
         let mut both = redis::pipe();
@@ -127,7 +132,7 @@ impl Shared {
         if record != beginning {
             return Err(StoreError::EpochOver);
         }
-        loaded(&values, timestamp(time))
+        loaded(addresses, &values, timestamp(time))
     }
 
     async fn values(&self, addresses: &[Address]) -> Result<Values, StoreError> {
@@ -166,9 +171,9 @@ impl Shared {
     }
 }
 
-fn loaded(values: &[Option<Vec<u8>>], now: Timestamp) -> Result<Loaded, StoreError> {
-    let states = values.iter().map(|value| decode(value.as_deref())).collect::<Result<_, _>>()?;
-    Ok(Loaded { states, now })
+fn loaded(addresses: &[Address], values: &[Option<Vec<u8>>], now: Timestamp) -> Result<Loaded, StoreError> {
+    let states = values.iter().map(|value| decode(value.as_deref())).collect();
+    Ok(Loaded { states: all_readable(addresses, states)?, now })
 }
 
 #[async_trait]
@@ -343,5 +348,10 @@ impl LockStore for RedisStore {
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         self.shared.clock("").await
+    }
+
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        let answer = self.shared.servers.run(&PROBE, &[self.shared.layout.probe()], &[PROBE_KEPT_MS.to_string()]).await;
+        Ok(timestamp(read(answer.map_err(|failed| failed.of_write())?)?))
     }
 }

@@ -3,6 +3,7 @@
 
 use latchgate_core::Timestamp;
 
+use super::checks;
 use super::layout::beginning;
 use super::scripts::{Program, RECORD, read as read_answer};
 use crate::store::engine_record::{EngineRecord, Reading};
@@ -40,7 +41,11 @@ impl super::Shared {
         // The record first: what it says was so before the clock shows `now`.
         let value = self.servers.query(&key, &get).await.map_err(|failed| failed.of_read())?;
         let value: Option<String> = read_answer(value).map_err(StoreError::of_reading)?;
-        decode(value.as_deref(), self.clock(&key).await?)
+        let mut reading = decode(value.as_deref(), self.clock(&key).await?)?;
+        for master in self.servers.masters().await.map_err(|failed| failed.of_read())? {
+            reading.risk = reading.risk.or(checks::eviction(&master, self.allow_eviction).await);
+        }
+        Ok(reading)
     }
 
     pub(super) async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {

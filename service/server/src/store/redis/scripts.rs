@@ -37,6 +37,7 @@ pub(super) static READ: LazyLock<Program> = program!("read.lua");
 /// The only script that replaces an engine record.
 pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
 pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
+pub(super) static PROBE: LazyLock<Program> = program!("probe.lua");
 pub(super) static ACCESS: LazyLock<Program> = program!("access.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 

@@ -1,6 +1,7 @@
 //! Batches of changes, each written in one transaction.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, LockState};
@@ -8,8 +9,9 @@ use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::types::Json;
 
+use super::file::DatabaseFile;
 use super::rows::read_address;
-use super::{events, statements, unavailable};
+use super::{events, statements, unavailable, write_failed};
 use crate::store::connections::PooledConnection;
 use crate::store::process_clock::ProcessClock;
 use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, Rule, StoreError, Version};
@@ -18,6 +20,7 @@ use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, R
 pub(super) struct Locked {
     pub connection: PooledConnection<SqliteConnection>,
     pub clock: ProcessClock,
+    pub file: Arc<DatabaseFile>,
 }
 
 impl Locked {
@@ -26,7 +29,7 @@ impl Locked {
         // The writing connection was held, so the engine record is the same as when the states were locked.
         let mut result = CommitResult::ClockOff;
         if store_now.ms_apart(now) <= CLOCK_BOUND_MS {
-            result = write(&mut self.connection, now, changes).await.map_err(|error| unavailable(&error))?;
+            result = write(&mut self.connection, now, changes).await.map_err(|error| write_failed(&error))?;
         }
         if rule == Rule::AllOrNone && !result.is_complete() {
             roll_back(&mut self.connection).await.map_err(|error| unavailable(&error))?;
@@ -35,7 +38,8 @@ impl Locked {
             commit(&mut self.connection).await?;
         }
         self.connection.put_back();
-        Ok(Committed { now: store_now, result })
+        self.file.check().map_err(StoreError::OutcomeUnknown)?;
+        Ok(Committed { now: store_now, result, busy: Vec::new() })
     }
 }
 
@@ -63,7 +67,7 @@ pub(super) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx:
 
 pub(super) async fn commit(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let committed = sqlx::query("commit").execute(connection).await;
-    committed.map_err(|error| StoreError::OutcomeUnknown(error.to_string()))?;
+    committed.map_err(|error| write_failed(&error))?;
     Ok(())
 }
 

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::types::Json;
-use sqlx::{ConnectOptions, Connection, Row, Sqlite};
+use sqlx::{ConnectOptions, Row, Sqlite};
 use tokio::sync::mpsc;
 
 use crate::store::connections::{Connections, PooledConnection};
@@ -21,8 +21,9 @@ use crate::store::gate::{
     fresh_version, gone_before, id_of, is_off, page_of, read_position,
 };
 use crate::store::process_clock::ProcessClock;
+use crate::store::sqlite::file::{DatabaseFile, Locked};
 use crate::store::sqlite::record::FileRecord;
-use crate::store::sqlite::{MIGRATIONS, options};
+use crate::store::sqlite::{self, MIGRATIONS, options, write_failed};
 use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
@@ -87,48 +88,63 @@ pub struct SqliteGateStore {
     clock: ProcessClock,
     /// Writing is one at a time anyway; the second connection reads meanwhile.
     writer: Arc<Connections<SqliteConnection>>,
-    reader: Connections<SqliteConnection>,
+    reader: Arc<Connections<SqliteConnection>>,
     record: FileRecord,
-    listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
+    listeners: Arc<Mutex<Vec<mpsc::Sender<WakeUp>>>>,
+    file: Arc<DatabaseFile>,
+    /// As in the store of locks, unless that has the same file.
+    _keeper: Option<Mutex<SqliteConnection>>,
 }
 
 impl SqliteGateStore {
-    /// Opens the file and brings its schema up to date. The file must be this process's alone: its clock is the
-    /// process's.
+    /// Opens the file for this process alone, and brings its schema up to date.
     ///
     /// # Errors
-    /// When the file cannot be opened or written.
+    /// When the file cannot be opened or written, or another process has it.
     pub async fn open(path: &Path) -> anyhow::Result<Self> {
-        Self::open_beside(path, Arc::new(Connections::new(options(path), 1))).await
+        let locked = Locked::take(path)?;
+        let keeper = migrated(path).await?;
+        let writer = Arc::new(Connections::new(options(path), 1));
+        let file = Arc::new(locked.opened()?);
+        Ok(Self { _keeper: Some(Mutex::new(keeper)), ..Self::on(path, writer, file) })
     }
 
     /// The same in a file that another store writes too, through `writer`.
     ///
     /// # Errors
     /// When the file cannot be opened or written.
-    pub(in crate::store) async fn open_beside(
+    pub(super) async fn open_beside(
         path: &Path,
         writer: Arc<Connections<SqliteConnection>>,
+        file: Arc<DatabaseFile>,
     ) -> anyhow::Result<Self> {
-        let cannot_use = || format!("cannot use {}", path.display());
-        let mut connection = options(path).connect().await.with_context(cannot_use)?;
-        MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error)).with_context(cannot_use)?;
-        connection.close().await.with_context(cannot_use)?;
-        Ok(Self {
+        migrated(path).await?;
+        Ok(Self::on(path, writer, file))
+    }
+
+    fn on(path: &Path, writer: Arc<Connections<SqliteConnection>>, file: Arc<DatabaseFile>) -> Self {
+        Self {
             clock: ProcessClock::start(),
             writer,
-            reader: Connections::new(options(path), 1),
+            reader: Arc::new(Connections::new(options(path), 1)),
             record: FileRecord::new(Purpose::Gate),
-            listeners: Mutex::default(),
-        })
+            listeners: Arc::default(),
+            file,
+            _keeper: None,
+        }
     }
 
     fn at<T>(&self, answer: T) -> At<T> {
         At::new(self.clock.now(), answer)
     }
 
+    /// The writing connection, if the file is still in its place.
+    async fn check_out_writer(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
+        sqlite::check_out(&self.writer, &self.file).await
+    }
+
     async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        self.reader.check_out().await.map_err(|error| unavailable(&error))
+        sqlite::check_out(&self.reader, &self.file).await
     }
 
     /// # Errors
@@ -140,7 +156,7 @@ impl SqliteGateStore {
 
     /// Runs a statement that writes; returns how many rows it wrote, or `None` if `now` was off by then.
     async fn write(&self, fence: Fence, now: Timestamp, query: SqliteQuery<'_>) -> Result<Option<u64>, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         // The writing connection is held, so the record stays as it is until the statement has ended.
         if let Err(refused) = self.check(fence) {
             connection.put_back();
@@ -151,15 +167,16 @@ impl SqliteGateStore {
             return Ok(None);
         }
         // A statement that SQLite has answered with an error was rolled back.
-        let done = query.execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
+        let done = query.execute(&mut *connection).await.map_err(|error| write_failed(&error))?;
         connection.put_back();
+        self.file.check().map_err(StoreError::OutcomeUnknown)?;
         Ok(Some(done.rows_affected()))
     }
 
     fn wake(&self, address: &OperationAddress) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in listeners.iter() {
-            // A full listener misses it; whoever waits looks again on a timer all the same.
+            // A full listener misses it. A waiting pre looks again on a timer in any case.
             let _ = listener.try_send(WakeUp::Operation(address.clone()));
         }
     }
@@ -172,14 +189,14 @@ impl RecordStore for SqliteGateStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let reading = self.record.read(&mut connection, self.clock.now()).await?;
         connection.put_back();
         Ok(reading)
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let is_written = self.record.write(&mut connection, read, next).await?;
         connection.put_back();
         Ok(is_written)
@@ -188,6 +205,22 @@ impl RecordStore for SqliteGateStore {
 
 #[async_trait]
 impl GateStore for SqliteGateStore {
+    fn purpose(&self) -> Purpose {
+        self.record.purpose()
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        Some(Arc::new(Self {
+            clock: self.clock,
+            writer: Arc::clone(&self.writer),
+            reader: Arc::clone(&self.reader),
+            record: FileRecord::new(Purpose::Durable),
+            listeners: Arc::clone(&self.listeners),
+            file: Arc::clone(&self.file),
+            _keeper: None,
+        }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -212,6 +245,7 @@ impl GateStore for SqliteGateStore {
         let stored = row.and_then(|row| row.as_ref().map(read_stored).transpose());
         let stored = stored.map_err(|error| unavailable(&error))?;
         connection.put_back();
+        self.file.check().map_err(StoreError::Unavailable)?;
         // An epoch never comes back: if it is in force now, it was when the record was read.
         self.check(fence)?;
         Ok(self.at(stored))
@@ -323,7 +357,7 @@ impl GateStore for SqliteGateStore {
     }
 
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let is_filling = self.check(Fence::Filling(epoch)).is_ok();
         if is_filling {
             self.record.count(&mut connection, copied).await?;
@@ -338,6 +372,14 @@ impl GateStore for SqliteGateStore {
         connection.put_back();
         Ok(self.clock.now())
     }
+}
+
+/// A connection to the file, with an up-to-date schema.
+async fn migrated(path: &Path) -> anyhow::Result<SqliteConnection> {
+    let cannot_use = || format!("cannot use {}", path.display());
+    let mut connection = options(path).connect().await.with_context(cannot_use)?;
+    MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error)).with_context(cannot_use)?;
+    Ok(connection)
 }
 
 type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
@@ -358,7 +400,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }
@@ -383,5 +425,8 @@ fn read_fallback(row: &SqliteRow) -> Result<(OperationAddress, Stored), sqlx::Er
 }
 
 fn unavailable(error: &sqlx::Error) -> StoreError {
-    StoreError::Unavailable(error.to_string())
+    if matches!(error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) {
+        return StoreError::Unreadable { keys: Vec::new(), reason: error.to_string() };
+    }
+    sqlite::unavailable(error)
 }

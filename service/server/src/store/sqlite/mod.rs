@@ -2,14 +2,14 @@
 
 mod commit;
 mod events;
-mod file_lock;
+mod file;
 pub mod gate;
 mod record;
 mod rows;
 mod statements;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -23,18 +23,18 @@ use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::mpsc;
 
 use self::commit::Locked;
-use self::file_lock::FileLock;
+use self::file::DatabaseFile;
 use self::gate::SqliteGateStore;
 use self::record::FileRecord;
 use self::rows::{read_address, read_dumped, read_listed, read_stored};
-use super::connections::{Connections, PooledConnection};
+use super::connections::{Connections, Open, PooledConnection};
 use super::database_error::{cannot_migrate, message};
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::process_clock::ProcessClock;
 use super::{
     AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -50,7 +50,9 @@ pub struct SqliteStore {
     /// A connection for reads of clients, so that the shard never waits for one of them.
     list_reader: Connections<SqliteConnection>,
     record: FileRecord,
-    _file_lock: FileLock,
+    file: Arc<DatabaseFile>,
+    /// Keeps SQLite's log where it is: SQLite deletes it with the last connection.
+    _keeper: Mutex<SqliteConnection>,
 }
 
 impl SqliteStore {
@@ -59,7 +61,7 @@ impl SqliteStore {
     /// # Errors
     /// When the file cannot be opened or written, or another process has it.
     pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
-        let file_lock = FileLock::take(path)?;
+        let locked = file::Locked::take(path)?;
         let unusable = |error: sqlx::Error| anyhow::anyhow!("cannot use {}: {}", path.display(), explain(&error));
         refuse_foreign(path).await?;
         let options = options(path);
@@ -74,14 +76,14 @@ impl SqliteStore {
             let known = sqlx::query("select 1 from locks limit 1").fetch_optional(&mut connection).await;
             known.with_context(|| format!("{} has no Latchgate schema: run `latchgate migrate`", path.display()))?;
         }
-        connection.close().await.map_err(unusable)?;
         Ok(Self {
             clock: ProcessClock::start(),
             record: FileRecord::new(Purpose::Locks),
             writer: Arc::new(Connections::new(options.clone(), 1)),
             reader: Connections::new(options.clone(), 1),
             list_reader: Connections::new(options, 1),
-            _file_lock: file_lock,
+            file: Arc::new(locked.opened()?),
+            _keeper: Mutex::new(connection),
         })
     }
 
@@ -91,11 +93,11 @@ impl SqliteStore {
     /// # Errors
     /// When the file cannot be used.
     pub async fn gate(&self, path: &Path) -> anyhow::Result<SqliteGateStore> {
-        SqliteGateStore::open_beside(path, Arc::clone(&self.writer)).await
+        SqliteGateStore::open_beside(path, Arc::clone(&self.writer), Arc::clone(&self.file)).await
     }
 
     async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
         if !self.record.is_in_force(EngineState::Active, epoch) {
             connection.put_back();
@@ -111,17 +113,23 @@ impl SqliteStore {
             CommitResult::ClockOff
         } else {
             // After an error SQLite has rolled back, or does so when the connection is closed.
-            commit::write(&mut connection, now, changes).await.map_err(|error| unavailable(&error))?
+            commit::write(&mut connection, now, changes).await.map_err(|error| write_failed(&error))?
         };
         if has_events {
             commit::commit(&mut connection).await?;
         }
         connection.put_back();
-        Ok(Committed { now: store_now, result })
+        self.file.check().map_err(StoreError::OutcomeUnknown)?;
+        Ok(Committed { now: store_now, result, busy: Vec::new() })
+    }
+
+    /// The writing connection, if the file is still in its place.
+    async fn check_out_writer(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
+        check_out(&self.writer, &self.file).await
     }
 
     async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        self.reader.check_out().await.map_err(|error| unavailable(&error))
+        check_out(&self.reader, &self.file).await
     }
 }
 
@@ -132,14 +140,14 @@ impl RecordStore for SqliteStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let reading = self.record.read(&mut connection, self.clock.now()).await?;
         connection.put_back();
         Ok(reading)
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let is_written = self.record.write(&mut connection, read, next).await?;
         connection.put_back();
         Ok(is_written)
@@ -162,14 +170,15 @@ impl LockStore for SqliteStore {
         let mut connection = self.check_out_reader().await?;
         let requested: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
         let rows = sqlx::query(statements::LOAD).bind(Json(requested)).fetch_all(&mut *connection).await;
-        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
+        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<Vec<_>, _>>());
         let states = states.map_err(|error| unavailable(&error))?;
         connection.put_back();
+        self.file.check().map_err(StoreError::Unavailable)?;
         // An epoch never returns. If it is in force now, it was in force when the states were read.
         if !self.record.is_in_force(EngineState::Active, epoch) {
             return Err(StoreError::EpochOver);
         }
-        Ok(Loaded { states, now: self.clock.now() })
+        Ok(Loaded { states: all_readable(addresses, states)?, now: self.clock.now() })
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
@@ -179,7 +188,7 @@ impl LockStore for SqliteStore {
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let unavailable = |error: sqlx::Error| unavailable(&error);
         // Other commits wait for this connection, and not in SQLite's busy handler, which is not a queue.
-        let mut connection = self.writer.check_out().await.map_err(unavailable)?;
+        let mut connection = self.check_out_writer().await?;
         if !self.record.is_in_force(EngineState::Active, epoch) {
             connection.put_back();
             return Err(StoreError::EpochOver);
@@ -187,13 +196,21 @@ impl LockStore for SqliteStore {
         commit::begin(&mut connection).await.map_err(unavailable)?;
         let requested: Vec<(&App, &Key)> = addresses.iter().map(|address| (&address.app, &address.key)).collect();
         let rows = sqlx::query(statements::LOAD).bind(Json(requested)).fetch_all(&mut *connection).await;
-        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<_, _>>());
+        let states = rows.and_then(|rows| rows.iter().map(read_stored).collect::<Result<Vec<_>, _>>());
         let states = states.map_err(unavailable)?;
-        Ok((Loaded { states, now: self.clock.now() }, Box::new(Locked { connection, clock: self.clock })))
+        let file = Arc::clone(&self.file);
+        let locked = Locked { connection, clock: self.clock, file };
+        match all_readable(addresses, states) {
+            Ok(states) => Ok((Loaded { states, now: self.clock.now() }, Box::new(locked))),
+            Err(unreadable) => {
+                Box::new(locked).give_up().await?;
+                Err(unreadable)
+            }
+        }
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let rows = sqlx::query(statements::LIST)
             .bind(app.as_str())
             .bind(prefix)
@@ -209,7 +226,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let (app, key) = after.map_or(("", ""), |address| (address.app.as_str(), address.key.as_str()));
         let now = self.clock.now().as_ms().cast_signed();
         let page = sqlx::query(statements::PAGE)
@@ -243,7 +260,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let events: Vec<_> = events.iter().map(|(address, event)| (address, event)).collect();
         events::log(&mut connection, &events).await.map_err(|error| unavailable(&error))?;
         connection.put_back();
@@ -257,7 +274,7 @@ impl LockStore for SqliteStore {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
         let page = page.map_err(|error| unavailable(&error))?;
         connection.put_back();
@@ -265,7 +282,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let last = events::last(&mut connection).await.map_err(|error| unavailable(&error))?;
         connection.put_back();
         Ok(last)
@@ -278,7 +295,7 @@ impl LockStore for SqliteStore {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
         let history = history.map_err(|error| unavailable(&error))?;
@@ -287,7 +304,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let trimmed = events::trim(&mut connection, older_than, renewed_before, limit).await;
         let trimmed = trimmed.map_err(|error| unavailable(&error))?;
         connection.put_back();
@@ -304,7 +321,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let kept = sqlx::query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await;
         kept.map_err(|error| unavailable(&error))?;
         let secret = sqlx::query_scalar(statements::SECRET).fetch_one(&mut *connection).await;
@@ -314,7 +331,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let set = sqlx::query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
         set.map_err(|error| unavailable(&error))?;
         connection.put_back();
@@ -339,7 +356,7 @@ impl LockStore for SqliteStore {
         expected: u64,
         (version, text): (u64, &str),
     ) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         if !self.record.is_in_force(state, epoch) {
             connection.put_back();
             return Err(StoreError::EpochOver);
@@ -358,21 +375,21 @@ impl LockStore for SqliteStore {
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         let after = read_position(from)?;
-        let mut connection = self.list_reader.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = check_out(&self.list_reader, &self.file).await?;
         let rows = sqlx::query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
             .bind(after.as_ref().map_or("", |address| address.key.as_str()))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
-        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<_, _>>());
+        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
         let states = states.map_err(|error| unavailable(&error))?;
         connection.put_back();
-        Ok(page_of(states, limit))
+        Ok(page_of(states.into_iter().collect::<Result<_, _>>()?, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
         if is_filling {
             let cleared = sqlx::raw_sql("delete from locks; delete from lock_events").execute(&mut *connection).await;
@@ -383,7 +400,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.writer.check_out().await.map_err(|error| unavailable(&error))?;
+        let mut connection = self.check_out_writer().await?;
         let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
         if is_filling {
             commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
@@ -403,6 +420,14 @@ impl LockStore for SqliteStore {
         connection.put_back();
         Ok(self.clock.now())
     }
+
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        let mut connection = self.check_out_writer().await?;
+        let probed = sqlx::raw_sql(statements::PROBE).execute(&mut *connection).await;
+        probed.map_err(|error| write_failed(&error))?;
+        connection.put_back();
+        Ok(self.clock.now())
+    }
 }
 
 /// The path in a `sqlite:PATH` URL.
@@ -416,11 +441,20 @@ pub fn path_of(url: &str) -> Option<PathBuf> {
 pub(super) fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(true)
+        // Creating it is the business of `file::Locked`. A file that was deleted must not come back empty.
+        .create_if_missing(false)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT)
         .disable_statement_logging()
+}
+
+impl Open for SqliteConnection {
+    type Target = SqliteConnectOptions;
+
+    async fn open(options: &SqliteConnectOptions) -> Result<Self, sqlx::Error> {
+        options.connect().await
+    }
 }
 
 fn explain(error: &sqlx::Error) -> String {
@@ -431,6 +465,7 @@ fn explain(error: &sqlx::Error) -> String {
             "this user may not write the file or its directory".to_owned()
         }
         Some("14" | "270" | "526" | "782" | "1038") => "the file cannot be opened or created".to_owned(),
+        Some("13") => "the disk is full".to_owned(),
         Some("26") => "the file is not an SQLite database".to_owned(),
         _ => message(error),
     }
@@ -457,4 +492,32 @@ async fn refuse_foreign(path: &Path) -> anyhow::Result<()> {
 
 fn unavailable(error: &sqlx::Error) -> StoreError {
     StoreError::Unavailable(explain(error))
+}
+
+/// A connection to a file that is still in its place.
+async fn check_out(
+    connections: &Connections<SqliteConnection>,
+    file: &DatabaseFile,
+) -> Result<PooledConnection<SqliteConnection>, StoreError> {
+    // Before the connection too, because a new one is made by the file's name.
+    file.check().map_err(StoreError::Unavailable)?;
+    let connection = connections.check_out().await.map_err(|error| unavailable(&error))?;
+    match file.check() {
+        Ok(()) => Ok(connection),
+        Err(why) => {
+            connection.put_back();
+            Err(StoreError::Unavailable(why))
+        }
+    }
+}
+
+/// The error of a write. SQLite has not written the last part of a commit, without which the rest does not count, unless the
+/// system has failed to read, write or sync a file.
+fn write_failed(error: &sqlx::Error) -> StoreError {
+    const IO_ERROR: i32 = 10;
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+    match code {
+        Some(code) if code & 0xff != IO_ERROR => unavailable(error),
+        _ => StoreError::OutcomeUnknown(explain(error)),
+    }
 }

@@ -29,6 +29,10 @@ impl FileRecord {
         Self { purpose, known: Mutex::default() }
     }
 
+    pub(super) const fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
     pub(super) fn is_in_force(&self, state: EngineState, epoch: Epoch) -> bool {
         let known = self.known();
         known.is(state) && known.epoch() == epoch

@@ -51,6 +51,16 @@ pub(super) const COLLECT: &str = "
 delete from locks
 where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5 and notice_at is null";
 
+/// Commits about as much as a grant. It must change something: SQLite does not write a row that stays the same. The tables of
+/// grants must be there.
+pub(super) const PROBE: &str = "
+begin immediate;
+insert into secrets (name, value) values ('probe', randomblob(3000))
+on conflict (name) do update set value = excluded.value;
+update locks set version = version where false;
+update lock_events set at = at where false;
+commit";
+
 pub(super) const KEEP_SECRET: &str =
     "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
 

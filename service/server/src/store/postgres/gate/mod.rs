@@ -3,8 +3,10 @@
 mod statements;
 mod wake_ups;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, Shelf, State};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -12,7 +14,6 @@ use sqlx::types::Json;
 use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
-use crate::store::database_error::message;
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
@@ -20,7 +21,7 @@ use crate::store::gate::{
 };
 use crate::store::postgres::sessions::{Route, Session, Sessions};
 use crate::store::postgres::wake_ups::listen;
-use crate::store::postgres::{self, PostgresConfig, checks, record};
+use crate::store::postgres::{self, PostgresConfig, checks, faults, record};
 use crate::store::{RecordStore, StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
@@ -32,10 +33,11 @@ pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
 const CLEAR_MAX: i64 = 5_000;
 
 pub struct PostgresGateStore {
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// For LISTEN.
     direct: Route,
     knows_timeline: bool,
+    purpose: Purpose,
 }
 
 impl PostgresGateStore {
@@ -44,47 +46,52 @@ impl PostgresGateStore {
     /// # Errors
     /// Says what is wrong with the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
-        let (route, direct) = (config.route()?, config.direct_route()?);
-        checks::connect(direct.options(), config.allow_volatile, &postgres::MIGRATIONS).await?;
-        // In a session of its own: if the server does not know what it is asked, the transaction is over.
+        let (route, direct) = (config.locking_route()?, config.direct_route()?);
+        checks::connect(direct.hosts(), config.allow_volatile, &postgres::MIGRATIONS).await?;
+        // In a session of its own: if the server does not know the function, the transaction is aborted.
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
-        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        let sessions = Arc::new(Sessions::new(&route, CALL_CONNECTIONS));
         sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
-        Ok(Self { sessions, direct, knows_timeline })
+        Ok(Self { sessions, direct, knows_timeline, purpose: Purpose::Gate })
     }
 
     async fn check_out(&self) -> Result<Session, StoreError> {
-        self.sessions.check_out().await.map_err(|error| self.read_failed(&error))
+        self.sessions.check_out().await.map_err(|error| self.lost(&error, faults::of_read))
     }
 
-    /// Three parameters.
+    /// As in [`postgres::PostgresStore`]: returns the connection if it is alive.
+    async fn read<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        self.end(session, answer, faults::of_read).await
+    }
+
+    /// The same for statements that write.
+    async fn written<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        self.end(session, answer, faults::of_write).await
+    }
+
+    /// Four parameters.
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
         let requirement = fence.requirement();
         query
+            .bind(self.purpose.as_str())
             .bind(requirement.map(|(state, _)| state.as_str()))
             .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
             .bind(self.knows_timeline)
     }
 
-    fn read_failed(&self, error: &sqlx::Error) -> StoreError {
-        self.forget_dead(error);
-        StoreError::Unavailable(message(error))
-    }
-
-    fn write_failed(&self, error: &sqlx::Error) -> StoreError {
-        self.forget_dead(error);
-        if is_known_not_committed(error) {
-            StoreError::Unavailable(message(error))
-        } else {
-            StoreError::OutcomeUnknown(message(error))
-        }
+    async fn end<T>(
+        &self,
+        session: Session,
+        answer: Result<T, sqlx::Error>,
+        kind: fn(&sqlx::Error) -> StoreError,
+    ) -> Result<T, StoreError> {
+        session.end_with(answer, kind, |error| self.lost(error, kind)).await
     }
 
     /// When one connection turns out to be dead, all idle ones may be.
-    fn forget_dead(&self, error: &sqlx::Error) {
-        if !matches!(error, sqlx::Error::Database(_)) {
-            self.sessions.forget_idle();
-        }
+    fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
+        self.sessions.forget_idle();
+        kind(error)
     }
 }
 
@@ -100,23 +107,29 @@ impl RecordStore for PostgresGateStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.check_out().await?;
-        let reading = record::read(&mut connection, Purpose::Gate, self.knows_timeline).await;
-        let reading = reading.map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        Ok(reading)
+        let reading = record::read(&mut connection, self.purpose, self.knows_timeline).await;
+        self.read(connection, reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.check_out().await?;
-        let written = record::write(&mut connection, Purpose::Gate, self.knows_timeline, read, next).await;
-        let written = written.map_err(|error| self.write_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
-        Ok(written)
+        let written = record::write(&mut connection, self.purpose, self.knows_timeline, read, next).await;
+        self.written(connection, written).await
     }
 }
 
 #[async_trait]
 impl GateStore for PostgresGateStore {
+    fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
+        let sessions = Arc::clone(&self.sessions);
+        let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
+        Some(Arc::new(Self { sessions, direct, knows_timeline, purpose: Purpose::Durable }))
+    }
+
     async fn claim(
         &self,
         fence: Fence,
@@ -127,10 +140,12 @@ impl GateStore for PostgresGateStore {
         let mut connection = self.check_out().await?;
         let query = bind_record(connection.query(statements::CLAIM), now, address, record);
         let query = self.bind_fence(query, fence);
-        let row = query.fetch_one(&mut *connection).await.map_err(|error| self.write_failed(&error))?;
-        let read = read_claimed(&row).map_err(|error| self.write_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
-        let At { now: store_now, answer } = read.ok_or(StoreError::EpochOver)?;
+        let row = query.fetch_one(&mut *connection).await;
+        let read = row.and_then(|row| read_claimed(&row));
+        // Only a record that is there can be unreadable: then nothing was claimed.
+        let is_unreadable = read.as_ref().is_err_and(faults::is_unreadable);
+        let kind = if is_unreadable { faults::of_read } else { faults::of_write };
+        let At { now: store_now, answer } = self.end(connection, read, kind).await?.ok_or(StoreError::EpochOver)?;
         let claimed = match answer {
             (true, _) => Claimed::Claimed,
             (false, Some(stored)) => Claimed::Exists(Box::new(stored)),
@@ -150,9 +165,7 @@ impl GateStore for PostgresGateStore {
         let row = self.bind_fence(query, fence).fetch_one(&mut *connection).await;
         let loaded =
             row.and_then(|row| Ok(is_in_force(&row)?.then_some(At::new(read_timestamp(&row)?, read_stored(&row, 2)?))));
-        let loaded = loaded.map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        loaded.ok_or(StoreError::EpochOver)
+        self.read(connection, loaded).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn replace(
@@ -172,8 +185,7 @@ impl GateStore for PostgresGateStore {
         let query = self.bind_fence(query, fence).bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
-        let (store_now, is_in_force, replaced) = read.map_err(|error| self.write_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+        let (store_now, is_in_force, replaced) = self.written(connection, read).await?;
         if !is_in_force {
             return Err(StoreError::EpochOver);
         }
@@ -202,25 +214,23 @@ impl GateStore for PostgresGateStore {
             .fetch_all(&mut *connection)
             .await;
         let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
-        let records = records.map_err(|error| self.read_failed(&error))?;
-        let next = if records.len() == limit {
-            records.last().map(|(id, _)| id.to_string())
-        } else if filter.suspect {
-            None
-        } else {
-            let last = connection
-                .query(statements::LAST_EXAMINED)
-                .bind(app.as_str())
-                .bind(&after)
-                .bind(EXAMINED)
-                .fetch_optional(&mut *connection)
-                .await
-                .and_then(|row| row.map(|row| id_of(row.try_get(0)?)).transpose())
-                .map_err(|error| self.read_failed(&error))?;
-            last.map(|id| id.to_string())
+        let next = match &records {
+            Ok(records) if records.len() == limit => Ok(records.last().map(|(id, _)| id.to_string())),
+            Ok(_) if !filter.suspect => {
+                let last = connection
+                    .query(statements::LAST_EXAMINED)
+                    .bind(app.as_str())
+                    .bind(&after)
+                    .bind(EXAMINED)
+                    .fetch_optional(&mut *connection)
+                    .await;
+                last.and_then(|row| row.map(|row| id_of(row.try_get(0)?)).transpose())
+                    .map(|last| last.map(|id| id.to_string()))
+            }
+            _ => Ok(None),
         };
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        Ok(Page { records, next })
+        let page = records.and_then(|records| Ok(Page { records, next: next? }));
+        Ok(self.read(connection, page).await?)
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
@@ -229,9 +239,8 @@ impl GateStore for PostgresGateStore {
             .query(statements::EXPIRE)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(CLOCK_BOUND_MS.cast_signed());
-        let removed = query.execute(&mut *connection).await.map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        Ok(removed.rows_affected())
+        let removed = query.execute(&mut *connection).await;
+        self.read(connection, removed.map(|removed| removed.rows_affected())).await
     }
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
@@ -239,15 +248,13 @@ impl GateStore for PostgresGateStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
         let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = found.map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        Ok(found)
+        self.read(connection, found).await
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (options, channel) = (self.direct.options().clone(), wake_ups::CHANNEL.to_owned());
-        let heard = listen(options, channel, wake_ups::read, || WakeUp::All).await;
-        heard.map_err(|error| self.read_failed(&error))
+        let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::CHANNEL.to_owned());
+        let heard = listen(hosts, channel, wake_ups::read, || WakeUp::All).await;
+        heard.map_err(|error| self.lost(&error, faults::of_read))
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
@@ -261,8 +268,7 @@ impl GateStore for PostgresGateStore {
             .fetch_all(&mut *connection)
             .await;
         let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = found.map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
+        let found = self.read(connection, found).await?;
         Ok(page_of(found.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
     }
 
@@ -272,8 +278,7 @@ impl GateStore for PostgresGateStore {
             let query = self.bind_fence(connection.query(statements::CLEAR), Fence::Filling(epoch)).bind(CLEAR_MAX);
             let row = query.fetch_one(&mut *connection).await;
             let read = row.and_then(|row| Ok((row.try_get::<bool, _>(0)?, row.try_get::<i64, _>(1)?)));
-            let (is_filling, removed) = read.map_err(|error| self.write_failed(&error))?;
-            connection.put_back().await.map_err(|error| self.write_failed(&error))?;
+            let (is_filling, removed) = self.written(connection, read).await?;
             if !is_filling || removed < CLEAR_MAX {
                 return Ok(is_filling);
             }
@@ -285,28 +290,16 @@ impl GateStore for PostgresGateStore {
         let query =
             self.bind_fence(connection.query(statements::COUNT), Fence::Filling(epoch)).bind(copied.cast_signed());
         let row = query.fetch_one(&mut *connection).await;
-        let is_filling = row.and_then(|row| row.try_get(0)).map_err(|error| self.write_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.write_failed(&error))?;
-        Ok(is_filling)
+        let is_filling = row.and_then(|row| row.try_get(0));
+        self.written(connection, is_filling).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         let mut connection = self.check_out().await?;
         let row = connection.query(statements::PING).fetch_one(&mut *connection).await;
-        let now = row.and_then(|row| read_timestamp(&row)).map_err(|error| self.read_failed(&error))?;
-        connection.put_back().await.map_err(|error| self.read_failed(&error))?;
-        Ok(now)
+        let now = row.and_then(|row| read_timestamp(&row));
+        self.read(connection, now).await
     }
-}
-
-/// Errors with which the server says that the statement did nothing: serialisation, deadlock, lock time-out,
-/// cancellation, refusals before it began. Of any other nobody knows.
-fn is_known_not_committed(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| {
-        let class = code.get(..2).unwrap_or_default();
-        matches!(class, "22" | "23" | "25" | "40" | "42" | "53") || matches!(&*code, "55P03" | "57014" | "57P03")
-    })
 }
 
 type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
@@ -332,7 +325,7 @@ fn bind_record<'q>(
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())
-        .bind(record.claimed_in == Shelf::Fallback)
+        .bind(record.claimed_in == StoreRole::Fallback)
         .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
         .bind(Json(record))
 }

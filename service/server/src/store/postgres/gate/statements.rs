@@ -5,7 +5,7 @@
 /// unless the engine record says what `gate_fence` is given, and the caller's clock is right.
 pub(super) const CLAIM: &str = r#"
 with clock as materialized (
-    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14)
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14, $15)
 ), claimed as (
     insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
     select $1, $2, $5, $6, $7, $8, $9, $10, $11
@@ -20,9 +20,9 @@ from clock left join operations o on o.app = $1 and o.id = $2"#;
 pub(super) const LOAD: &str = r#"
 select clock.now, clock.is_in_force, o.version, o.record
 from (
-    select now_ms() as now, $3::text is null or exists (
+    select now_ms() as now, $4::text is null or exists (
         select from engine_records
-        where purpose = 'gate' and state = $3 and epoch = $4 and split_part(server, '/', 2) = timeline_here($5)
+        where purpose = $3 and state = $4 and epoch = $5 and split_part(server, '/', 2) = timeline_here($6)
     ) as is_in_force
 ) clock
 left join operations o on o.app = $1 and o.id = $2"#;
@@ -30,28 +30,28 @@ left join operations o on o.app = $1 and o.id = $2"#;
 /// The row is found by its version: a statement that had to wait for its lock finds another version there.
 pub(super) const REPLACE: &str = r#"
 with clock as materialized (
-    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14)
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14, $15)
 ), replaced as (
     update operations o
     set version = $5, operation = $6, state = $7, suspect = $8, fallback = $9, goes_at = $10, record = $11
     from clock
-    where o.app = $1 and o.id = $2 and o.version = $15 and clock.is_right
+    where o.app = $1 and o.id = $2 and o.version = $16 and clock.is_right
     returning 1
 )
 select clock.now, clock.is_in_force, exists (select 1 from replaced),
-    (select count(pg_notify($16, $17)) from replaced where $17 is not null)
+    (select count(pg_notify($17, $18)) from replaced where $18 is not null)
 from clock"#;
 
 pub(super) const REMOVE: &str = r#"
 with clock as materialized (
-    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($5, $6, $7)
+    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($5, $6, $7, $8)
 ), removed as (
     delete from operations o using clock
-    where o.app = $1 and o.id = $2 and o.version = $8 and clock.is_right
+    where o.app = $1 and o.id = $2 and o.version = $9 and clock.is_right
     returning 1
 )
 select clock.now, clock.is_in_force, exists (select 1 from removed),
-    (select count(pg_notify($9, $10)) from removed where $10 is not null)
+    (select count(pg_notify($10, $11)) from removed where $11 is not null)
 from clock"#;
 
 /// A bounded piece of the primary key, and what the filter leaves of it.
@@ -85,7 +85,7 @@ where app = $1 and id > $2 and suspect
 order by id
 limit $5"#;
 
-/// A batch from the front of the index; rows that somebody is changing can wait for the next one. The clock is read in
+/// A batch from the front of the index; rows that another transaction is changing can wait for the next one. The clock is read in
 /// a subquery, once: compared with a volatile function, the index would be walked to its end.
 pub(super) const EXPIRE: &str = r#"
 delete from operations o
@@ -107,17 +107,17 @@ where (app, id) > ($1 collate "C", $2) and record ->> 'durability' = 'fast'
 order by app, id
 limit $3"#;
 
-/// At most $4 of the records that a switch copies, so that no statement takes too long. Answers whether the store is filling, and
+/// At most $5 of the records that a switch copies, so that no statement takes too long. Answers whether the store is filling, and
 /// how many records were removed.
 pub(super) const CLEAR: &str = r#"
 with clock as materialized (
-    select is_in_force from gate_fence($1, $2, $3)
+    select is_in_force from gate_fence($1, $2, $3, $4)
 ), removed as (
     delete from operations o
     using (
         select app, id from operations
         where record ->> 'durability' = 'fast' and not fallback
-        limit $4
+        limit $5
     ) old, clock
     where clock.is_in_force and o.app = old.app and o.id = old.id
     returning 1
@@ -126,9 +126,9 @@ select clock.is_in_force, (select count(*) from removed) from clock"#;
 
 pub(super) const COUNT: &str = r#"
 with clock as materialized (
-    select is_in_force from gate_fence($1, $2, $3)
+    select is_in_force from gate_fence($1, $2, $3, $4)
 ), counted as (
-    update engine_records set copied = greatest(copied, $4) from clock where purpose = 'gate' and clock.is_in_force
+    update engine_records set copied = greatest(copied, $5) from clock where purpose = 'gate' and clock.is_in_force
 )
 select is_in_force from clock"#;
 

@@ -1,5 +1,5 @@
-//! Ends of operations told from node to node by LISTEN and NOTIFY. A notification serialises commits, so one is sent
-//! only for a record that says that somebody waits.
+//! Nodes notify each other of ends of operations by LISTEN and NOTIFY. A notification serialises commits, so one is sent only for
+//! a record that says that a pre waits.
 
 use latchgate_core::App;
 use latchgate_core::gate::OperationAddress;

@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 
-use crate::store::redis::checks::Info;
+use crate::store::redis::checks::{Info, KEEPS_ALL};
 use crate::store::redis::link::Link;
 
 /// # Errors
@@ -15,7 +15,7 @@ pub(super) async fn check(connection: &Link, allow_eviction: bool) -> anyhow::Re
     // A record and its app's suspects are written by one script, and would be in different slots.
     ensure!(info.field("cluster_enabled") != "1", "this Redis has cluster mode enabled: the gate needs a single Redis");
     let policy = info.field("maxmemory_policy");
-    if policy != "noeviction" {
+    if policy != KEEPS_ALL {
         if !allow_eviction {
             bail!(
                 "this Redis has maxmemory-policy {policy}: with its memory full it would forget operations and let \

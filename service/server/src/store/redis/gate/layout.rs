@@ -68,7 +68,7 @@ pub(super) fn encode(version: Version, record: &latchgate_core::gate::OperationR
 /// # Errors
 /// When somebody else has written to the key.
 pub(super) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
-    let foreign = || StoreError::Unavailable("a key of the gate holds something else than a record".to_owned());
+    let foreign = || StoreError::Unreadable { keys: Vec::new(), reason: "it is not a record".to_owned() };
     let (version, record) = value.split_at_checked(VERSION_DIGITS).ok_or_else(foreign)?;
     let version = std::str::from_utf8(version).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     let version = Version::from_number(version.ok_or_else(foreign)?);

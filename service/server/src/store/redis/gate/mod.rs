@@ -22,6 +22,7 @@ use crate::store::engine_record::{EngineRecord, Epoch, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
 };
+use crate::store::redis::checks::eviction;
 use crate::store::redis::link::{EPOCH_OVER, Link, Target};
 use crate::store::redis::record;
 use crate::store::redis::scripts::FILL;
@@ -50,6 +51,7 @@ pub struct RedisGateConfig {
 
 pub struct RedisGateStore {
     timeout: Duration,
+    allow_eviction: bool,
     connection: Link,
     layout: Layout,
 }
@@ -72,7 +74,12 @@ impl RedisGateStore {
     pub fn unchecked(config: &RedisGateConfig) -> anyhow::Result<Self> {
         let target = Target::of(Place::parse(&config.url)?).context("the gate needs a single Redis")?;
         let connection = Link::new(target, config.timeout);
-        Ok(Self { timeout: config.timeout, connection, layout: Layout::new(&config.prefix) })
+        Ok(Self {
+            timeout: config.timeout,
+            allow_eviction: config.allow_eviction,
+            connection,
+            layout: Layout::new(&config.prefix),
+        })
     }
 
     async fn run_replace(
@@ -134,7 +141,8 @@ impl RecordStore for RedisGateStore {
         pipeline.cmd("GET").arg(self.layout.engine()).cmd("TIME");
         let read: RedisResult<(Option<String>, Time)> = pipeline.query_async(&mut self.connection.clone()).await;
         let (value, time) = read.map_err(|error| read_failed(&error))?;
-        record::decode(value.as_deref(), timestamp(time))
+        let risk = eviction(&self.connection, self.allow_eviction).await;
+        Ok(Reading { risk, ..record::decode(value.as_deref(), timestamp(time))? })
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {

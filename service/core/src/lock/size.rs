@@ -1,0 +1,76 @@
+//! How long a state is when it is written, in bytes: about, because it is found without writing it.
+//!
+//! Each commit of a key writes its whole state, so a key with a long state slows down every other key. What a caller can add
+//! to a state is bounded by its length.
+
+use super::command::Acquire;
+use super::lease::{Lease, Metadata, Note, Owner, Revocation};
+use super::outcome::KeyFull;
+use super::state::LockState;
+
+/// The fields that every state has.
+const STATE_BYTES: usize = 100;
+/// A turn with its names.
+const TURN_BYTES: usize = 180;
+/// The fields that every lease has, without its texts.
+const LEASE_BYTES: usize = 150;
+/// A field that a lease has only at times.
+const OPTION_BYTES: usize = 28;
+/// A revocation without its texts.
+const REVOCATION_BYTES: usize = 60;
+/// The longest owner that the rules make.
+const OWNER_MADE_BYTES: usize = 30;
+
+impl LockState {
+    /// The length of this state.
+    pub fn bytes(&self) -> usize {
+        let leases = self.holders.iter().map(Lease::bytes).sum::<usize>();
+        STATE_BYTES + leases + self.turns.len() * TURN_BYTES + self.recent.bytes()
+    }
+
+    /// # Errors
+    /// When the state would be longer than `bytes_max` with `bytes` more.
+    pub(super) fn check_length(&self, bytes: usize, bytes_max: usize) -> Result<(), KeyFull> {
+        let bytes = self.bytes().saturating_add(bytes);
+        if bytes > bytes_max { Err(KeyFull { bytes, bytes_max }) } else { Ok(()) }
+    }
+}
+
+impl Lease {
+    fn bytes(&self) -> usize {
+        let revocation = self.revocation.as_ref().map_or(0, |revocation| revocation.bytes());
+        let options =
+            [self.waited_ms > 0, self.delay_ms > 0, self.hold_until.is_some(), self.warned, self.acknowledged];
+        let options = options.into_iter().filter(|is_set| *is_set).count() * OPTION_BYTES;
+        lease_bytes(self.lease_id.as_str(), Some(&self.owner), self.metadata.as_ref()) + options + revocation
+    }
+}
+
+impl Acquire {
+    /// The length of a lease that is granted to this request.
+    pub(super) fn lease_bytes(&self) -> usize {
+        let options = 2 + usize::from(self.delay_ms > 0) + usize::from(self.max_hold_ms.is_some());
+        lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES
+    }
+}
+
+impl Revocation {
+    fn bytes(&self) -> usize {
+        REVOCATION_BYTES + self.note.bytes()
+    }
+}
+
+impl Note {
+    /// The length of a revocation with this note.
+    pub(super) fn bytes(&self) -> usize {
+        let reason = self.reason.as_deref().map_or(0, str::len);
+        reason + self.by.as_ref().map_or(0, |by| by.as_str().len())
+    }
+}
+
+fn lease_bytes(lease_id: &str, owner: Option<&Owner>, metadata: Option<&Metadata>) -> usize {
+    let owner = owner.map_or(OWNER_MADE_BYTES, |owner| owner.as_str().len());
+    // Inside the state, the quotation marks of the metadata are written as two characters.
+    let metadata = metadata.map_or(0, |metadata| 16 + metadata.as_json_text().len() * 5 / 4);
+    LEASE_BYTES + lease_id.len() + owner + metadata
+}

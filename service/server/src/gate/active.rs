@@ -1,0 +1,146 @@
+//! The engine in use, and calls to it. If the store refuses the epoch, the engine records are read again and the call is repeated.
+
+use std::future::Future;
+
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord, Phase};
+
+use super::stamp::Home;
+use super::{Inner, Target, apply, is_down};
+use crate::engines::GateEngines;
+use crate::store::StoreError;
+use crate::store::engine_record::{Epoch, LEASE_MS_SHORT};
+use crate::store::gate::{At, Fence};
+
+/// How often a call is repeated because the store has refused its epoch.
+pub(super) const EPOCH_TRIES: usize = 5;
+
+/// An engine in use, as this node knows it.
+#[derive(Clone, Copy)]
+pub(super) struct Active<'a> {
+    pub target: &'a Target,
+    pub engines: &'a GateEngines,
+    pub is_primary: bool,
+    pub epoch: Epoch,
+    pub hold_off: HoldOff,
+}
+
+impl Active<'_> {
+    pub(super) const fn fence(&self) -> Fence {
+        Fence::Active(self.epoch)
+    }
+}
+
+impl Inner {
+    pub(super) fn engines(&self, home: Home) -> &GateEngines {
+        match (home, &self.second) {
+            (Home::Durable | Home::Fallback, Some(second)) => &second.own_engine,
+            _ => &self.engines,
+        }
+    }
+
+    /// The engine in use for records that live at `home`; `None` while none is.
+    pub(super) fn active(&self, home: Home) -> Option<Active<'_>> {
+        let engines = self.engines(home);
+        let standing = engines.standing()?;
+        let (target, is_primary) = match (home, &self.second) {
+            (Home::Durable | Home::Fallback, Some(second)) => (&second.own, false),
+            (_, Some(second)) if standing.index > 0 => (&second.engine, false),
+            _ => (&self.primary, true),
+        };
+        let hold_off = HoldOff { until: standing.hold_off_until, forced_until: standing.forced_until };
+        Some(Active { target, engines, is_primary, epoch: standing.epoch, hold_off })
+    }
+
+    /// The clock of the engine in use by this node's estimate.
+    pub(super) fn clock_now(&self) -> Timestamp {
+        self.active(Home::Primary).map_or(&self.primary, |active| active.target).gate.clock_now()
+    }
+
+    /// Calls the engine in use, unless that is the primary and is known not to answer; takes note if it does not.
+    pub(super) async fn call<T>(
+        &self,
+        active: &Active<'_>,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if !active.is_primary {
+            return call.await;
+        }
+        if self.outage.is_down() {
+            return Err(is_down());
+        }
+        call.await.inspect_err(|error| {
+            if !matches!(error, StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver) {
+                self.outage.begin(error);
+            }
+        })
+    }
+
+    pub(super) async fn apply(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<apply::Reply, StoreError> {
+        for _ in 0..EPOCH_TRIES {
+            let Some(active) = self.active(home) else { break };
+            match self.call(&active, active.target.gate.apply(active.fence(), address, command)).await {
+                Err(StoreError::EpochOver) => active.engines.refresh(active.epoch).await,
+                reply => return reply,
+            }
+        }
+        Err(self.engines(home).unavailable())
+    }
+
+    pub(super) async fn record_at(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+    ) -> Result<At<Option<OperationRecord>>, StoreError> {
+        for _ in 0..EPOCH_TRIES {
+            let Some(active) = self.active(home) else { break };
+            match self.call(&active, active.target.gate.get(active.fence(), address)).await {
+                Err(StoreError::EpochOver) => active.engines.refresh(active.epoch).await,
+                found => return found,
+            }
+        }
+        Err(self.engines(home).unavailable())
+    }
+
+    /// Returns when a lease of `lease_ms` may be claimed in the engine in use: see [`GateEngines::cover`].
+    pub(super) async fn cover(&self, active: &Active<'_>, lease_ms: u64) -> Result<(), StoreError> {
+        if lease_ms <= LEASE_MS_SHORT {
+            return Ok(());
+        }
+        let mut now = active.target.gate.clock_now();
+        if now == Timestamp::default() {
+            now = active.target.gate.read_now().await?;
+        }
+        let covered = active.engines.cover(lease_ms, now).await;
+        let is_over = active.engines.standing().is_none_or(|standing| standing.epoch != active.epoch);
+        if covered.is_err() && is_over { Err(StoreError::EpochOver) } else { covered }
+    }
+
+    /// As [`Inner::cover`], for a lease that is renewed, by its own length if the caller names none.
+    pub(super) async fn cover_renewal(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        lease_ms: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let Some(active) = self.active(home) else { return Ok(()) };
+        let lease_ms = match lease_ms {
+            Some(lease_ms) => lease_ms,
+            None if !active.engines.may_need_cover(active.target.gate.clock_now()) => return Ok(()),
+            None => match self.record_at(home, address).await?.answer.map(|record| record.phase) {
+                Some(Phase::Started(started)) => started.lease_ms,
+                _ => return Ok(()),
+            },
+        };
+        match self.cover(&active, lease_ms).await {
+            // The heartbeat itself finds the engine in use.
+            Err(StoreError::EpochOver) => Ok(()),
+            covered => covered,
+        }
+    }
+}

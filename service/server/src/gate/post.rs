@@ -1,0 +1,171 @@
+//! Posts and heartbeats: in which store the attempt's record is, and unguarded runs that are entered when their post arrives.
+
+use std::sync::Arc;
+
+use latchgate_core::App;
+use latchgate_core::gate::{
+    Claim, Command, Durability, HoldOff, OperationAddress, OperationId, Outcome, Post, Report, StoreRole,
+};
+
+use super::stamp::{Home, Presented, Unguarded};
+use super::{Inner, Operations, PostCall, Reply, StampText, apply, failure_of};
+use crate::failure::Answer;
+use crate::store::StoreError;
+
+impl Operations {
+    /// Reports how an attempt has ended.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn post(&self, app: &App, id: OperationId, stamp: &StampText, call: PostCall) -> Answer<Reply> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(app, id).await };
+        let is_permanent = call.permanent && call.report == Report::Success;
+        let is_durable = matches!(presented, Presented::Guarded(Home::Durable, _));
+        let post = |stamp| Post {
+            stamp,
+            report: call.report,
+            result: call.result.clone(),
+            retention_ms: call.retention_ms,
+            permanent: call.permanent,
+        };
+        let reply = match presented {
+            Presented::Unguarded(unguarded) if unguarded.app != *app || unguarded.id != id => {
+                return self.mismatch(app, id).await;
+            }
+            Presented::Unguarded(unguarded) if unguarded.is_over(inner.clock_now()) => {
+                return Ok(Reply::Outcome { outcome: Outcome::StampMismatch, now: inner.clock_now() });
+            }
+            Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
+                if is_permanent && (inner.second.is_some() || !inner.primary.gate.store().is_durable()) =>
+            {
+                return Ok(Reply::PermanentNeedsDurable);
+            }
+            Presented::Unguarded(unguarded) => {
+                let claim = unguarded.claim();
+                inner.enter(&address, claim, post(unguarded.stamp)).await?
+            }
+            Presented::Guarded(home, stamp) => inner.apply_at(home, &address, &Command::Post(post(stamp))).await?,
+        };
+        if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
+            tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
+        }
+        let is_success = matches!(&reply, Reply::Outcome { outcome: Outcome::Posted(posted), .. }
+            if posted.report == Report::Success);
+        if is_durable && is_success && !is_permanent {
+            let inner = Arc::clone(inner);
+            tokio::spawn(async move { inner.put_in_front(&address).await });
+        }
+        Ok(reply)
+    }
+
+    /// Renews the lease of an attempt.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn heartbeat(
+        &self,
+        app: &App,
+        id: OperationId,
+        stamp: &StampText,
+        lease_ms: Option<u64>,
+    ) -> Answer<Reply> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        match inner.signer.read(stamp) {
+            Some(Presented::Guarded(home, stamp)) => {
+                inner.cover_renewal(home, &address, lease_ms).await.map_err(failure_of)?;
+                inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
+            }
+            // There is no lease to renew.
+            Some(Presented::Unguarded(_)) => Ok(Reply::Outcome { outcome: Outcome::NotFound, now: inner.clock_now() }),
+            None => self.mismatch(app, id).await,
+        }
+    }
+
+    /// The outcome for a text that is no stamp, whether or not there is such an operation.
+    async fn mismatch(&self, app: &App, id: OperationId) -> Answer<Reply> {
+        let outcome = if self.get(app, id).await?.is_some() { Outcome::StampMismatch } else { Outcome::NotFound };
+        Ok(Reply::Outcome { outcome, now: self.inner.clock_now() })
+    }
+}
+
+impl Inner {
+    pub(super) async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Reply> {
+        let reply = match (home, &self.second) {
+            (Home::Durable | Home::Fallback, Some(_)) => self.apply_at_second(home, address, command).await,
+            _ => self.apply(Home::Primary, address, command).await,
+        };
+        let reply = reply.map_err(failure_of)?;
+        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+    }
+
+    /// An attempt that was claimed in the second store is still there, or was carried to the active engine: a record of the
+    /// fallback also serves those of its attempts that request durability.
+    async fn apply_at_second(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<apply::Reply, StoreError> {
+        match self.apply(home, address, command).await {
+            Ok(reply) if !is_elsewhere(&reply) => Ok(reply),
+            Ok(_) => self.apply(Home::Primary, address, command).await,
+            Err(error @ StoreError::Unavailable(_)) => {
+                match self.apply(Home::Primary, address, command).await {
+                    Ok(reply) if !is_elsewhere(&reply) => Ok(reply),
+                    // The attempt's record may be in the store that does not answer.
+                    _ => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Enters an unguarded run in the ledger: in the active engine, or for it in the second store if it still does not answer.
+    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<Reply> {
+        let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
+        let mut reply = self.apply(Home::Primary, address, &entry).await;
+        if matches!(reply, Err(StoreError::Unavailable(_))) && self.second.is_some() {
+            claim.store = StoreRole::Fallback;
+            reply = self.apply(Home::Fallback, address, &Command::Enter { claim, post }).await;
+        }
+        let reply = reply.map_err(failure_of)?;
+        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+    }
+
+    /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
+    async fn put_in_front(&self, address: &OperationAddress) {
+        let Some(active) = self.active(Home::Primary).filter(|active| active.is_primary) else { return };
+        let Ok(at) = self.record_at(Home::Durable, address).await else { return };
+        if let Some(record) = at.answer {
+            let copy = Command::CarryBack(Box::new(record));
+            let _ = self.call(&active, self.primary.gate.apply(active.fence(), address, &copy)).await;
+        }
+    }
+}
+
+impl Unguarded {
+    fn claim(&self) -> Claim {
+        Claim {
+            operation: self.operation.clone(),
+            sha256: self.sha256,
+            checked: self.checked,
+            stamp: self.stamp,
+            attempt_id: None,
+            lease_ms: self.lease_ms,
+            on_expiry: latchgate_core::gate::OnExpiry::default(),
+            durability: Durability::Fast,
+            store: StoreRole::Primary,
+            waits_until: None,
+            hold_off: HoldOff::default(),
+            tentative: false,
+        }
+    }
+}
+
+/// The attempt is not one of this store's.
+fn is_elsewhere(reply: &apply::Reply) -> bool {
+    matches!(reply.outcome, Outcome::NotFound | Outcome::StampMismatch)
+}

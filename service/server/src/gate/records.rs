@@ -1,0 +1,119 @@
+//! Reading, listing and deleting records of either store.
+
+use latchgate_core::App;
+use latchgate_core::gate::{Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, State};
+
+use super::stamp::Home;
+use super::{Inner, Operations, Reply, Shown, ShownPage, apply, failure_of};
+use crate::failure::{Answer, Failure};
+use crate::store::StoreError;
+use crate::store::gate::{At, Filter, ListError};
+
+/// Why there is no listing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ListFailure {
+    #[error("the cursor is not one of this listing")]
+    InvalidCursor,
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl Operations {
+    /// The record that counts, if there is one.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn get(&self, app: &App, id: OperationId) -> Answer<Option<Shown>> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let at = inner.get(&address).await.map_err(failure_of)?;
+        Ok(at.map(|at| Shown { id, record: at.answer, now: at.now }))
+    }
+
+    /// A page of records, in an order of the stores' own: first the active engine's, then those that only the second store has.
+    ///
+    /// # Errors
+    /// When a store does not answer, or the cursor is none of its own.
+    pub async fn list(
+        &self,
+        app: &App,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<ShownPage, ListFailure> {
+        let inner = &self.inner;
+        let is_second_active = inner.active(Home::Primary).is_some_and(|active| !active.is_primary);
+        let (target, letter, cursor) = match (cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
+            (None, Some(second)) if is_second_active => (&second.engine, 's', None),
+            // The gate was switched meanwhile: the listing begins anew.
+            (Some(Some(("p", _))), Some(second)) if is_second_active => (&second.engine, 's', None),
+            (None, _) => (&inner.primary, 'p', None),
+            (Some(Some(("p", rest))), _) => (&inner.primary, 'p', Some(rest)),
+            (Some(Some(("s", ""))), Some(second)) => (&second.engine, 's', None),
+            (Some(Some(("s", rest))), Some(second)) => (&second.engine, 's', Some(rest)),
+            _ => return Err(ListFailure::InvalidCursor),
+        };
+        let page = target.gate.list(app, filter, cursor, limit).await.map_err(|error| match error {
+            ListError::InvalidCursor => ListFailure::InvalidCursor,
+            ListError::Store(error) => ListFailure::Failure(failure_of(error)),
+        })?;
+        let now = target.gate.read_now().await.map_err(failure_of)?;
+        // The primary has copies of durable records of the second store, which are shown from there unless a double run is
+        // suspected: the copy may know more of it. The second store has copies that a switch has left behind.
+        let is_copy = |record: &OperationRecord| {
+            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable && !record.is_suspect()
+        };
+        let is_left_behind =
+            |record: &OperationRecord| letter == 's' && !is_second_active && !record.lives_in_second_store();
+        let records = page.records.into_iter().filter(|(_, record)| !is_copy(record) && !is_left_behind(record));
+        let records = records.map(|(id, record)| Shown { id, record, now }).collect();
+        let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
+        Ok(ShownPage { records, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
+    }
+
+    /// Forgets a record; one whose attempt runs, or may have run, only by `force`.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<Reply> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let forget = Command::Forget { force };
+        // The copy in front goes last: until then it only refuses.
+        let in_second = match &inner.second {
+            Some(_) => Some(inner.apply(Home::Durable, &address, &forget).await.map_err(failure_of)?),
+            None => None,
+        };
+        let needs_force =
+            |reply: &&apply::Reply| matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
+        if let Some(reply) = in_second.as_ref().filter(needs_force) {
+            return Ok(Reply::Outcome { outcome: reply.outcome.clone(), now: reply.now });
+        }
+        let in_active = inner.apply(Home::Primary, &address, &forget).await.map_err(failure_of)?;
+        let found =
+            in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
+        let reply = match in_active.outcome {
+            Outcome::NotFound => found.unwrap_or(in_active),
+            _ => in_active,
+        };
+        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+    }
+}
+
+impl Inner {
+    /// The record that counts.
+    async fn get(&self, address: &OperationAddress) -> Result<Option<At<OperationRecord>>, StoreError> {
+        let mut failure = None;
+        match self.record_at(Home::Primary, address).await {
+            Ok(At { now, answer: Some(answer) }) => return Ok(Some(At { now, answer })),
+            Ok(At { answer: None, .. }) => {}
+            Err(error) => failure = Some(error),
+        }
+        if self.second.is_some()
+            && let At { now, answer: Some(answer) } = self.record_at(Home::Durable, address).await?
+        {
+            return Ok(Some(At { now, answer }));
+        }
+        failure.map_or(Ok(None), Err)
+    }
+}

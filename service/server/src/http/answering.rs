@@ -1,0 +1,159 @@
+//! One request and its answer: an id, the checks that every request must pass, panics as problems, the log and the metrics.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use axum::response::IntoResponse;
+use futures::FutureExt;
+use hyper::body::Incoming;
+use tower::ServiceExt;
+
+use super::client::Client;
+use super::hosts::Hosts;
+use super::metrics::{Answers, Verb};
+use super::problem::Problem;
+use super::request_body::RequestBody;
+use super::target;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_MAX_BYTES: usize = 128;
+
+/// What answers requests, whichever connection they come from.
+pub struct Answering {
+    pub router: Router,
+    pub answers: Arc<Answers>,
+    pub hosts: Hosts,
+    pub ids: RequestIds,
+    /// Longest time for a body to arrive.
+    pub body_timeout: Duration,
+    /// Log every request, not only failed ones.
+    pub access_log: bool,
+}
+
+impl Answering {
+    pub async fn answer(&self, client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        client.begin();
+        let id = self.ids.of(request.headers());
+        let started = Instant::now();
+        // Caches do not keep answers to a POST.
+        let is_read = request.method() != Method::POST;
+        let verb = Verb::of(request.method(), request.uri().path());
+        let logged = Logged::new(&request, self.access_log);
+        let mut response = self.respond(&client, verb, request, started).await;
+        if !verb.is_stream() {
+            client.end();
+        }
+        self.answers.count(verb, response.status());
+        logged.write(&id, &response, started);
+        let status = response.status();
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, id);
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if is_read {
+            headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        }
+        if status == StatusCode::METHOD_NOT_ALLOWED || status == StatusCode::NO_CONTENT {
+            allow_options(headers);
+        }
+        Ok(response)
+    }
+
+    async fn respond(
+        &self,
+        client: &Arc<Client>,
+        verb: Verb,
+        request: Request<Incoming>,
+        started: Instant,
+    ) -> Response<Body> {
+        let (head, incoming) = request.into_parts();
+        let client = verb.ends_with_client().then(|| Arc::clone(client));
+        let (body, rest) = RequestBody::new(incoming, &head.headers, client);
+        let checked = self.hosts.check(&head.method, &head.headers).and_then(|()| target::check(&head.uri));
+        let response = match checked {
+            Err(problem) => {
+                drop(body);
+                problem.into_response()
+            }
+            Ok(()) => {
+                let request = Request::from_parts(head, body);
+                // A panic leaves nothing inconsistent: handlers share only channels and clocks.
+                let answered = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind().await;
+                match answered {
+                    Ok(Ok(response)) => response,
+                    Ok(Err(never)) => match never {},
+                    Err(_) => Problem::defect().into_response(),
+                }
+            }
+        };
+        rest.read(self.body_timeout.saturating_sub(started.elapsed())).await;
+        response
+    }
+}
+
+/// Every path has the method OPTIONS.
+fn allow_options(headers: &mut HeaderMap) {
+    if let Some(allow) = headers.get(header::ALLOW).and_then(|allow| allow.to_str().ok())
+        && let Ok(allow) = HeaderValue::try_from(format!("{allow},OPTIONS"))
+    {
+        headers.insert(header::ALLOW, allow);
+    }
+}
+
+/// A request's log entry. Method and path are copied only if the entry can be written.
+struct Logged {
+    request: Option<(Method, Uri)>,
+    access_log: bool,
+}
+
+impl Logged {
+    fn new(request: &Request<Incoming>, access_log: bool) -> Self {
+        let is_logged = access_log || tracing::enabled!(tracing::Level::WARN);
+        let request = is_logged.then(|| (request.method().clone(), request.uri().clone()));
+        Self { request, access_log }
+    }
+
+    fn write(self, id: &HeaderValue, response: &Response<Body>, started: Instant) {
+        let Some((method, uri)) = self.request else { return };
+        let (status, id) = (response.status(), id.to_str().unwrap_or_default());
+        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let path = uri.path();
+        // A node that is not ready is asked again and again, and has logged why.
+        if status.is_server_error() && path != "/readyz" {
+            tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request failed");
+        } else if self.access_log {
+            tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+        } else {
+            tracing::debug!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+        }
+    }
+}
+
+/// Ids of requests: the client's own if it sent one, else an id that no other request of any process has.
+pub struct RequestIds {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub fn new() -> Self {
+        Self { process: rand::random(), next: AtomicU64::new(1) }
+    }
+
+    fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        let sent = headers.get(REQUEST_ID);
+        let is_good = |id: &&HeaderValue| {
+            (1..=REQUEST_ID_MAX_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        if let Some(sent) = sent.filter(is_good) {
+            return sent.clone();
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        HeaderValue::try_from(format!("{:016x}-{number:x}", self.process)).unwrap_or(HeaderValue::from_static("-"))
+    }
+}

@@ -1,0 +1,199 @@
+//! One reader of events for all watchers of a node: it reads what nodes have committed, and each watcher takes from it what it
+//! watches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use latchgate_core::{App, Key};
+use tokio::sync::broadcast;
+use tokio::time::{sleep, timeout};
+
+use super::call::Answer;
+use super::node::Node;
+use super::watch::Watched;
+use crate::store::{EventCursor, LoggedEvent, Scope};
+
+/// How long watchers may lag behind the commits of other nodes, which do not notify this one.
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// The pause between two reads, however much is committed.
+const READ_PAUSE: Duration = Duration::from_millis(20);
+/// The pause is this much longer for each watcher, because each batch wakes all of them.
+const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
+/// Events that one read returns at most.
+pub(super) const READ_MAX: usize = 500;
+
+/// What one read has found.
+pub(super) struct Batch {
+    /// In the order of their commits.
+    events: Vec<Arc<LoggedEvent>>,
+    by_key: BTreeMap<String, Vec<usize>>,
+    /// The position after all events that were read.
+    pub end: EventCursor,
+}
+
+impl Batch {
+    fn new(events: Vec<LoggedEvent>, end: EventCursor) -> Self {
+        let mut by_key: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, event) in events.iter().enumerate() {
+            by_key.entry(event.address.key.as_str().to_owned()).or_default().push(index);
+        }
+        Self { events: events.into_iter().map(Arc::new).collect(), by_key, end }
+    }
+
+    /// The events that are watched and come after `after`.
+    pub(super) fn of(&self, watched: &Watched, after: EventCursor) -> Vec<Arc<LoggedEvent>> {
+        let mut indices: Vec<usize> = match watched {
+            Watched::Key(key) => self.by_key.get(key.as_str()).cloned().unwrap_or_default(),
+            Watched::Prefix(prefix) => {
+                let from = self.by_key.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+                from.take_while(|(key, _)| key.starts_with(prefix)).flat_map(|(_, indices)| indices).copied().collect()
+            }
+        };
+        indices.sort_unstable();
+        let events = indices.into_iter().map(|index| &self.events[index]);
+        events.filter(|event| event.cursor > after).map(Arc::clone).collect()
+    }
+}
+
+/// What a reader reads: all keys of an app, or one key where the store has no order of events over keys.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Source {
+    pub app: App,
+    pub key: Option<Key>,
+}
+
+struct Feed {
+    batches: broadcast::Sender<Arc<Batch>>,
+    /// How far the reader has read: the batches that a new watcher receives begin here.
+    position: EventCursor,
+}
+
+/// The readers of a node. A reader ends when it has no watcher left.
+pub(super) struct Feeds {
+    feeds: Mutex<HashMap<Source, Feed>>,
+    /// Batches that a watcher may be behind.
+    lag_max: usize,
+}
+
+impl Feeds {
+    pub(super) fn new(lag_max: usize) -> Self {
+        Self { feeds: Mutex::default(), lag_max }
+    }
+
+    /// Joins the reader of this source, if there is one. Returns where its batches begin, too.
+    pub(super) fn join(&self, source: &Source) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+        self.feeds().get(source).map(|feed| (feed.batches.subscribe(), feed.position))
+    }
+
+    /// The same, with a new reader that begins at `now` if there is none yet.
+    pub(super) fn join_or_start(
+        node: &Arc<Node>,
+        source: Source,
+        now: EventCursor,
+    ) -> (broadcast::Receiver<Arc<Batch>>, EventCursor) {
+        let feeds = &node.history.feeds;
+        let mut joined = feeds.feeds();
+        let feed = joined.entry(source.clone()).or_insert_with(|| {
+            tokio::spawn(read_on(Arc::clone(node), source, now));
+            Feed { batches: broadcast::Sender::new(feeds.lag_max), position: now }
+        });
+        (feed.batches.subscribe(), feed.position)
+    }
+
+    /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.
+    fn publish(&self, source: &Source, batch: Option<Batch>) -> usize {
+        let mut feeds = self.feeds();
+        let Some(feed) = feeds.get_mut(source) else { return 0 };
+        let watchers = feed.batches.receiver_count();
+        if watchers == 0 {
+            feeds.remove(source);
+        } else if let Some(batch) = batch {
+            feed.position = batch.end;
+            let _ = feed.batches.send(Arc::new(batch));
+        }
+        watchers
+    }
+
+    fn feeds(&self) -> MutexGuard<'_, HashMap<Source, Feed>> {
+        self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads on while there are watchers. While the store does not answer, they wait.
+async fn read_on(node: Arc<Node>, source: Source, mut position: EventCursor) {
+    let mut commits = node.history.commits.subscribe();
+    loop {
+        // Marked as seen before the read: a commit during the read causes another one.
+        commits.borrow_and_update();
+        let batch = match read(&node, &source, position).await {
+            Ok((events, end)) if end != position => Some(Batch::new(events, end)),
+            _ => None,
+        };
+        let has_moved = batch.is_some();
+        position = batch.as_ref().map_or(position, |batch| batch.end);
+        let watchers = node.history.feeds.publish(&source, batch);
+        if watchers == 0 {
+            return;
+        }
+        let pause = async {
+            if !has_moved {
+                let _ = timeout(READ_EVERY, commits.changed()).await;
+            }
+            // One read serves all commits of this pause.
+            sleep(READ_PAUSE + PAUSE_PER_WATCHER * u32::try_from(watchers).unwrap_or(u32::MAX)).await;
+        };
+        tokio::select! {
+            () = pause => {}
+            // The streams end by themselves.
+            () = node.closing.cancelled() => return,
+        }
+    }
+}
+
+async fn read(node: &Node, source: &Source, after: EventCursor) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
+    let (store, source) = (node.store.clone(), source.clone());
+    node.read(async move {
+        let scope = source.key.as_ref().map_or(Scope::Prefix(""), Scope::Key);
+        store.events(&source.app, scope, after, READ_MAX).await
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_core::lock::{Event, Mode};
+    use latchgate_core::{Address, Timestamp};
+
+    use super::*;
+
+    fn cursor(number: u64) -> EventCursor {
+        format!("0-{number}").parse().unwrap()
+    }
+
+    fn batch(keys: &[&str]) -> Batch {
+        let logged = |(number, key): (u64, &&str)| LoggedEvent {
+            cursor: cursor(number),
+            address: Address { app: App::default(), key: Key::parse(key).unwrap() },
+            event: Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1)),
+        };
+        let end = cursor(keys.len() as u64);
+        Batch::new((1..).zip(keys).map(logged).collect(), end)
+    }
+
+    #[test]
+    fn a_watcher_takes_what_it_watches_in_order_and_nothing_twice() {
+        let batch = batch(&["b", "a1", "a", "a2", "b", "a1"]);
+        let keys = |watched: &Watched, after: u64| -> Vec<String> {
+            let events = batch.of(watched, cursor(after));
+            events.iter().map(|event| event.address.key.as_str().to_owned()).collect()
+        };
+        let prefix = |text: &str| Watched::Prefix(text.to_owned());
+        assert_eq!(keys(&prefix("a"), 0), ["a1", "a", "a2", "a1"]);
+        assert_eq!(keys(&prefix(""), 4), ["b", "a1"]);
+        assert_eq!(keys(&Watched::Key(Key::parse("a").unwrap()), 0), ["a"]);
+        assert_eq!(keys(&Watched::Key(Key::parse("b").unwrap()), 1), ["b"]);
+        assert_eq!(keys(&prefix("c"), 0), [""; 0]);
+    }
+}

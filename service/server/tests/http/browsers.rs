@@ -1,0 +1,168 @@
+//! Web pages in a browser that can reach a node, and names under which a node is served.
+
+use latchgate_testkit::node::Node;
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::json;
+
+use crate::client::{Answer, BIN, embedded, get, granted, inspect, release, send};
+use crate::connections::script;
+
+fn to(node: &Node, method: Method, path: &str, headers: &[(&str, &str)]) -> RequestBuilder {
+    let request = Client::new().request(method, format!("{}{path}", node.base_url()));
+    headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+}
+
+async fn acquires(node: &Node, headers: &[(&str, &str)]) -> Answer {
+    send(to(node, Method::POST, "/v1/locks/k/acquire", headers)).await
+}
+
+async fn assert_served(node: &Node, headers: &[(&str, &str)]) {
+    let answer = acquires(node, headers).await;
+    assert_eq!(answer.status, 200, "{headers:?}: {}", answer.body);
+    assert_eq!(release(node, "k", &answer.text("lease_id")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_changes_nothing() {
+    let node = embedded().await;
+    let held = granted(&node, "held", json!({})).await.text("lease_id");
+    let own_port = format!("http://localhost:{}", node.port());
+    let foreign: [&[(&str, &str)]; 9] = [
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("origin", "https://evil.example")],
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("origin", "https://evil.example")],
+        &[("sec-fetch-site", "same-site"), ("origin", "http://127.0.0.1:3000")],
+        &[("sec-fetch-site", "cross-site"), ("origin", "null")],
+        // Browsers that send no Sec-Fetch-Site, as to addresses that are neither loopback nor https.
+        &[("origin", "https://evil.example")],
+        &[("origin", "http://127.0.0.1:3000")],
+        &[("origin", "null")],
+        &[("origin", &own_port)],
+        // A name that the page's owner has pointed at this node.
+        &[("origin", "http://evil.example"), ("host", "evil.example")],
+    ];
+    for headers in foreign {
+        for (method, path) in [
+            (Method::POST, "/v1/locks/k/acquire"),
+            (Method::POST, "/v1/locks/held/revoke"),
+            (Method::PUT, "/v1/locks/held/limit"),
+            (Method::DELETE, "/v1/locks/held"),
+            (Method::POST, "/v1/operations/pre"),
+            (Method::POST, "/v1/admin/hold-off"),
+            (Method::GET, "/v1/events"),
+        ] {
+            if method == Method::GET && headers[0].0 == "sec-fetch-site" && headers[1].1 == "navigate" {
+                continue;
+            }
+            let answer = send(to(&node, method.clone(), path, headers)).await;
+            let code = if headers.len() == 2 && headers[1].0 == "host" { "foreign-host" } else { "foreign-origin" };
+            answer.assert_problem(403, code);
+            assert!(!answer.headers.contains_key("access-control-allow-origin"));
+        }
+    }
+    assert_eq!(inspect(&node, "k").await["token"], 0);
+    assert_eq!(crate::client::renew(&node, "held", &held).await.body["revocation"], serde_json::Value::Null);
+}
+
+#[tokio::test]
+async fn own_pages_links_and_programs_are_served() {
+    let node = embedded().await;
+    let port = node.port();
+    let (loopback, localhost) = (format!("127.0.0.1:{port}"), format!("localhost:{port}"));
+    let (from_loopback, from_localhost) = (format!("http://{loopback}"), format!("http://{localhost}"));
+    let own: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors"), ("origin", &from_loopback)],
+        &[("sec-fetch-site", "none")],
+        &[("origin", &from_loopback)],
+        &[("host", &localhost), ("origin", &from_localhost)],
+        // As some programs do.
+        &[("sec-fetch-mode", "cors")],
+    ];
+    for headers in own {
+        assert_served(&node, headers).await;
+    }
+    let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
+    for path in ["/", "/docs/", "/v1/locks/k", "/errors/lock-held"] {
+        assert_eq!(send(to(&node, Method::GET, path, &link)).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn on_loopback_a_foreign_host_is_refused() {
+    let node = embedded().await;
+    for host in
+        ["evil.example", "evil.example:7070", "127.0.0.1.evil.example", "localhost.evil.example", "[::1].evil", "a.b."]
+    {
+        for path in ["/v1/locks/k", "/docs/", "/healthz"] {
+            send(to(&node, Method::GET, path, &[("host", host)])).await.assert_problem(403, "foreign-host");
+        }
+        acquires(&node, &[("host", host)]).await.assert_problem(403, "foreign-host");
+    }
+    for host in [
+        "localhost",
+        "LOCALHOST:1",
+        "latchgate",
+        "node-1:7070",
+        "10.1.2.3",
+        "[::1]:7070",
+        "[fe80::1]",
+        "a.localhost",
+        "",
+    ] {
+        assert_served(&node, &[("host", host)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_behind_a_proxy_has_the_names_that_it_is_given() {
+    let node = Node::start(BIN, &["--allowed-hosts", "locks.example.com,*.svc.example"]).await;
+    for host in [
+        "locks.example.com",
+        "Locks.Example.com:443",
+        "locks.example.com.",
+        "a.svc.example",
+        "a.b.svc.example",
+        "127.0.0.1",
+    ] {
+        assert_served(&node, &[("host", host)]).await;
+    }
+    for host in ["example.com", "x.locks.example.com", "svc.example", "evil.example"] {
+        acquires(&node, &[("host", host)]).await.assert_problem(403, "foreign-host");
+    }
+    // The proxy may keep the name to itself.
+    assert_served(&node, &[("origin", "https://locks.example.com")]).await;
+    assert_served(&node, &[("host", "locks.example.com"), ("origin", "https://locks.example.com")]).await;
+    acquires(&node, &[("origin", "https://evil.example")]).await.assert_problem(403, "foreign-origin");
+    let any = Node::start(BIN, &["--allowed-hosts", "*"]).await;
+    assert_served(&any, &[("host", "evil.example")]).await;
+    acquires(&any, &[("origin", "https://evil.example")]).await.assert_problem(403, "foreign-origin");
+}
+
+#[tokio::test]
+async fn a_public_address_serves_any_name_to_programs_and_no_foreign_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let public = script(dir.path(), "", "\"${@/#127.0.0.1:/0.0.0.0:}\" --insecure-open");
+    let node = Node::start(public, &[]).await;
+    assert_served(&node, &[("host", "locks.example.com")]).await;
+    assert_served(&node, &[("host", "locks.example.com"), ("sec-fetch-site", "same-origin")]).await;
+    for headers in [
+        [("host", "evil.example"), ("origin", "http://evil.example")],
+        [("host", "locks.example.com"), ("origin", "https://evil.example")],
+        [("host", "10.0.0.1"), ("sec-fetch-site", "cross-site")],
+    ] {
+        acquires(&node, &headers).await.assert_problem(403, "foreign-origin");
+    }
+}
+
+#[tokio::test]
+async fn every_page_has_a_content_security_policy() {
+    let node = embedded().await;
+    for path in ["/", "/docs/", "/docs/index.html", "/errors/lock-held"] {
+        let page = get(&node, path).await;
+        let policy = page.headers["content-security-policy"].to_str().unwrap();
+        for rule in ["default-src 'none'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"] {
+            assert!(policy.contains(rule), "{path}: {policy}");
+        }
+        assert!(!policy.contains("script-src") || policy.contains("script-src 'self';"), "{path}: {policy}");
+    }
+}

@@ -1,0 +1,126 @@
+//! The limit of connections, and who gets one when there are few.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
+use serde_json::json;
+
+use crate::client::{BIN, acquire, get, granted, many, pre, release, renew, until_waiting, waiting};
+use crate::raw::{Raw, getting, posting};
+
+/// A node with room for 10 connections, of which 8 may wait.
+async fn small() -> Node {
+    Node::start(BIN, &["--connections-max", "10"]).await
+}
+
+#[tokio::test]
+async fn waits_leave_connections_for_holders_probes_and_operators() {
+    let node = small().await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    begun_operation(&node).await;
+    let waits: Vec<_> = (0..8).map(|_| waiting(&node, "k", json!({ "wait_ms": 50_000 }))).collect();
+    until_waiting(&node, "k", 8).await;
+
+    // Further waits are refused at once, whatever they wait for. What does not wait is served.
+    let refusals = [
+        acquire(&node, "k", json!({ "wait_ms": 50_000 })).await,
+        acquire(&node, "free", json!({ "wait_ms": 1 })).await,
+        many(&node, "acquire", json!({ "locks": [{ "key": "k" }], "wait_ms": 50_000 })).await,
+        pre(&node, json!({ "operation": "o", "contents": 1, "wait_ms": 50_000 })).await,
+        get(&node, "/v1/events").await,
+        get(&node, "/v1/locks/k/events").await,
+    ];
+    for refused in refusals {
+        refused.assert_problem(503, "overloaded");
+        assert!(refused.headers.contains_key("retry-after"));
+    }
+    acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
+    assert_eq!(renew(&node, "k", &lease_id).await.status, 200);
+    for path in ["/healthz", "/readyz", "/v1/admin/engines"] {
+        assert_eq!(get(&node, path).await.status, 200, "{path}");
+    }
+    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+    until_waiting(&node, "k", 7).await;
+    drop(waits);
+}
+
+/// An operation that has been claimed, so that further pres wait.
+async fn begun_operation(node: &Node) {
+    assert_eq!(pre(node, json!({ "operation": "o", "contents": 1 })).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_wait_that_has_ended_makes_room_for_the_next() {
+    let node = small().await;
+    granted(&node, "k", json!({})).await;
+    let streams = async || {
+        let mut streams = Vec::new();
+        for _ in 0..8 {
+            let mut stream = Raw::connect(&node).await;
+            stream.send(getting("/v1/events")).await;
+            assert_eq!(stream.answer().await.unwrap().status, 200);
+            streams.push(stream);
+        }
+        streams
+    };
+    let open = streams().await;
+    acquire(&node, "k", json!({ "wait_ms": 1 })).await.assert_problem(503, "overloaded");
+    drop(open);
+    until("the streams have ended", || async {
+        acquire(&node, "k", json!({ "wait_ms": 1 })).await.code() == "wait-timeout"
+    })
+    .await;
+    // Waits end with their answers, though their connections stay open.
+    let mut client = Raw::connect(&node).await;
+    for _ in 0..9 {
+        client.send(posting("/v1/locks/k/acquire", &json!({ "wait_ms": 1 }))).await;
+        assert_eq!(client.answer().await.unwrap().body["code"], "wait-timeout");
+    }
+    until("the wait has ended", || async {
+        let mut stream = Raw::connect(&node).await;
+        stream.send(getting("/v1/events")).await;
+        stream.answer().await.unwrap().status == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_a_client_that_has_a_request() {
+    let node = Node::start(BIN, &["--connections-max", "4", "--header-timeout-ms", "600000"]).await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    let waits: Vec<_> = (0..3).map(|_| waiting(&node, "k", json!({ "wait_ms": 50_000 }))).collect();
+    until_waiting(&node, "k", 3).await;
+    for begun in ["", "GET /healthz HTTP/1.1\r\nhost:"] {
+        let mut idle = Raw::connect(&node).await;
+        idle.send(getting("/healthz")).await;
+        assert_eq!(idle.answer().await.unwrap().status, 200);
+        idle.send(begun).await;
+        assert_eq!(renew(&node, "k", &lease_id).await.status, 200);
+        assert!(idle.answer().await.is_none());
+    }
+    // No wait was ended for it.
+    until_waiting(&node, "k", 3).await;
+    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+    drop(waits);
+}
+
+#[tokio::test]
+async fn the_limits_fit_the_limit_of_open_files_and_are_logged_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(script(dir.path(), "ulimit -n 264", "\"$@\""), &[]).await;
+    let log = node.log();
+    assert!(log.contains("connections_max=64") && log.contains("waits_max=51"), "{log}");
+    let node = Node::start(BIN, &["--connections-max", "50", "--waits-percent", "10"]).await;
+    let log = node.log();
+    assert!(log.contains("connections_max=50") && log.contains("waits_max=5"), "{log}");
+}
+
+/// A program that runs the binary with `args`, after `first`.
+pub fn script(dir: &Path, first: &str, args: &str) -> PathBuf {
+    let path = dir.join("latchgate.sh");
+    std::fs::write(&path, format!("#!/usr/bin/env bash\n{first}\nexec {BIN} {args}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}

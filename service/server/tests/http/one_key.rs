@@ -1,0 +1,248 @@
+//! The trouble of one key, or of one operation, stays with it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::{eventually, until};
+use reqwest::Client;
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection, SqliteConnection};
+
+use crate::client::{BIN, acquire, begun, embedded, get, granted, many, on_postgres, post, pre, release, report};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Callers that ask for a key, one after the other, until they are stopped.
+struct Callers {
+    is_over: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<Vec<String>>,
+}
+
+impl Callers {
+    fn of(node: &Node, key: &str) -> Self {
+        let url = format!("{}/v1/locks/{key}/acquire", node.base_url());
+        let (is_over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, counted) = (Arc::clone(&is_over), Arc::clone(&answers));
+        let task = tokio::spawn(async move {
+            let mut codes = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                let answer = post(url.clone(), "{}").await;
+                codes.push(format!("{} {}", answer.status.as_u16(), answer.code()));
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+            codes
+        });
+        Self { is_over, answers, task }
+    }
+
+    /// The answers so far.
+    fn count(&self) -> u64 {
+        self.answers.load(Ordering::SeqCst)
+    }
+
+    /// The status and the code of each answer.
+    async fn stop(self) -> Vec<String> {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.task.await.unwrap()
+    }
+}
+
+/// Takes and releases other keys, with each of `verbs` of the answers so far of the callers.
+async fn others_are_served(node: &Node, callers: &Callers) {
+    let mut rounds = 0;
+    // The callers get some answers while the others are served.
+    while rounds < 30 || callers.count() < 4 {
+        for key in ["a", "b", "c"] {
+            let grant = granted(node, key, json!({})).await;
+            let released = release(node, key, &grant.text("lease_id")).await;
+            assert_eq!(released.status, 200, "{}", released.body);
+        }
+        assert_eq!(get(node, "/readyz").await.status, 200);
+        rounds += 1;
+    }
+    let log = node.log();
+    assert!(!log.contains("the store is down"), "{log}");
+}
+
+#[tokio::test]
+async fn a_row_that_another_session_locks_fails_only_its_own_key() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let grant = granted(&node, "slow", json!({})).await;
+    release(&node, "slow", &grant.text("lease_id")).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("begin").execute(&mut other).await.unwrap();
+    let row = "select from latchgate.locks where key = 'slow' for update";
+    assert_eq!(sqlx::query(row).execute(&mut other).await.unwrap().rows_affected(), 1);
+
+    let callers = Callers::of(&node, "slow");
+    others_are_served(&node, &callers).await;
+    let codes = callers.stop().await;
+    assert!(codes.iter().all(|code| code == "503 overloaded"), "{codes:?}");
+    // A multilock fails with its key, and does not hold up its other keys.
+    let locks = json!({ "locks": [{ "key": "a" }, { "key": "slow" }] });
+    many(&node, "acquire", locks.clone()).await.assert_problem(503, "overloaded");
+    granted(&node, "a", json!({ "lease_id": "mine" })).await;
+    release(&node, "a", "mine").await;
+
+    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    let is_served = || async { acquire(&node, "slow", json!({ "lease_id": "next" })).await.status == 200 };
+    assert!(eventually(LONG, is_served).await);
+    assert_eq!(release(&node, "slow", "next").await.status, 200);
+    assert_eq!(many(&node, "acquire", locks).await.status, 200);
+}
+
+#[tokio::test]
+async fn waiters_of_a_key_whose_row_was_locked_are_granted_afterwards() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    granted(&node, "slow", json!({ "lease_id": "first", "ttl_ms": 600_000 })).await;
+    let request = json!({ "owner": "patient", "wait_ms": 50_000, "lease_id": "second" }).to_string();
+    let waiting = tokio::spawn(post(format!("{}/v1/locks/slow/acquire", node.base_url()), request));
+    crate::client::until_waiting(&node, "slow", 1).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("begin").execute(&mut other).await.unwrap();
+    sqlx::query("select from latchgate.locks where key = 'slow' for update").execute(&mut other).await.unwrap();
+    let refused = release(&node, "slow", "first").await;
+    refused.assert_problem(503, "overloaded");
+    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    let is_released = || async { release(&node, "slow", "first").await.status == 200 };
+    assert!(eventually(LONG, is_released).await);
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status.as_u16(), &answer.body["owner"]), (200, &json!("patient")));
+}
+
+/// The key `bad` has an unreadable state, and the keys `a`, `b` and `c` have others.
+async fn an_unreadable_state_fails_only_its_own_key(node: &Node) {
+    let callers = Callers::of(node, "bad");
+    others_are_served(node, &callers).await;
+    let codes = callers.stop().await;
+    assert!(codes.iter().all(|code| code == "500 state-unreadable"), "{codes:?}");
+    let refused = acquire(node, "bad", json!({})).await;
+    refused.assert_problem(500, "state-unreadable");
+    assert_eq!(refused.body["key"], "bad");
+    let refused = many(node, "acquire", json!({ "locks": [{ "key": "a" }, { "key": "bad" }] })).await;
+    refused.assert_problem(500, "state-unreadable");
+    assert_eq!(refused.body["key"], "bad");
+    get(node, "/v1/locks/bad").await.assert_problem(500, "state-unreadable");
+
+    let listed = get(node, "/v1/locks").await;
+    assert_eq!(listed.status, 200, "{}", listed.body);
+    let keys: Vec<&str> =
+        listed.body["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect();
+    assert_eq!((keys, &listed.body["unreadable"]), (vec!["a", "b", "c"], &json!(["bad"])));
+    let second: Value = get(node, "/v1/locks?limit=1&cursor=a").await.body;
+    assert_eq!(second["locks"][0]["key"], "b", "{second}");
+}
+
+/// Writes the key, so that its state can be spoilt.
+async fn written(node: &Node, key: &str) {
+    let grant = granted(node, key, json!({})).await;
+    assert_eq!(release(node, key, &grant.text("lease_id")).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_unreadable_state_in_postgres_fails_only_its_own_key() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    written(&node, "bad").await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    let spoil = "update latchgate.locks set state = '{\"holders\": 7}', version = version + 1 where key = 'bad'";
+    assert_eq!(sqlx::query(spoil).execute(&mut other).await.unwrap().rows_affected(), 1);
+    an_unreadable_state_fails_only_its_own_key(&node).await;
+    sqlx::query("delete from latchgate.locks where key = 'bad'").execute(&mut other).await.unwrap();
+    let is_served = || async { acquire(&node, "bad", json!({ "lease_id": "next" })).await.status == 200 };
+    assert!(eventually(LONG, is_served).await);
+}
+
+#[tokio::test]
+async fn an_unreadable_state_in_sqlite_fails_only_its_own_key() {
+    let node = embedded().await;
+    written(&node, "bad").await;
+    let spoil = "update locks set state = 'nonsense', version = version + 1 where key = 'bad'";
+    in_file(&node.dir().join("latchgate.db"), spoil).await;
+    an_unreadable_state_fails_only_its_own_key(&node).await;
+}
+
+async fn in_file(path: &Path, statement: &'static str) {
+    let mut connection = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
+    assert_eq!(sqlx::query(statement).execute(&mut connection).await.unwrap().rows_affected(), 1);
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    written(&node, "bad").await;
+    redis.ask(&["set", "latchgate:l:{7:default:bad}", "7 9000000000000000 - 0: nonsense"]);
+    an_unreadable_state_fails_only_its_own_key(&node).await;
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_in_redis_fails_only_its_own_lock() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    redis.ask(&["lpush", "latchgate:l:{7:default:bad}", "nonsense"]);
+    let callers = Callers::of(&node, "bad");
+    others_are_served(&node, &callers).await;
+    let codes = callers.stop().await;
+    assert!(codes.iter().all(|code| code.starts_with('5')), "{codes:?}");
+}
+
+#[tokio::test]
+async fn a_row_that_another_session_locks_is_no_outage_of_the_gate() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let go = begun(&node, json!({ "operation": "pay", "contents": "slow" })).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("begin").execute(&mut other).await.unwrap();
+    sqlx::query("select from latchgate.operations for update").execute(&mut other).await.unwrap();
+    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(503, "overloaded");
+    for number in 0..5 {
+        let next = begun(&node, json!({ "operation": "pay", "contents": number, "on_outage": "open" })).await;
+        assert_eq!(next.body["guarded"], true, "{}", next.body);
+    }
+    assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
+    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_unreadable_record_fails_only_its_own_operation() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let bad = json!({ "operation": "pay", "contents": "bad" });
+    begun(&node, bad.clone()).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("update latchgate.operations set record = '{}'").execute(&mut other).await.unwrap();
+    pre(&node, bad).await.assert_problem(500, "state-unreadable");
+    let next = begun(&node, json!({ "operation": "pay", "contents": "good", "on_outage": "open" })).await;
+    assert_eq!(next.body["guarded"], true, "{}", next.body);
+    assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_off_is_no_outage() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    granted(&node, "k", json!({})).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    let cut = "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()";
+    sqlx::query(cut).execute(&mut other).await.unwrap();
+    let client = Client::new();
+    until("a grant", || async {
+        let url = format!("{}/v1/locks/next/acquire", node.base_url());
+        client.post(url).body(r#"{"lease_id":"mine"}"#).send().await.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+    assert_eq!(get(&node, "/readyz").await.status, 200);
+    assert!(!node.log().contains("the store is down"), "{}", node.log());
+}

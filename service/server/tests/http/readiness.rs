@@ -1,0 +1,152 @@
+//! `/readyz` says whether a lock can be granted, and why not.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+
+use crate::client::{BIN, acquire, embedded, get, granted, on_postgres};
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn until_not_ready(node: &Node, why: &str) {
+    let is_not_ready = || async {
+        let answer = get(node, "/readyz").await;
+        answer.status == 503 && answer.text("detail").contains(why)
+    };
+    assert!(eventually(LONG, is_not_ready).await, "{}", get(node, "/readyz").await.body);
+    get(node, "/readyz").await.assert_problem(503, "store-unavailable");
+}
+
+async fn until_ready(node: &Node) {
+    let is_ready = || async { get(node, "/readyz").await.status == 200 };
+    assert!(eventually(LONG, is_ready).await, "{}", get(node, "/readyz").await.body);
+}
+
+/// Of a node that was down once.
+fn assert_reported_once(node: &Node) {
+    let log = node.log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((lines("the store is down"), lines("the store is up")), (1, 1), "{log}");
+}
+
+/// A node without callers finds out by itself, and calls are refused without a doubt about what was done.
+async fn is_out_of_service(node: &Node, why: &str) {
+    until_not_ready(node, why).await;
+    for _ in 0..10 {
+        acquire(node, "next", json!({})).await.assert_problem(503, "store-unavailable");
+    }
+    assert_eq!(get(node, "/healthz").await.status, 200);
+    let metrics = get(node, "/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("latchgate_ready 0"), "{metrics}");
+}
+
+async fn is_back(node: &Node) {
+    until_ready(node).await;
+    granted(node, "next", json!({})).await;
+    assert_reported_once(node);
+}
+
+#[tokio::test]
+async fn a_node_whose_tables_are_gone_is_not_ready() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    for table in ["lock_events", "locks"] {
+        let node = on_postgres(&database).await;
+        let rename = format!("alter table latchgate.{table} rename to away");
+        sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
+        is_out_of_service(&node, table).await;
+        let rename = format!("alter table latchgate.away rename to {table}");
+        sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
+        is_back(&node).await;
+        let lease = acquire(&node, "next", json!({})).await;
+        assert_eq!(lease.code(), "lock-held");
+        crate::client::request(&node, reqwest::Method::DELETE, "/v1/locks/next", json!(null)).await;
+    }
+    until_ready(&node).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_postgres_is_read_only_is_not_ready() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let (server, name) = database.rsplit_once('/').unwrap();
+    let mut other = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
+    for (value, is_read_only) in [("on", true), ("off", false)] {
+        let set = format!("alter database {name} set default_transaction_read_only = {value}");
+        sqlx::query(AssertSqlSafe(set)).execute(&mut other).await.unwrap();
+        let cut = format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'");
+        sqlx::query(AssertSqlSafe(cut)).execute(&mut other).await.unwrap();
+        if is_read_only {
+            is_out_of_service(&node, "read-only").await;
+        } else {
+            is_back(&node).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_whose_file_another_program_locks_is_not_ready() {
+    let node = embedded().await;
+    let path = node.dir().join("latchgate.db");
+    let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
+    sqlx::query("begin immediate").execute(&mut other).await.unwrap();
+    is_out_of_service(&node, "another program has the file locked").await;
+    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    is_back(&node).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_redis_has_no_memory_left_is_not_ready() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    redis.ask(&["config", "set", "maxmemory", "1"]);
+    is_out_of_service(&node, "OOM").await;
+    redis.ask(&["config", "set", "maxmemory", "0"]);
+    is_back(&node).await;
+}
+
+#[tokio::test]
+async fn a_node_that_may_not_run_scripts_is_not_ready() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    redis.ask(&["acl", "setuser", "default", "-eval", "-evalsha"]);
+    is_out_of_service(&node, "evalsha").await;
+    redis.ask(&["acl", "setuser", "default", "+@all"]);
+    is_back(&node).await;
+}
+
+async fn metric(node: &Node, line: &str) -> bool {
+    get(node, "/metrics").await.body.as_str().unwrap().contains(line)
+}
+
+#[tokio::test]
+async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_that_is_allowed() {
+    let (locks, gate) = (Redis::start().await, Redis::start().await);
+    let on_locks = Node::start(BIN, &["--locks", &locks.url(), "--gate", "sqlite:gate.db"]).await;
+    let on_gate = Node::start(BIN, &["--gate", &gate.url()]).await;
+    let allowed = Node::start(BIN, &["--locks", &locks.url(), "--allow-eviction"]).await;
+    let nodes = [&on_locks, &on_gate];
+    for redis in [&locks, &gate] {
+        redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    }
+    for node in nodes {
+        until_not_ready(node, "maxmemory-policy allkeys-lru").await;
+        assert!(metric(node, "latchgate_may_forget 1").await);
+        assert!(node.log().contains("maxmemory-policy allkeys-lru"), "{}", node.log());
+    }
+    assert!(eventually(LONG, || metric(&allowed, "latchgate_may_forget 1")).await);
+    assert_eq!(get(&allowed, "/readyz").await.status, 200);
+    for redis in [&locks, &gate] {
+        redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
+    }
+    for node in nodes {
+        until_ready(node).await;
+        assert!(metric(node, "latchgate_may_forget 0").await);
+    }
+}

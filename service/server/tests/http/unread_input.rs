@@ -1,0 +1,225 @@
+//! Input that an endpoint does not read is refused, and what a client has sent does not keep it from reading the answer.
+
+use latchgate_testkit::node::Node;
+use reqwest::{Client, Method};
+use serde_json::json;
+
+use crate::client::{Answer, embedded, get, granted, inspect, send};
+use crate::raw::Raw;
+
+async fn bare(node: &Node, method: Method, path: &str) -> Answer {
+    send(Client::new().request(method, format!("{}{path}", node.base_url()))).await
+}
+
+fn assert_names(answer: &Answer, field: &str) {
+    answer.assert_problem(400, "invalid-request");
+    assert_eq!(answer.body["field"], field, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_method() {
+    let node = embedded().await;
+    let id = "0".repeat(32);
+    for (method, path) in [
+        (Method::POST, "/v1/locks/k/acquire".to_owned()),
+        (Method::POST, "/v1/locks/k/renew".to_owned()),
+        (Method::POST, "/v1/locks/k/release".to_owned()),
+        (Method::POST, "/v1/locks/k/revoke".to_owned()),
+        (Method::POST, "/v1/locks/k/fence".to_owned()),
+        (Method::PUT, "/v1/locks/k/limit".to_owned()),
+        (Method::GET, "/v1/locks/k".to_owned()),
+        (Method::DELETE, "/v1/locks/k".to_owned()),
+        (Method::GET, "/v1/locks/k/history".to_owned()),
+        (Method::GET, "/v1/locks/k/events".to_owned()),
+        (Method::GET, "/v1/events".to_owned()),
+        (Method::GET, "/v1/locks".to_owned()),
+        (Method::POST, "/v1/multilocks/acquire".to_owned()),
+        (Method::POST, "/v1/multilocks/renew".to_owned()),
+        (Method::POST, "/v1/multilocks/release".to_owned()),
+        (Method::POST, "/v1/operations/pre".to_owned()),
+        (Method::POST, "/v1/operations/pre/batch".to_owned()),
+        (Method::POST, "/v1/operations/preview".to_owned()),
+        (Method::GET, "/v1/operations".to_owned()),
+        (Method::GET, format!("/v1/operations/{id}")),
+        (Method::DELETE, format!("/v1/operations/{id}")),
+        (Method::POST, format!("/v1/operations/{id}/post")),
+        (Method::POST, format!("/v1/operations/{id}/heartbeat")),
+        (Method::GET, "/v1/admin/engines".to_owned()),
+        (Method::POST, "/v1/admin/engines/locks".to_owned()),
+        (Method::POST, "/v1/admin/engines/gate".to_owned()),
+        (Method::POST, "/v1/admin/hold-off".to_owned()),
+        (Method::GET, "/healthz".to_owned()),
+        (Method::GET, "/readyz".to_owned()),
+        (Method::GET, "/metrics".to_owned()),
+    ] {
+        assert_names(&bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await, "ttl_ms");
+        assert_names(&bare(&node, method, &format!("{path}?dry%20run")).await, "dry run");
+    }
+    assert_eq!(inspect(&node, "k").await["token"], 0);
+    assert_eq!(bare(&node, Method::POST, "/v1/locks/k/acquire?").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_an_endpoint_does_not_take_is_refused() {
+    let node = embedded().await;
+    let id = "0".repeat(32);
+    granted(&node, "k", json!({})).await;
+    for (method, path) in [
+        (Method::DELETE, "/v1/locks/k".to_owned()),
+        (Method::GET, "/v1/locks/k".to_owned()),
+        (Method::GET, "/v1/locks".to_owned()),
+        (Method::GET, "/v1/locks/k/history".to_owned()),
+        (Method::GET, "/v1/locks/k/events".to_owned()),
+        (Method::GET, "/v1/events".to_owned()),
+        (Method::GET, "/v1/operations".to_owned()),
+        (Method::GET, format!("/v1/operations/{id}")),
+        (Method::DELETE, format!("/v1/operations/{id}")),
+        (Method::GET, "/v1/admin/engines".to_owned()),
+        (Method::GET, "/healthz".to_owned()),
+        (Method::GET, "/metrics".to_owned()),
+    ] {
+        for body in [r#"{"reason":"stuck"}"#, "{}", " "] {
+            let url = format!("{}{path}", node.base_url());
+            let answer = send(Client::new().request(method.clone(), url).body(body)).await;
+            assert_names(&answer, "body");
+        }
+    }
+    assert_eq!(inspect(&node, "k").await["held"], true);
+    // Neither a length of 0 nor an empty chunk is a body.
+    for length in ["content-length: 0\r\n\r\n", "transfer-encoding: chunked\r\n\r\n0\r\n\r\n"] {
+        let mut client = Raw::connect(&node).await;
+        client.send(format!("DELETE /v1/locks/k HTTP/1.1\r\nhost: x\r\n{length}")).await;
+        assert_eq!(client.answer().await.unwrap().status, 200, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
+    let node = embedded().await;
+    for key in ["%zz", "a%", "a%2", "%u0041", "%ff", "%c3%28", "a%ZZ/b"] {
+        for (method, path) in [
+            (Method::POST, format!("/v1/locks/{key}/acquire")),
+            (Method::GET, format!("/v1/locks/{key}")),
+            (Method::DELETE, format!("/v1/locks/{key}")),
+        ] {
+            bare(&node, method, &path).await.assert_problem(400, "invalid-key");
+        }
+        for path in ["/v1/operations", "/errors", "/nowhere"] {
+            assert_names(&get(&node, &format!("{path}/{key}")).await, "path");
+        }
+        for (query, field) in [
+            (format!("/v1/locks?prefix={key}"), "prefix"),
+            (format!("/v1/locks?limit=1&prefix=b{key}"), "prefix"),
+            (format!("/v1/operations?operation={key}"), "operation"),
+            (format!("/v1/locks/k/acquire?ttl_ms={key}"), "ttl_ms"),
+        ] {
+            assert_names(&bare(&node, Method::GET, &query).await, field);
+        }
+    }
+    for prefix in ["a%2Fb", "a+b", "%F0%9F%94%92", "ü"] {
+        assert_eq!(get(&node, &format!("/v1/locks?prefix={prefix}")).await.status, 200, "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_sends_all_of_a_body_before_it_reads_gets_the_refusal() {
+    let node = embedded().await;
+    let body = vec![b' '; 3 << 20];
+    for (path, status, code) in [
+        ("/v1/locks/k/acquire", 413, "body-too-large"),
+        ("/v1/operations/pre", 413, "body-too-large"),
+        ("/v1/locks/%zz/acquire", 400, "invalid-key"),
+        ("/nowhere", 404, "not-found"),
+        ("/v1/locks", 405, "method-not-allowed"),
+    ] {
+        let mut client = Raw::connect(&node).await;
+        client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len())).await;
+        client.send(&body).await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)));
+
+        let mut client = Raw::connect(&node).await;
+        client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")).await;
+        for chunk in body.chunks(1 << 16) {
+            client.send(format!("{:x}\r\n", chunk.len())).await;
+            client.send(chunk).await;
+            client.send("\r\n").await;
+        }
+        client.send("0\r\n\r\n").await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)));
+    }
+    // The connection can be used again.
+    let mut client = Raw::connect(&node).await;
+    client.send(format!("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len())).await;
+    client.send(&body).await;
+    assert_eq!(client.answer().await.unwrap().status, 404);
+    client.send(crate::raw::getting("/healthz")).await;
+    assert_eq!(client.answer().await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_before_it_sends_is_refused_before_it_sends() {
+    let node = embedded().await;
+    let mut client = Raw::connect(&node).await;
+    let head =
+        "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3000000\r\n\r\n";
+    client.send(head).await;
+    assert_eq!(client.answer().await.unwrap().status, 413);
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_not_read_without_end() {
+    let node = Node::start(crate::client::BIN, &["--body-timeout-ms", "300"]).await;
+    let mut client = Raw::connect(&node).await;
+    client.send("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n ").await;
+    assert_eq!(client.answer().await.unwrap().status, 404);
+    let mut client = Raw::connect(&node).await;
+    client.send("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 900000000000\r\n\r\n").await;
+    let megabyte = vec![b' '; 1 << 20];
+    let mut sent = 0;
+    while client.try_send(&megabyte).await {
+        sent += 1;
+        assert!(sent < 1_000, "the node reads without end");
+    }
+}
+
+#[tokio::test]
+async fn allow_names_the_methods_of_the_path_and_options_answers() {
+    let node = embedded().await;
+    for (path, methods) in [
+        ("/v1/locks", "GET,HEAD,OPTIONS"),
+        ("/v1/locks/k", "GET,HEAD,DELETE,OPTIONS"),
+        ("/v1/locks/a/b", "GET,HEAD,DELETE,OPTIONS"),
+        ("/v1/locks/k/acquire", "POST,OPTIONS"),
+        ("/v1/locks/k/renew", "POST,OPTIONS"),
+        ("/v1/locks/k/fence", "POST,OPTIONS"),
+        ("/v1/locks/k/limit", "PUT,OPTIONS"),
+        ("/v1/locks/k/events", "GET,HEAD,OPTIONS"),
+        ("/v1/locks/k/history", "GET,HEAD,OPTIONS"),
+        ("/v1/multilocks/acquire", "POST,OPTIONS"),
+        ("/v1/operations/pre", "POST,OPTIONS"),
+        ("/v1/operations/0123", "GET,HEAD,DELETE,OPTIONS"),
+        ("/v1/operations/0123/post", "POST,OPTIONS"),
+        ("/v1/admin/hold-off", "POST,OPTIONS"),
+        ("/healthz", "GET,HEAD,OPTIONS"),
+        ("/", "GET,HEAD,OPTIONS"),
+    ] {
+        let options = bare(&node, Method::OPTIONS, path).await;
+        assert_eq!((options.status.as_u16(), options.headers["allow"].to_str().unwrap()), (204, methods), "{path}");
+        assert!(!options.headers.keys().any(|name| name.as_str().starts_with("access-control-")), "{path}");
+        let wrong = bare(&node, Method::PATCH, path).await;
+        wrong.assert_problem(405, "method-not-allowed");
+        assert_eq!(wrong.headers["allow"].to_str().unwrap(), methods, "{path}");
+    }
+    bare(&node, Method::OPTIONS, "/nowhere").await.assert_problem(404, "not-found");
+    // A preflight of a page of another origin is answered, and allows it nothing.
+    let preflight = Client::new()
+        .request(Method::OPTIONS, format!("{}/v1/locks/k", node.base_url()))
+        .header("origin", "https://evil.example")
+        .header("sec-fetch-site", "cross-site")
+        .header("access-control-request-method", "DELETE");
+    let preflight = send(preflight).await;
+    assert_eq!(preflight.status, 204);
+    assert!(!preflight.headers.keys().any(|name| name.as_str().starts_with("access-control-")));
+}
