@@ -111,6 +111,13 @@ impl Shard {
                 Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
                 () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
             }
+            // Before any wake-up is read: until they are back, their wake-ups would be lost.
+            while let Some(one) = self.apart.try_next() {
+                returned.push(one);
+            }
+            for (one, arrived) in returned {
+                self.take_back(one, arrived, &mut inputs);
+            }
             // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
             // returns at once.
             tokio::task::yield_now().await;
@@ -120,12 +127,6 @@ impl Shard {
             }
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);
-            }
-            while let Some(one) = self.apart.try_next() {
-                returned.push(one);
-            }
-            for (one, arrived) in returned {
-                self.take_back(one, arrived, &mut inputs);
             }
             for envelope in calls.drain(..) {
                 self.take(envelope, &mut inputs);
