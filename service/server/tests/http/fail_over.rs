@@ -176,7 +176,7 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
         // A connection of the pool may still be one to the dead primary.
         let is_back = || async { acquire(node, "lost", json!({})).await.code() != "store-unavailable" };
         assert!(eventually(LONG, is_back).await, "{}", node.log());
-        for request in [json!({}), json!({ "barge": true }), json!({ "owner": "a" })] {
+        for request in [json!({}), json!({ "barge": true }), json!({ "owner": "a", "reentrant": true })] {
             acquire(node, "lost", request).await.assert_problem(423, "lock-delayed");
         }
         assert!(node.log().contains("HOLD-OFF"), "{}", node.log());

@@ -65,8 +65,8 @@ fn key(index: usize) -> String {
 
 /// In calm, no lease is left that a client asked for that has hung up.
 pub async fn nothing_is_left(world: &Arc<World>) {
-    // The leases of a node that died are nobody's to give back, and so are those of another engine.
-    if world.plan.deaths || world.plan.apart_ms.is_some() {
+    // A node that has died gives no lease back.
+    if world.plan.deaths {
         return;
     }
     for index in 0..KEYS {

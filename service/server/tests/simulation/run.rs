@@ -100,7 +100,10 @@ async fn play(world: &Arc<World>) {
     };
     let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
     let mut clients: Vec<_> = clients.collect();
-    clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
+    // In a pair, the hold-off after a switch would be as long as the leases of these clients.
+    if world.plan.apart_ms.is_none() {
+        clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
+    }
     chaos.await.unwrap();
     world.calm_down();
     if world.plan.apart_ms.is_some() {

@@ -20,13 +20,14 @@ fn a_state_is_about_as_long_as_it_says() {
         assert!(written <= said && said <= 2 * written + 100, "{what}: {said} is said, {written} are written");
     };
     check(&world, "empty");
-    let name = "o".repeat(256);
+    let long = Some(Owner::parse(&"o".repeat(256)).unwrap());
     for number in 0..50 {
-        let request = world.request(if number % 2 == 0 { "ann" } else { &name }, Mode::Shared);
+        let request = world.request("ann", Mode::Shared);
         let metadata = metadata().filter(|_| number % 3 == 0);
+        let owners = [None, request.owner.clone(), long.clone()];
         let ids = [request.lease_id.clone(), LeaseId::parse(&format!("{number}-{}", "l".repeat(60))).unwrap()];
-        let lease_id = ids[number % 2].clone();
-        world.hold_as(Acquire { metadata, lease_id, max_hold_ms: Some(60_000), ..request });
+        let (owner, lease_id) = (owners[number % 3].clone(), ids[number % 2].clone());
+        world.hold_as(Acquire { metadata, owner, lease_id, max_hold_ms: Some(60_000), ..request });
         check(&world, "with leases");
     }
     world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None, bytes_max: usize::MAX }));
