@@ -90,8 +90,8 @@ impl Gate {
     ) -> Result<Reply, StoreError> {
         let deadline = self.deadline();
         // A pre is mostly the first of its id: it claims without looking.
-        let mut seen =
-            if matches!(command, Command::Pre(_)) { None } else { self.load(fence, address, deadline).await? };
+        let mut has_looked = !matches!(command, Command::Pre(_));
+        let mut seen = if has_looked { self.load(fence, address, deadline).await? } else { None };
         if matches!(command, Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. }) {
             seen = seen.filter(|stored| self.has(&stored.record));
         }
@@ -99,9 +99,16 @@ impl Gate {
             let now = self.now(deadline).await?;
             let before = seen.as_ref().map(|stored| stored.record.clone());
             let step = step(before, command.clone(), now);
+            if !step.changed && !has_looked {
+                // During a hold-off, a pre may be refused because there is no record.
+                seen = self.load(fence, address, deadline).await?;
+                has_looked = true;
+                continue;
+            }
             if !step.changed {
                 return Ok(Reply { outcome: step.outcome, now });
             }
+            has_looked = true;
             let written = match (&seen, &step.record) {
                 (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
                 (None, None) => return Ok(Reply { outcome: step.outcome, now }),

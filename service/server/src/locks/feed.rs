@@ -82,8 +82,13 @@ impl Feeds {
         Self { feeds: Mutex::default(), lag_max }
     }
 
-    /// Joins the reader of this source, which begins at `now` if there is none yet. Returns where the batches begin, too.
-    pub(super) fn join(
+    /// Joins the reader of this source, if there is one. Returns where its batches begin, too.
+    pub(super) fn join(&self, source: &Source) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+        self.feeds().get(source).map(|feed| (feed.batches.subscribe(), feed.position))
+    }
+
+    /// The same, with a new reader that begins at `now` if there is none yet.
+    pub(super) fn join_or_start(
         node: &Arc<Node>,
         source: Source,
         now: EventCursor,

@@ -142,7 +142,7 @@ impl Locks {
         self.read(|store| async move { store.history(&app, &key, before, limit).await }).await
     }
 
-    /// Watches keys from `after`, or from now.
+    /// Watches keys from `after`, or from now: a few events from just before the call may come.
     ///
     /// # Errors
     /// When the store does not answer, or this node has too many watchers.
@@ -158,10 +158,16 @@ impl Locks {
         };
         let permit = Arc::clone(&self.node.history.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| Failure::Overloaded("this node has too many watchers"))?;
-        let store = self.node.store.clone();
-        let now = self.node.read(async move { store.last_event().await }).await?;
-        let (batches, begin) = Feeds::join(&self.node, Source { app: app.clone(), key }, now);
-        let after = after.unwrap_or(now.max(begin));
+        let source = Source { app: app.clone(), key };
+        let (batches, begin) = match self.node.history.feeds.join(&source) {
+            Some(joined) => joined,
+            None => {
+                let store = self.node.store.clone();
+                let now = self.node.read(async move { store.last_event().await }).await?;
+                Feeds::join_or_start(&self.node, source, now)
+            }
+        };
+        let after = after.unwrap_or(begin);
         // A position in another engine of the pair says nothing of this one.
         let is_behind = after < begin || after.era() != begin.era();
         Ok(Watch {

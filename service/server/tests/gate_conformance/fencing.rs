@@ -14,6 +14,7 @@ on_every_store! {
     records_of_fast_operations_are_dumped_page_by_page_and_durable_ones_stay,
     a_store_is_cleared_and_counted_only_while_it_is_filling,
     an_engine_record_is_replaced_only_as_it_was_read,
+    durable_operations_have_an_engine_record_of_their_own,
 }
 
 fn next(epoch: Epoch) -> Epoch {
@@ -161,4 +162,28 @@ async fn an_engine_record_is_replaced_only_as_it_was_read(world: World) {
     let read = world.stores[1].read_record().await.unwrap();
     assert!(read.is(EngineState::Moving));
     assert!(world.stores[1].write_record(&read, &retired).await.unwrap());
+}
+
+async fn durable_operations_have_an_engine_record_of_their_own(world: World) {
+    let Some(durable) = world.store().for_durable() else {
+        assert_eq!(world.store().kind(), "redis", "it is never the second store");
+        return;
+    };
+    assert_eq!(durable.read_record().await.unwrap().record, None);
+    turn(&*durable, EngineState::Active, next(EPOCH)).await;
+    turn(world.store(), EngineState::Moving, next(EPOCH)).await;
+    let operation = world.operation();
+    let record = operation.started(world.now().await, |claim| claim.durability = Durability::Durable);
+    let refused = durable.claim(FENCE, world.now().await, &operation.address, &record).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    loop {
+        let fence = Fence::Active(next(EPOCH));
+        match durable.claim(fence, world.now().await, &operation.address, &record).await.unwrap().answer {
+            Claimed::Claimed => break,
+            Claimed::ClockOff => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let stored = world.store().load(Fence::None, &operation.address).await.unwrap().answer.unwrap();
+    assert_eq!(stored.record, record);
 }
