@@ -190,7 +190,7 @@ async fn a_stamp_of_another_operation_proves_nothing() {
 async fn an_operation_that_was_never_begun_is_404() {
     let node = embedded().await;
     let go = begun(&node, charge(&json!("x"))).await;
-    for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%FF".to_owned()] {
+    for id in ["0".repeat(32), "nonsense".to_owned(), go.text("id").to_uppercase(), "%C3%A9".to_owned()] {
         let stamp = go.text("stamp");
         let base = format!("{}/v1/operations/{id}", node.base_url());
         let body = json!({ "stamp": stamp, "outcome": "success" }).to_string();
