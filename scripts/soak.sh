@@ -72,7 +72,7 @@ start_mixed() {
     MIXED+=("$1 $STARTED_PID")
 }
 
-query() { PGOPTIONS='-c client_min_messages=error' psql -X -q -t -A "$POSTGRES" -c "$1"; }
+query() { PGOPTIONS='-c client_min_messages=error' "$(postgres_bin)/psql" -X -q -t -A "$POSTGRES" -c "$1"; }
 
 node_pid() { if [[ $1 == sqlite ]]; then sqlite_pid; else pid_of "$1"; fi; }
 
