@@ -182,7 +182,7 @@ is_empty() {
     done
     expect_none "events" "$(query 'select count(*) from latchgate.lock_events' | grep -vx 0)"
     expect_none "durable operations" "$(query 'select count(*) from latchgate.operations' | grep -vx 0)"
-    expect_none "fast operations" "$(redis-cli -p "$REDIS_PORT" --scan --pattern 'latchgate:*' | grep -v ':engine$' | head -n 5)"
+    expect_none "fast operations" "$(redis-cli -p "$REDIS_PORT" --scan --pattern 'latchgate:*' | grep -v 'engine$' | head -n 5)"
     [[ -z $LEFT ]]
 }
 

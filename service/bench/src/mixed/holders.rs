@@ -14,7 +14,7 @@ pub(super) enum Share {
     Permits { permits: u64, limit: u64 },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Holder {
     number: u64,
     /// Its lease id or stamp, for the report.
@@ -47,7 +47,9 @@ impl Holders {
         if until > now {
             holders.push(Holder { number: *entered, lease: lease.to_owned(), share, until });
             if !can_share(holders) && violations.len() < SHOWN_MAX {
-                violations.push(format!("{name} was held at once by {holders:?}"));
+                let held: Vec<String> =
+                    holders.iter().map(|Holder { lease, share, .. }| format!("{lease} ({share:?})")).collect();
+                violations.push(format!("{name} was held at once by {}", held.join(" and ")));
             }
         }
         *entered
