@@ -72,7 +72,7 @@ start_mixed() {
     MIXED+=("$1 $STARTED_PID")
 }
 
-query() { PGOPTIONS='-c client_min_messages=error' psql -X -q -t -A "$POSTGRES" -c "$1"; }
+query() { PGOPTIONS='-c client_min_messages=error' "$(postgres_bin)/psql" -X -q -t -A "$POSTGRES" -c "$1"; }
 
 node_pid() { if [[ $1 == sqlite ]]; then sqlite_pid; else pid_of "$1"; fi; }
 
@@ -182,7 +182,7 @@ is_empty() {
     done
     expect_none "events" "$(query 'select count(*) from latchgate.lock_events' | grep -vx 0)"
     expect_none "durable operations" "$(query 'select count(*) from latchgate.operations' | grep -vx 0)"
-    expect_none "fast operations" "$(redis-cli -p "$REDIS_PORT" --scan --pattern 'latchgate:*' | grep -v ':engine$' | head -n 5)"
+    expect_none "fast operations" "$(redis-cli -p "$REDIS_PORT" --scan --pattern 'latchgate:*' | grep -v 'engine$' | head -n 5)"
     [[ -z $LEFT ]]
 }
 

@@ -11,10 +11,11 @@ source "$(dirname "$0")/recording.sh"
 
 # Longest recovery in s: Patroni replaces a primary that does not answer after 20 s.
 RECOVERY_MAX=120
-# Longest time in ms from Patroni's new primary to a grant. It is about a second; the bound is for a busy machine.
+# Longest time in ms from the first commit on the new primary to a grant. It is about a second; the bound is for a busy machine.
 GRANT_MAX=20000
 LEASES=20
 SAMPLES=$SCRATCH/samples
+COMMITS=$SCRATCH/commits
 PROBES=$SCRATCH/probes
 # The faults after which there is a new primary.
 PROMOTIONS=()
@@ -38,6 +39,15 @@ sample_loop() {
         before=$(now_ms)
         echo "$before $(primary)" >>"$SAMPLES"
     done
+}
+
+# commit_loop: commits to Postgres; enters the times. In synchronous mode a new primary commits when a standby follows it.
+commit_loop() {
+    timeout 10 "$(postgres_bin)/psql" -X -q "$LOCKS" -c 'create table commits (at timestamptz)'
+    while again; do
+        timeout 3 "$(postgres_bin)/psql" -X -q "$LOCKS" -c 'insert into commits values (now())' >/dev/null 2>&1 && now_ms >>"$COMMITS"
+    done
+    return 0
 }
 
 # probe_loop: takes a free lock and releases it; enters the times of grants.
@@ -148,22 +158,27 @@ fail_over_redis() {
     done
 }
 
-# grants_after_promotions: prints for each promotion how long Patroni needed and when the next lock was granted.
+# grants_after_promotions: prints for each promotion when there was a new primary, when it committed, and how much later a lock was
+# granted.
 grants_after_promotions() {
-    local index from to ready granted
+    local index from to ready committed granted
+    table_row "in ms, from the fault to" "a primary" "a commit" "+ a grant"
     for index in "${PROMOTIONS[@]}"; do
-        from=${BEGAN_MS[index]} to=${BEGAN_MS[index + 1]-9999999999999}
-        read -r ready granted < <(awk -v from="$from" -v to="$to" '
-            FNR == NR && $2 == "" { next }
-            FNR == NR && $1 < from { old = $2 }
-            FNR == NR && $1 >= from && $1 < to && !ready && $2 != old { ready = $1 }
-            FNR == NR { next }
-            ready && $1 >= ready { print ready - from, $1 - ready; found = 1; exit }
-            END { if (!found) print "- -" }' "$SAMPLES" "$PROBES") || true
-        table_row "${FAULTS[index]}" "$ready" "$granted" ''
-        [[ $granted != - ]] && ((granted <= GRANT_MAX)) || die "after ${FAULTS[index]}, the first grant was late"
+        from=${BEGAN_MS[index]} to=${BEGAN_MS[index + 1]}
+        ready=$(awk -v from="$from" -v to="$to" '
+            $2 == "" || $1 >= to { next }
+            $1 < from { old = $2; next }
+            $2 != old { print $1; exit }' "$SAMPLES")
+        committed=$(first_from "${ready:-$to}" "$COMMITS")
+        granted=$(first_from "${committed:-$to}" "$PROBES")
+        [[ -n $granted ]] || die "after ${FAULTS[index]}, nothing was granted"
+        table_row "${FAULTS[index]}" $((ready - from)) $((committed - from)) $((granted - committed))
+        ((granted - committed <= GRANT_MAX)) || die "after ${FAULTS[index]}, the first grant was late"
     done
 }
+
+# first_from MS FILE: the first of the times in the file that is not before MS.
+first_from() { awk -v from="$1" '$1 >= from { print $1; exit }' "$2"; }
 
 synchronous() {
     local seen seen_vanishing n
@@ -172,6 +187,7 @@ synchronous() {
     say "three servers with synchronous replication are up; recording"
     take_leases
     in_background sample_loop
+    in_background commit_loop
     in_background probe_loop
     record
     promotion "kill -9 of the primary" kill_postgres
@@ -196,7 +212,6 @@ synchronous() {
     echo
     longest_gaps
     echo
-    table_row "in ms, from the fault to" "a primary" "+ a grant" ''
     grants_after_promotions
     echo
     summarise "$seen"

@@ -122,7 +122,7 @@ impl Client {
             answer = self.call("acquire", &format!("{path}/acquire"), &request, wait_ms).await;
         }
         if answer.is_success() {
-            let entered = self.shared.holders.enter(&key, share, answer.until("ttl_ms"));
+            let entered = self.shared.holders.enter(&key, &id, share, answer.until("ttl_ms"));
             hold().await;
             if one_in(4) {
                 self.call("renew", &format!("{path}/renew"), &json!({ "lease_id": id }), 0).await;
@@ -132,7 +132,7 @@ impl Client {
             }
             self.shared.holders.leave(&key, entered);
         }
-        self.end(&answer, "release", &format!("{path}/release"), &id).await;
+        self.end(&answer, "release", &format!("{path}/release"), &json!({ "lease_id": id })).await;
     }
 
     /// Several locks at once.
@@ -144,12 +144,12 @@ impl Client {
         let locks: Vec<Value> = keys.iter().map(|key| json!({ "key": key })).collect();
         let request = json!({
             "locks": locks, "lease_id": id, "owner": format!("client-{}", self.number),
-            "ttl_ms": self.shared.args.ttl_ms, "wait_ms": wait_ms,
+            "ttl_ms": self.shared.args.ttl_ms, "wait_ms": wait_ms, "reentrant": false,
         });
         let answer = self.call("acquire-many", "/v1/multilocks/acquire", &request, wait_ms).await;
         if answer.is_success() {
             let until = answer.until("ttl_ms");
-            let enter = |key: &String| self.shared.holders.enter(key, Share::Exclusive, until);
+            let enter = |key: &String| self.shared.holders.enter(key, &id, Share::Exclusive, until);
             let entered: Vec<u64> = keys.iter().map(enter).collect();
             hold().await;
             if one_in(VANISH_ONE_IN) {
@@ -157,13 +157,14 @@ impl Client {
             }
             keys.iter().zip(entered).for_each(|(key, entered)| self.shared.holders.leave(key, entered));
         }
-        self.end(&answer, "release-many", "/v1/multilocks/release", &id).await;
+        let release = json!({ "lease_id": id, "keys": keys });
+        self.end(&answer, "release-many", "/v1/multilocks/release", &release).await;
     }
 
     /// Gives back what was granted, or may have been.
-    async fn end(&mut self, answer: &Answer, name: &str, path: &str, lease_id: &str) {
+    async fn end(&mut self, answer: &Answer, name: &str, path: &str, release: &Value) {
         if answer.is_success() || matches!(answer.status, None | Some(500..)) {
-            self.call(name, path, &json!({ "lease_id": lease_id }), 0).await;
+            self.call(name, path, release, 0).await;
         }
         if !answer.is_success() {
             pause().await;
@@ -193,7 +194,8 @@ impl Client {
         });
         let answer = self.call("pre", "/v1/operations/pre", &request, WAIT_MS_MAX).await;
         let (true, Some(id)) = (answer.is_success(), answer.body["id"].as_str()) else { return pause().await };
-        let entered = self.shared.holders.enter(id, Share::Exclusive, answer.until("lease_ms"));
+        let stamp = answer.body["stamp"].to_string();
+        let entered = self.shared.holders.enter(id, &stamp, Share::Exclusive, answer.until("lease_ms"));
         hold().await;
         if one_in(VANISH_ONE_IN) {
             return;

@@ -14,9 +14,11 @@ pub(super) enum Share {
     Permits { permits: u64, limit: u64 },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 struct Holder {
     number: u64,
+    /// Its lease id or stamp, for the report.
+    lease: String,
     share: Share,
     until: Instant,
 }
@@ -35,7 +37,7 @@ struct Inner {
 
 impl Holders {
     /// Enters a holder that relies on its share until `until`. Returns a number for [`Holders::leave`].
-    pub(super) fn enter(&self, name: &str, share: Share, until: Instant) -> u64 {
+    pub(super) fn enter(&self, name: &str, lease: &str, share: Share, until: Instant) -> u64 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { by_name, entered, violations } = &mut *inner;
         *entered += 1;
@@ -43,9 +45,11 @@ impl Holders {
         let holders = by_name.entry(name.to_owned()).or_default();
         holders.retain(|holder| holder.until > now);
         if until > now {
-            holders.push(Holder { number: *entered, share, until });
+            holders.push(Holder { number: *entered, lease: lease.to_owned(), share, until });
             if !can_share(holders) && violations.len() < SHOWN_MAX {
-                violations.push(format!("{name} was held at once by {holders:?}"));
+                let held: Vec<String> =
+                    holders.iter().map(|Holder { lease, share, .. }| format!("{lease} ({share:?})")).collect();
+                violations.push(format!("{name} was held at once by {}", held.join(" and ")));
             }
         }
         *entered
@@ -96,7 +100,7 @@ mod tests {
         let holders = Holders::default();
         let until = Instant::now() + Duration::from_secs(60);
         for share in shares {
-            holders.enter("k", *share, until);
+            holders.enter("k", "lease", *share, until);
         }
         holders.violations().is_empty()
     }
@@ -120,10 +124,10 @@ mod tests {
     #[test]
     fn a_holder_counts_until_it_leaves_or_its_time_is_over() {
         let (holders, now) = (Holders::default(), Instant::now());
-        let number = holders.enter("k", Share::Exclusive, now + Duration::from_secs(60));
+        let number = holders.enter("k", "lease", Share::Exclusive, now + Duration::from_secs(60));
         holders.leave("k", number);
-        holders.enter("k", Share::Exclusive, now);
-        holders.enter("k", Share::Exclusive, now + Duration::from_secs(60));
+        holders.enter("k", "lease", Share::Exclusive, now);
+        holders.enter("k", "lease", Share::Exclusive, now + Duration::from_secs(60));
         assert_eq!(holders.violations(), Vec::<String>::new());
     }
 }

@@ -65,6 +65,9 @@ impl Hosts {
     }
 
     async fn open_one(&self) -> Result<(usize, PgConnection), sqlx::Error> {
+        if let [only] = &*self.hosts {
+            return Ok((0, open_for_writes(only).await?));
+        }
         let found = *self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((index, at)) = found
             && at.elapsed() < FOUND_FOR
@@ -82,8 +85,8 @@ impl Hosts {
     async fn look(&self) -> Result<(usize, PgConnection), sqlx::Error> {
         let opening = self.hosts.iter().enumerate().map(async |(index, options)| {
             let opened = match open_for_writes(options).await {
-                Ok(mut connection) if self.hosts.len() > 1 => Ok((timeline_of(&mut connection).await, connection)),
-                opened => opened.map(|connection| (String::new(), connection)),
+                Ok(mut connection) => Ok((timeline_of(&mut connection).await, connection)),
+                Err(error) => Err(error),
             };
             (index, opened)
         });
@@ -110,11 +113,6 @@ impl Hosts {
     }
 
     fn summary(&self, mut errors: Vec<(usize, sqlx::Error)>) -> sqlx::Error {
-        if let [_] = *self.hosts
-            && let Some((_, error)) = errors.pop()
-        {
-            return error;
-        }
         errors.sort_unstable_by_key(|(index, _)| *index);
         let of_host = |(index, error): &(usize, sqlx::Error)| {
             let host = &self.hosts[*index];
