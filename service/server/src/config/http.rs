@@ -93,9 +93,9 @@ impl HttpArgs {
         Hosts::new(&self.allowed_hosts, self.listen.host(), addresses)
     }
 
-    /// How many of `connections_max` connections may wait: at least one.
+    /// How many of `connections_max` connections may wait.
     pub fn waits_max(&self, connections_max: usize) -> usize {
-        (connections_max.saturating_mul(self.waits_percent.into()) / 100).max(1)
+        connections_max.saturating_mul(self.waits_percent.into()) / 100
     }
 
     pub fn drain_notice(&self) -> Duration {
