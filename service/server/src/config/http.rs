@@ -1,5 +1,6 @@
 //! The HTTP server: its address, its connections and its shutdown.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::ensure;
