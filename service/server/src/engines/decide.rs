@@ -300,6 +300,11 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
                 let why = "the other engine is not to be copied to";
                 return give_up(index, seen[index], readings[index], one, memory, why);
             }
+            (Retired, Filling) if was_never_left(one, other) && !seen[1 - index].may_forget => {
+                let memory = Memory { epoch: memory.epoch.max(other.epoch), ..memory };
+                let why = "the engine that it was copied to was emptied for another switch before it became active";
+                return give_up(index, seen[index], readings[index], one, memory, why);
+            }
             (Retired, Filling) if one.epoch == other.epoch => {
                 return Next::Write {
                     engine: 1 - index,
@@ -322,6 +327,15 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
     let newest = if matches!(other.state, Standby | Retired) { memory.epoch.max(other.epoch) } else { memory.epoch };
     let memory = Memory { epoch: newest, ..memory };
     active(index, seen[index], readings[index], one, memory)
+}
+
+/// Whether the retired engine is still the only one that was active last: the other one has been filling from the epoch of the switch
+/// or an earlier one until now, so it never took over, and an order that was given meanwhile has emptied it again.
+pub(super) fn was_never_left(retired: &EngineRecord, filling: &EngineRecord) -> bool {
+    (retired.state, filling.state) == (Retired, Filling)
+        && retired.epoch < filling.epoch
+        && filling.since > Epoch::NONE
+        && filling.since <= retired.epoch
 }
 
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,
@@ -401,6 +415,27 @@ mod tests {
             (&alone, Some(&fresh)),
         ] {
             assert!(hold_off_of(&next_of(Some(one), other)) >= 60_000, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn an_engine_whose_copy_was_emptied_before_it_took_over_is_active_again() {
+        let retired = reading(Retired, 5, &pair(), false);
+        let filling = |since| {
+            let mut filling = reading(Filling, 6, &pair(), false);
+            filling.record.as_mut().unwrap().since = Epoch::from_number(since);
+            filling
+        };
+        for since in [4, 5] {
+            let Next::Write { engine: 0, record, .. } = next_of(Some(&retired), Some(&filling(since))) else {
+                panic!("the copy was emptied")
+            };
+            assert_eq!((record.state, record.hold_off_until), (Active, Timestamp::default()));
+            assert!(record.epoch > Epoch::from_number(6));
+        }
+        // It may have been active in between.
+        for since in [0, 6] {
+            assert!(matches!(next_of(Some(&retired), Some(&filling(since))), Next::Wait(_)));
         }
     }
 

@@ -4,7 +4,7 @@ use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::{Watched, bounded};
-use super::decide::Memory;
+use super::decide::{Memory, was_never_left};
 use super::{Engine, Engines, Inner, LOOK_SOON, Past};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
@@ -146,6 +146,13 @@ impl<E: ?Sized + Engine> Inner<E> {
                 {
                     self.look(&mut past).await;
                 }
+                // A copy is decided; or it was emptied after that, and the engine that was copied becomes active again first.
+                Ok(source)
+                    if Self::is_decided(source, target)
+                        || Self::was_never_left(source, target) && !self.may_forget(to) =>
+                {
+                    self.look(&mut past).await;
+                }
                 Ok(_) if order.is_stopped => return Err(OrderFailure::NotStopped(self.name(from))),
                 Ok(source) if source.is(EngineState::Moving) && target.is(EngineState::Filling) => {
                     return Ok((Some(to), source.epoch()));
@@ -181,7 +188,14 @@ impl<E: ?Sized + Engine> Inner<E> {
             return Ok(None);
         }
         let Some(record) = source.record.as_ref().filter(|record| record.state == EngineState::Active) else {
-            // Neither engine is active: nothing is copied.
+            // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
+            if let Some(record) = &source.record {
+                let standby = record.turned(EngineState::Standby, epoch);
+                let written = self.slots[from].write(self.patience, source, &standby).await;
+                if !written.map_err(|error| self.failed(from, &error))? {
+                    return Ok(None);
+                }
+            }
             return self.activate(past, to, epoch, false).await;
         };
         past.copy = Some(Watched::own(epoch));
@@ -213,12 +227,35 @@ impl<E: ?Sized + Engine> Inner<E> {
 
     async fn fill(&self, to: usize, target: &Reading, epoch: Epoch) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
-        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair);
+        let filling = EngineRecord {
+            since: Self::filling_since(target).unwrap_or(epoch),
+            ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
+        };
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);
         }
         let store = self.slots[to].store().await.map_err(failed)?;
         bounded(store.empty(epoch)).await.map_err(failed)
+    }
+
+    /// The first of the epochs in which the engine has been filling, if it is. A fail-over may have forgotten that it was active.
+    fn filling_since(target: &Reading) -> Option<Epoch> {
+        let record =
+            target.record.as_ref().filter(|_| target.is(EngineState::Filling) && !target.is_after_fail_over)?;
+        Some(record.since).filter(|since| *since > Epoch::NONE)
+    }
+
+    fn may_forget(&self, index: usize) -> bool {
+        self.slots[index].if_open().is_some_and(|store| store.may_forget())
+    }
+
+    fn is_decided(source: &Reading, target: &Reading) -> bool {
+        source.is(EngineState::Retired) && target.is(EngineState::Filling) && source.epoch() == target.epoch()
+    }
+
+    fn was_never_left(source: &Reading, target: &Reading) -> bool {
+        let (Some(source), Some(target)) = (&source.record, &target.record) else { return false };
+        was_never_left(source, target)
     }
 
     /// Makes an emptied engine active, with a hold-off of the longest lease that this node knows of.

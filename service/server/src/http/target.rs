@@ -16,7 +16,7 @@ pub fn check(uri: &Uri) -> Result<(), Problem> {
             false => Problem::field("path", RULE),
         });
     }
-    for parameter in uri.query().unwrap_or_default().split('&').filter(|parameter| !is_text(parameter)) {
+    if let Some(parameter) = uri.query().unwrap_or_default().split('&').find(|parameter| !is_text(parameter)) {
         let name = parameter.split('=').next().unwrap_or_default();
         return Err(Problem::field(&percent_decode_str(name).decode_utf8_lossy(), RULE));
     }

@@ -130,7 +130,7 @@ async fn acquire_and_answer(locks: Locks, request: LockManyRequest, mut reply: R
         }
         None => false,
     };
-    if !(is_received && is_informed) && !undelivered.is_empty() {
+    if !(undelivered.is_empty() || is_received && is_informed) {
         give_back(&locks, &request, undelivered).await;
     }
 }

@@ -105,7 +105,8 @@ pub struct EngineRecord {
     pub forced_until: Timestamp,
     #[serde(default)]
     pub longest_lease: LongestLease,
-    /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did.
+    /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did. While it is
+    /// filling: the first of the epochs in which it has been filling, and nothing else, up to now.
     #[serde(default)]
     pub since: Epoch,
 }

@@ -83,7 +83,7 @@ async fn a_node_whose_postgres_is_read_only_is_not_ready() {
         let cut = format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'");
         sqlx::query(AssertSqlSafe(cut)).execute(&mut other).await.unwrap();
         if is_read_only {
-            is_out_of_service(&node, "read-only").await;
+            is_out_of_service(&node, "default_transaction_read_only is on").await;
         } else {
             is_back(&node).await;
         }

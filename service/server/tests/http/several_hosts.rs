@@ -115,12 +115,16 @@ async fn of_two_primaries_a_node_uses_the_one_that_was_promoted_last() {
     let node = world.node().await;
     let lease_id = world.replicated_lease(&node).await;
     world.standby.promote().await;
-    let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'latchgate'";
-    world.primary.query("postgres", cut).await;
-    locks_are_granted_again(&node, &lease_id).await;
     let (_, database) = world.url.rsplit_once('/').unwrap();
     let name = database.split('?').next().unwrap_or_default();
+    let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'latchgate'";
     let query = "select count(*) from latchgate.locks where key = 'new'";
-    let is_there = || async { world.standby.query(name, query).await == "1" };
+    // A server that is slow to answer is not waited for, so the node may choose the old one once more.
+    let is_there = || async {
+        world.primary.query("postgres", cut).await;
+        acquire(&node, "new", json!({ "lease_id": "mine" })).await.status == 200
+            && world.standby.query(name, query).await == "1"
+    };
     assert!(eventually(LONG, is_there).await, "the grant is not on the new primary:\n{}", node.log());
+    assert!(eventually(LONG, || async { renew(&node, "kept", &lease_id).await.status == 200 }).await);
 }

@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::calls::{
-    acquire_lost, at, granted, hold, holder, id, join, joined, key, release, renew_lost, request, take, until_free,
-    until_waiting, wait,
+    acquire_lost, at, granted, hold, holder, id, join, joined, key, release, renew_lost, request, send_unread, take,
+    until_free, until_waiting, wait,
 };
 use crate::many::{all, one_refused, waiting};
 use crate::worlds::{PATIENCE, patient, start, start_with};
@@ -534,7 +534,9 @@ async fn a_watcher_that_is_too_slow_is_dropped_and_resumes_without_a_gap() {
 async fn until_given_back(node: &Locks) {
     let is_free = || async {
         let page = node.list(&App::default(), "", None, 10).await;
-        page.is_ok_and(|(page, _)| page.iter().all(|(_, state)| state.holders().is_empty()))
+        page.is_ok_and(|(page, _)| {
+            page.iter().all(|(_, state)| state.as_ref().is_some_and(|state| state.holders().is_empty()))
+        })
     };
     assert!(eventually(PATIENCE, is_free).await, "{:?}", node.inspect(&key()).await);
 }
@@ -625,7 +627,7 @@ async fn a_grant_of_unknown_outcome_is_given_back_if_its_client_has_gone() {
     send_unread(&mut unread).await;
     let is_written = || async {
         let page = store.memory.list(&App::default(), "key", None, 1).await.unwrap();
-        page.iter().any(|(_, state)| !state.holders().is_empty())
+        page.iter().any(|(_, state)| state.as_ref().is_some_and(|state| !state.holders().is_empty()))
     };
     assert!(eventually(PATIENCE, is_written).await);
     drop(unread);
@@ -648,7 +650,7 @@ async fn a_waiter_of_unknown_outcome_that_leaves_holds_nothing() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     let page = store.memory.list(&App::default(), "key", None, 1).await.unwrap();
-    assert_eq!(page[0].1.holders()[0].owner.as_str(), "gone");
+    assert_eq!(page[0].1.as_ref().unwrap().holders()[0].owner.as_str(), "gone");
     store.is_down.store(false, Ordering::SeqCst);
     until_given_back(&node).await;
     hold(&node, "next").await;
