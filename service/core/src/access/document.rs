@@ -74,6 +74,8 @@ pub enum Refusal {
 /// Why the document is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeRefused {
+    #[error("The caller has no permission any more.")]
+    NotPermitted,
     #[error("There is no app of this name.")]
     UnknownApp,
     #[error("There is no API key with this id.")]

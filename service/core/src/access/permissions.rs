@@ -108,8 +108,8 @@ impl Permissions {
         self.prefixes.is_empty() || self.prefixes.iter().any(|permitted| prefix.starts_with(permitted))
     }
 
-    /// Whether the caller may act on the whole service, and not only on its app.
+    /// Whether the caller may act on the whole service, and not only on its app or on some locks.
     pub fn is_operator(&self) -> bool {
-        self.scopes.has(Scope::Admin) && self.app == App::default()
+        self.scopes.has(Scope::Admin) && self.app == App::default() && self.prefixes.is_empty()
     }
 }

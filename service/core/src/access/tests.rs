@@ -120,6 +120,7 @@ fn a_prefix_permits_the_keys_and_the_prefixes_that_begin_with_it() {
 fn only_an_admin_of_the_default_app_is_an_operator() {
     assert!(Permissions::all(App::default()).is_operator());
     assert!(!Permissions::all(app("a")).is_operator());
+    assert!(!Permissions { prefixes: vec!["jobs/".to_owned()], ..Permissions::all(App::default()) }.is_operator());
     let scopes = vec![Scope::Read, Scope::Locks, Scope::Operations].into();
     assert!(!Permissions { scopes, ..Permissions::all(App::default()) }.is_operator());
 }

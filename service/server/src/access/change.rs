@@ -1,9 +1,11 @@
 //! Changes of the document, by compare-and-set.
 
+use std::sync::Arc;
+
 use latchgate_core::Timestamp;
 use latchgate_core::access::{ChangeRefused, Document};
 
-use super::{Access, Inner, Known};
+use super::{Access, Caller, Inner, Known};
 use crate::store::{AccessText, StoreError};
 
 /// Tries against other nodes that change it too.
@@ -21,16 +23,34 @@ impl Access {
     /// Changes the document; this node knows the change at once, the others within two seconds.
     ///
     /// # Errors
-    /// When the change is refused, or the store does not answer.
+    /// When the change is refused, the caller may change nothing any more, or the store does not answer.
     pub async fn change<T>(
         &self,
+        by: &Arc<Caller>,
         change: impl Fn(&mut Document, Timestamp) -> Result<T, ChangeRefused>,
     ) -> Result<T, ChangeFailure> {
-        self.inner.change(change).await
+        let permitted = |document: &mut Document, now: Timestamp| {
+            self.inner.permit(by, document, now)?;
+            change(document, now)
+        };
+        self.inner.change(permitted).await
     }
 }
 
 impl Inner {
+    /// The caller was checked when its request began. Before its body arrived, or at another node, that may have changed.
+    fn permit(&self, by: &Arc<Caller>, document: &Document, now: Timestamp) -> Result<(), ChangeRefused> {
+        let document = self.fixed.added_to(document);
+        let is_permitted = match by.key_id {
+            Some(id) => document
+                .keys
+                .get(&id)
+                .is_some_and(|entry| document.state_of(entry, now).is_ok() && entry.permissions.is_operator()),
+            None => !(Arc::ptr_eq(by, &self.open) && document.needs_key),
+        };
+        if is_permitted && !by.ended().is_cancelled() { Ok(()) } else { Err(ChangeRefused::NotPermitted) }
+    }
+
     pub(super) async fn change<T>(
         &self,
         change: impl Fn(&mut Document, Timestamp) -> Result<T, ChangeRefused>,

@@ -80,14 +80,23 @@ impl FixedKeys {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let mut document = stored.clone();
         document.needs_key |= read.1.needs_key;
-        document.keys.extend(read.1.keys.clone());
+        for (id, entry) in &read.1.keys {
+            let is_revoked = document.keys.get(id).is_some_and(|stored| stored.revoked_at.is_some());
+            if !is_revoked {
+                document.keys.insert(*id, entry.clone());
+            }
+        }
         document
     }
 }
 
 fn enter_all(document: &mut Document, text: &str) -> anyhow::Result<()> {
-    // Errors of serde_json show no more of the text than a field's name or wrong value; a key is text, which is always right.
-    let File { keys } = serde_json::from_str(text)?;
+    // The text of the error may have a secret in it.
+    let malformed = |error: serde_json::Error| {
+        let what = if error.is_data() { "an unexpected field or value" } else { "not JSON" };
+        anyhow::anyhow!("line {}, column {}: {what}", error.line(), error.column())
+    };
+    let File { keys } = serde_json::from_str(text).map_err(malformed)?;
     for (index, FileKey { key, app, scopes, prefixes }) in keys.into_iter().enumerate() {
         let key: ApiKey = key.parse().with_context(|| format!("keys[{index}].key"))?;
         let app = App::parse(&app).with_context(|| format!("keys[{index}].app"))?;

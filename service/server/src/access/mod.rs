@@ -27,7 +27,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub enum Denied {
     /// It has no API key and needs one.
     NoKey,
-    /// It has no API key, and this node does not know yet whether it needs one.
+    /// This node does not know yet whether a request needs an API key, and which there are.
     NotYetKnown,
     Refused(Refusal),
 }
@@ -118,7 +118,10 @@ impl Access {
             return if known.is_read { Ok(Arc::clone(&self.inner.open)) } else { Err(Denied::NotYetKnown) };
         };
         let now = self.now();
-        let id = known.document.check(api_key, now).map_err(Denied::Refused)?;
+        let id = known.document.check(api_key, now).map_err(|refusal| match refusal {
+            Refusal::Unknown if !known.is_read => Denied::NotYetKnown,
+            refusal => Denied::Refused(refusal),
+        })?;
         let caller = known.callers.get(&id).ok_or(Denied::Refused(Refusal::Unknown))?;
         caller.used(now);
         Ok(Arc::clone(caller))

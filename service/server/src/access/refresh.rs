@@ -10,15 +10,16 @@ use super::change::{ChangeFailure, parse, to_text};
 use super::{Inner, Known};
 use crate::store::{AccessText, StoreError};
 
-const REFRESH_EVERY: Duration = Duration::from_secs(1);
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// How often a node enters the last uses of API keys.
 const ENTER_USES_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut is_away = false;
+    let mut reported = None;
     loop {
         sleep(REFRESH_EVERY).await;
-        inner.reread_fixed();
+        inner.reread_fixed(&mut reported);
         let read = inner.read_document().await;
         if let Err(error) = &read
             && !is_away
@@ -38,7 +39,19 @@ impl Inner {
     /// Reads the document if it has changed.
     pub(super) async fn read_document(&self) -> Result<(), StoreError> {
         let known = self.known();
-        let AccessText { version, text } = self.engines.read_access(known.version).await?;
+        let AccessText { mut version, mut text } = self.engines.read_access(known.version).await?;
+        // The active engine may have lost it before this node started. Then the other engine of the pair still has it.
+        if !known.is_read
+            && version == 0
+            && let Some(AccessText { version: there, text: Some(copy) }) = self.engines.read_access_copy().await
+        {
+            tracing::warn!("the store has lost the apps and API keys: they are written again from the other engine");
+            if self.engines.write_access(0, (there, &copy)).await? {
+                (version, text) = (there, Some(copy));
+            } else {
+                AccessText { version, text } = self.engines.read_access(0).await?;
+            }
+        }
         if version < known.version {
             tracing::warn!("the store has lost changes of the apps and API keys: this node writes them again");
             self.engines.write_access(version, (known.version, &to_text(&known.stored))).await?;
@@ -48,11 +61,21 @@ impl Inner {
         Ok(())
     }
 
-    fn reread_fixed(&self) {
-        match self.fixed.read() {
-            Ok(false) => {}
-            Ok(true) => self.install_again(),
-            Err(error) => tracing::warn!("{error:#}: the API keys that it had before are still accepted"),
+    /// `reported` is the failure that the log has already.
+    fn reread_fixed(&self, reported: &mut Option<String>) {
+        let failure = match self.fixed.read() {
+            Ok(false) => None,
+            Ok(true) => {
+                self.install_again();
+                None
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if failure != *reported {
+            if let Some(failure) = &failure {
+                tracing::warn!("{failure}: the API keys that it had before are still accepted");
+            }
+            *reported = failure;
         }
     }
 

@@ -27,6 +27,19 @@ impl LockEngines {
         latest
     }
 
+    /// The document of the engine that is not in use, if it has one.
+    pub async fn read_access_copy(&self) -> Option<AccessText> {
+        let used = self.standing()?;
+        for (_, slot) in self.inner.slots.iter().enumerate().filter(|(index, _)| *index != used.index) {
+            let Some(store) = slot.if_open() else { continue };
+            match self.in_time(store.read_access(0)).await {
+                Ok(read) if read.version > 0 => return Some(read),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// Replaces the document of the engine in use if its version is still `expected`. Returns whether it did.
     ///
     /// # Errors

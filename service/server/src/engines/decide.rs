@@ -300,7 +300,9 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
                 let why = "the other engine is not to be copied to";
                 return give_up(index, seen[index], readings[index], one, memory, why);
             }
-            (Retired, Filling) if was_never_left(one, other) && !seen[1 - index].may_forget => {
+            (Retired, Filling)
+                if was_never_left(one, other, seen[1 - index].may_forget, readings[1 - index], memory) =>
+            {
                 let memory = Memory { epoch: memory.epoch.max(other.epoch), ..memory };
                 let why = "the engine that it was copied to was emptied for another switch before it became active";
                 return give_up(index, seen[index], readings[index], one, memory, why);
@@ -330,12 +332,22 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
 }
 
 /// Whether the retired engine is still the only one that was active last: the other one has been filling from the epoch of the switch
-/// or an earlier one until now, so it never took over, and an order that was given meanwhile has emptied it again.
-pub(super) fn was_never_left(retired: &EngineRecord, filling: &EngineRecord) -> bool {
+/// or an earlier one until now, so it never took over, and an order that was given meanwhile has emptied it again. Nobody can tell if
+/// the filling engine may have forgotten that it was active.
+pub(super) fn was_never_left(
+    retired: &EngineRecord,
+    filling: &EngineRecord,
+    may_forget: bool,
+    reading: &Reading,
+    memory: Memory,
+) -> bool {
     (retired.state, filling.state) == (Retired, Filling)
         && retired.epoch < filling.epoch
         && filling.since > Epoch::NONE
         && filling.since <= retired.epoch
+        && memory.epoch < filling.epoch
+        && !may_forget
+        && !reading.is_after_fail_over
 }
 
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,

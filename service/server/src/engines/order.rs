@@ -139,17 +139,12 @@ impl<E: ?Sized + Engine> Inner<E> {
                 continue;
             }
             match &readings[from] {
-                // A copy is decided, and its target becomes active first; or this engine is to be retired first.
+                // A copy is decided, or was emptied after that: one of the engines becomes active first. Or this engine is to be
+                // retired first.
                 Ok(source)
-                    if source.is(EngineState::Filling) && target.is(EngineState::Retired)
+                    if self.is_settled_by_a_look((from, source), (to, target), past.memory)
+                        || self.is_settled_by_a_look((to, target), (from, source), past.memory)
                         || target.is(EngineState::Moving) =>
-                {
-                    self.look(&mut past).await;
-                }
-                // A copy is decided; or it was emptied after that, and the engine that was copied becomes active again first.
-                Ok(source)
-                    if Self::is_decided(source, target)
-                        || Self::was_never_left(source, target) && !self.may_forget(to) =>
                 {
                     self.look(&mut past).await;
                 }
@@ -245,17 +240,17 @@ impl<E: ?Sized + Engine> Inner<E> {
         Some(record.since).filter(|since| *since > Epoch::NONE)
     }
 
-    fn may_forget(&self, index: usize) -> bool {
-        self.slots[index].if_open().is_some_and(|store| store.may_forget())
-    }
-
-    fn is_decided(source: &Reading, target: &Reading) -> bool {
-        source.is(EngineState::Retired) && target.is(EngineState::Filling) && source.epoch() == target.epoch()
-    }
-
-    fn was_never_left(source: &Reading, target: &Reading) -> bool {
-        let (Some(source), Some(target)) = (&source.record, &target.record) else { return false };
-        was_never_left(source, target)
+    /// Of a retired engine and one that fills: whether [`super::decide`] makes one of them active.
+    fn is_settled_by_a_look(
+        &self,
+        (_, one): (usize, &Reading),
+        (index, other): (usize, &Reading),
+        memory: Memory,
+    ) -> bool {
+        let (Some(retired), Some(filling)) = (&one.record, &other.record) else { return false };
+        let may_forget = self.slots[index].if_open().is_some_and(|store| store.may_forget());
+        let is_decided = one.is(EngineState::Retired) && other.is(EngineState::Filling) && one.epoch() == other.epoch();
+        is_decided || was_never_left(retired, filling, may_forget, other, memory)
     }
 
     /// Makes an emptied engine active, with a hold-off of the longest lease that this node knows of.

@@ -46,7 +46,7 @@ impl Answering {
         let verb = Verb::of(request.method(), request.uri().path());
         let logged = Logged::new(&request, self.access_log);
         let mut response = self.respond(&client, verb, request, started).await;
-        if !verb.is_stream() {
+        if !verb.is_stream() || response.status() != StatusCode::OK {
             client.end();
         }
         self.answers.count(verb, response.status());

@@ -226,7 +226,7 @@ pub async fn create_app(
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let AppRequest { app } = body::parse(&body)?;
     let app = parse_app(&app)?;
-    access.change(|document, now| document.create_app(&app, now)).await.map_err(unchanged)?;
+    access.change(&caller, |document, now| document.create_app(&app, now)).await.map_err(unchanged)?;
     tracing::info!(app = ?app, by = ?caller.key_id, "an app was created or enabled");
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
@@ -251,7 +251,7 @@ pub async fn disable_app(
 ) -> Result<Response, Problem> {
     let NoQuery {} = query::parse(&uri)?;
     let app = parse_app(&app)?;
-    access.change(|document, now| document.disable_app(&app, now)).await.map_err(unchanged)?;
+    access.change(&caller, |document, now| document.disable_app(&app, now)).await.map_err(unchanged)?;
     tracing::info!(app = ?app, by = ?caller.key_id, "an app was disabled");
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
@@ -309,7 +309,7 @@ pub async fn create_key(
         let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));
         document.create_key(&key, NewKey { permissions: permissions.clone(), expires_at }, now)
     };
-    access.change(create).await.map_err(unchanged)?;
+    access.change(&caller, create).await.map_err(unchanged)?;
     tracing::info!(id = %key.id(), app = ?permissions.app, by = ?caller.key_id, "an API key was created");
     let document = access.document();
     let Some(entry) = document.keys.get(&key.id()) else { return Err(Problem::defect()) };
@@ -338,7 +338,7 @@ pub async fn revoke_key(
 ) -> Result<Response, Problem> {
     let NoQuery {} = query::parse(&uri)?;
     let id: KeyId = id.parse().map_err(|_| refused_change(ChangeRefused::UnknownKey))?;
-    let is_first = access.change(|document, now| document.revoke(id, now)).await.map_err(unchanged)?;
+    let is_first = access.change(&caller, |document, now| document.revoke(id, now)).await.map_err(unchanged)?;
     tracing::info!(%id, by = ?caller.key_id, "an API key was revoked");
     Ok(ok(&RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first }))
 }
@@ -417,6 +417,7 @@ fn unchanged(failure: ChangeFailure) -> Problem {
 
 fn refused_change(refused: ChangeRefused) -> Problem {
     let code = match refused {
+        ChangeRefused::NotPermitted => Code::Unauthorized,
         ChangeRefused::UnknownApp => Code::UnknownApp,
         ChangeRefused::UnknownKey => Code::UnknownApiKey,
         ChangeRefused::TooManyApps | ChangeRefused::TooManyKeys => Code::AccessFull,

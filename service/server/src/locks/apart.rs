@@ -8,7 +8,7 @@ use std::sync::Arc;
 use latchgate_core::Address;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant, timeout_at};
+use tokio::time::{Duration, Instant, timeout};
 
 use super::batch::{Apart, Done, Failed, run_locked};
 use super::call::{Call, Failure};
@@ -106,9 +106,10 @@ impl ApartKeys {
         self.keys.insert(address.clone(), Arrived::default());
         let permits = Arc::clone(if is_busy { &self.for_busy } else { &self.for_contended });
         self.tasks.spawn(async move {
-            let deadline = Instant::now() + node.limits.store_timeout;
             let arrived = work.arrived.clone();
-            let permit = timeout_at(deadline, permits.acquire()).await;
+            let permit = timeout(node.limits.store_timeout, permits.acquire()).await;
+            // The time in line for a permit does not count.
+            let deadline = Instant::now() + node.limits.store_timeout;
             let done = match permit {
                 Ok(Ok(_permit)) => run_locked(&node, work, &queue.queue, deadline).await,
                 _ => None,

@@ -264,6 +264,10 @@ impl Undelivered {
     /// Adds a grant. With `is_uncertain`, the outcome of its commit is unknown.
     pub(super) fn add(&mut self, lease: &Lease, is_uncertain: bool) {
         let give_back = GiveBack { lease_id: lease.lease_id.clone(), token: lease.token, is_uncertain };
+        // The same grant may be uncertain again and again.
+        if self.grants.iter().any(|(known, _)| known.token == give_back.token && known.lease_id == give_back.lease_id) {
+            return;
+        }
         self.grants.push((give_back, Instant::now() + Duration::from_millis(lease.ttl_ms)));
     }
 

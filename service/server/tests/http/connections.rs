@@ -97,8 +97,12 @@ async fn idle_connections_make_room_for_a_client_that_has_a_request() {
         idle.send(getting("/healthz")).await;
         assert_eq!(idle.answer().await.unwrap().status, 200);
         idle.send(begun).await;
-        assert_eq!(renew(&node, "k", &lease_id).await.status, 200);
-        assert!(idle.answer().await.is_none());
+        // A connection that a call before has not closed yet may be the first to make room.
+        let renewals = async { while renew(&node, "k", &lease_id).await.status == 200 {} };
+        tokio::select! {
+            answer = idle.answer() => assert!(answer.is_none()),
+            () = renewals => panic!("a renewal is refused"),
+        }
     }
     // No wait was ended for it.
     until_waiting(&node, "k", 3).await;

@@ -48,6 +48,15 @@ impl Raw {
         self.stream.shutdown().await.unwrap();
     }
 
+    /// Returns when the node asks for the body of a request that said `Expect: 100-continue`.
+    pub async fn is_asked_for_the_body(&mut self) {
+        while !self.unread.ends_with(b"100 Continue\r\n\r\n") {
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.unread));
+            assert!(read.await.expect("an answer").unwrap() > 0, "the node has closed the connection");
+        }
+        self.unread.clear();
+    }
+
     /// The next answer; `None` if the node closes the connection instead.
     pub async fn answer(&mut self) -> Option<RawAnswer> {
         loop {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::world::{ADMIN, Caller, guarded};
 use crate::client::{acquire, embedded, get, granted, post, request, send};
+use crate::raw::Raw;
 
 #[tokio::test]
 async fn without_api_keys_clients_need_none_but_a_wrong_one_is_refused() {
@@ -60,6 +61,22 @@ async fn with_the_first_api_key_every_request_needs_one() {
     // That is for good, even if no API key is left.
     caller.revoke(caller.id()).await;
     acquire(&node, "other", json!({})).await.assert_problem(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_change_that_began_before_the_first_api_key_is_refused_after_it() {
+    let node = embedded().await;
+    let body = json!({ "scopes": ["read", "locks", "operations", "admin"] });
+    let mut slow = Raw::connect(&node).await;
+    let head = "POST /v1/admin/keys HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n";
+    slow.send(format!("{head}content-length: {}\r\n\r\n", body.to_string().len())).await;
+    slow.is_asked_for_the_body().await;
+    let created = request(&node, Method::POST, "/v1/admin/keys", body.clone()).await;
+    assert_eq!(created.status, 200, "{}", created.body);
+    slow.send(body.to_string()).await;
+    assert_eq!(slow.answer().await.unwrap().status, 401);
+    let keys = Caller::new(&node, &created.text("key")).get("/v1/admin/keys").await;
+    assert_eq!(keys.body["keys"].as_array().unwrap().len(), 1, "{}", keys.body);
 }
 
 #[tokio::test]

@@ -167,7 +167,7 @@ async fn a_file_of_api_keys_is_read_again_when_it_changes() {
     let wait = poll(&caller, "/v1/locks/k/acquire", json!({ "wait_ms": 50_000 }));
     until("a request waits", || async { caller.get("/v1/locks/k").await.body["waiters"] == 1 }).await;
     // A file that cannot be read changes nothing.
-    std::fs::write(&path, "{\"keys\": [{").unwrap();
+    std::fs::write(&path, json!({ "keys": [ADMIN] }).to_string()).unwrap();
     until("it is noticed", || std::future::ready(node.log().contains("keys.json"))).await;
     assert!(caller.is_accepted().await);
     file(json!([]));
