@@ -32,7 +32,7 @@ primary() {
     done
 }
 
-# sample_loop: enters who is the primary, with the time before and after the question.
+# sample_loop: writes the number of the primary again and again, each time after the time at which it began to ask.
 sample_loop() {
     local before
     while again; do

@@ -124,7 +124,7 @@ fn active(index: usize, engine: Seen<'_>, reading: &Reading, record: &EngineReco
 }
 
 /// Of two entries the one that ends later from `now` on.
-fn known_longest(record: &EngineRecord, memory: Memory, now: Timestamp) -> LongestLease {
+pub(super) fn known_longest(record: &EngineRecord, memory: Memory, now: Timestamp) -> LongestLease {
     let (theirs, ours) = (record.longest_lease, memory.longest_lease);
     if ours.hold_off_until(now) > theirs.hold_off_until(now) { ours } else { theirs }
 }
@@ -301,13 +301,13 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
                 return give_up(index, seen[index], readings[index], one, memory, why);
             }
             (Retired, Filling)
-                if was_never_left(one, other, seen[1 - index].may_forget, readings[1 - index], memory) =>
+                if was_never_left(readings[index], readings[1 - index], seen[1 - index].may_forget, memory) =>
             {
                 let memory = Memory { epoch: memory.epoch.max(other.epoch), ..memory };
                 let why = "the engine that it was copied to was emptied for another switch before it became active";
                 return give_up(index, seen[index], readings[index], one, memory, why);
             }
-            (Retired, Filling) if one.epoch == other.epoch => {
+            (Retired, Filling) if is_copied(readings[index], readings[1 - index]) => {
                 return Next::Write {
                     engine: 1 - index,
                     record: take_over(readings[index], readings[1 - index], one, other),
@@ -331,23 +331,24 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
     active(index, seen[index], readings[index], one, memory)
 }
 
-/// Whether the retired engine is still the only one that was active last: the other one has been filling from the epoch of the switch
-/// or an earlier one until now, so it never took over, and an order that was given meanwhile has emptied it again. Nobody can tell if
-/// the filling engine may have forgotten that it was active.
-pub(super) fn was_never_left(
-    retired: &EngineRecord,
-    filling: &EngineRecord,
-    may_forget: bool,
-    reading: &Reading,
-    memory: Memory,
-) -> bool {
-    (retired.state, filling.state) == (Retired, Filling)
-        && retired.epoch < filling.epoch
-        && filling.since > Epoch::NONE
-        && filling.since <= retired.epoch
-        && memory.epoch < filling.epoch
+/// Whether all states of the retired engine are copied to the filling one, which is the next to become active.
+pub(super) fn is_copied(retired: &Reading, filling: &Reading) -> bool {
+    retired.is(Retired) && filling.is(Filling) && retired.epoch() == filling.epoch()
+}
+
+/// Whether the retired engine is still the one that was active last. A second order has emptied the engine that it was copied to,
+/// before that became active: `since` says that it has only been filling since the switch. That is no proof if its store may forget
+/// a record, or this node has used it in a later epoch.
+pub(super) fn was_never_left(retired: &Reading, filling: &Reading, may_forget: bool, memory: Memory) -> bool {
+    let since = filling.record.as_ref().map_or(Epoch::NONE, |record| record.since);
+    retired.is(Retired)
+        && filling.is(Filling)
+        && retired.epoch() < filling.epoch()
+        && since > Epoch::NONE
+        && since <= retired.epoch()
+        && memory.epoch < filling.epoch()
         && !may_forget
-        && !reading.is_after_fail_over
+        && !filling.is_after_fail_over
 }
 
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,

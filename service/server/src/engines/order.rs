@@ -4,7 +4,7 @@ use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::{Watched, bounded};
-use super::decide::{Memory, was_never_left};
+use super::decide::{Memory, is_copied, known_longest, was_never_left};
 use super::{Engine, Engines, Inner, LOOK_SOON, Past};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
@@ -144,7 +144,8 @@ impl<E: ?Sized + Engine> Inner<E> {
                 Ok(source)
                     if self.is_settled_by_a_look((from, source), (to, target), past.memory)
                         || self.is_settled_by_a_look((to, target), (from, source), past.memory)
-                        || target.is(EngineState::Moving) =>
+                        || target.is(EngineState::Moving)
+                        || source.is(EngineState::Moving) && !target.is(EngineState::Filling) =>
                 {
                     self.look(&mut past).await;
                 }
@@ -185,6 +186,8 @@ impl<E: ?Sized + Engine> Inner<E> {
         let Some(record) = source.record.as_ref().filter(|record| record.state == EngineState::Active) else {
             // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
             if let Some(record) = &source.record {
+                // Other nodes may have granted longer leases there than this one knows of.
+                past.memory.longest_lease = known_longest(record, past.memory, source.now);
                 let standby = record.turned(EngineState::Standby, epoch);
                 let written = self.slots[from].write(self.patience, source, &standby).await;
                 if !written.map_err(|error| self.failed(from, &error))? {
@@ -240,17 +243,15 @@ impl<E: ?Sized + Engine> Inner<E> {
         Some(record.since).filter(|since| *since > Epoch::NONE)
     }
 
-    /// Of a retired engine and one that fills: whether [`super::decide`] makes one of them active.
+    /// Whether a look at these records makes one of the engines active.
     fn is_settled_by_a_look(
         &self,
-        (_, one): (usize, &Reading),
-        (index, other): (usize, &Reading),
+        (_, retired): (usize, &Reading),
+        (index, filling): (usize, &Reading),
         memory: Memory,
     ) -> bool {
-        let (Some(retired), Some(filling)) = (&one.record, &other.record) else { return false };
         let may_forget = self.slots[index].if_open().is_some_and(|store| store.may_forget());
-        let is_decided = one.is(EngineState::Retired) && other.is(EngineState::Filling) && one.epoch() == other.epoch();
-        is_decided || was_never_left(retired, filling, may_forget, other, memory)
+        is_copied(retired, filling) || was_never_left(retired, filling, may_forget, memory)
     }
 
     /// Makes an emptied engine active, with a hold-off of the longest lease that this node knows of.

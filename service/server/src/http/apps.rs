@@ -44,7 +44,7 @@ where
         .route("/v1/admin/keys/{id}", routing::delete(revoke_key))
 }
 
-/// Carries a request out without a node, for an operator who has the store.
+/// Carries out a request of a command that opens the store itself. No node is needed.
 pub async fn beside_the_store(access: Access, request: Request<Body>) -> Response {
     let operator = Extension(Arc::new(Caller::without_key(App::default())));
     let beside = Extension(BesideTheStore);
@@ -54,7 +54,7 @@ pub async fn beside_the_store(access: Access, request: Request<Body>) -> Respons
     }
 }
 
-/// The operator has the store, and cannot be locked out.
+/// Marks requests of such commands. Whoever can open the store can change it anyway, so no API key is needed.
 #[derive(Clone, Copy)]
 pub struct BesideTheStore;
 

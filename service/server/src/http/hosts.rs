@@ -86,8 +86,8 @@ impl Hosts {
         Err(Problem::new(Code::ForeignOrigin, detail).with("origin", origin))
     }
 
-    /// Addresses, names without a dot and `localhost` are own names: nobody can point one of them at this node for browsers
-    /// of other networks.
+    /// Addresses, names without a dot and `localhost` are own names: an attacker cannot register one of them and let it resolve to
+    /// this node in a victim's browser.
     fn is_own(&self, name: &str) -> bool {
         let is_address = name.parse::<Ipv4Addr>().is_ok() || bracketed(name).is_some();
         is_address

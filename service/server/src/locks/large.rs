@@ -25,7 +25,7 @@ const NOTED_MAX: usize = 10_000;
 const BATCH_BYTES: usize = 256 << 10;
 /// Large keys get one part in this many of the time, if there are others.
 const SHARE: u32 = 10;
-/// The longest pause of the large keys.
+/// The longest pause between two calls of one large key, and of large multilocks. Renewals wait for it too.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The sizes of the larger states that this node has seen last.
@@ -106,8 +106,11 @@ impl<T> Deferred<T> {
 
     /// When the next batch may be served; `None` if no calls wait.
     pub(super) fn next(&self) -> Option<Instant> {
+        // Each batch takes one key at least, so every waiting key has its turn within the longest pause.
+        let keys = u32::try_from(self.inputs.len()).unwrap_or(u32::MAX);
+        let longest = PAUSE_MAX.checked_div(keys)?;
         let pause = if self.has_others { pause_after(self.took) } else { self.took };
-        (!self.inputs.is_empty()).then(|| self.ended_at + pause)
+        Some(self.ended_at + pause.min(longest))
     }
 
     /// Other keys were served.
@@ -190,6 +193,16 @@ mod tests {
         assert_eq!(deferred.next(), Some(ended + Duration::from_millis(90)));
         deferred.take(|_| 0);
         assert_eq!(deferred.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_large_keys_wait_each_has_its_turn_within_the_longest_pause() {
+        let mut deferred = waiting(100);
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        deferred.was_served(began);
+        deferred.others_were_served();
+        assert_eq!(deferred.next(), Some(Instant::now() + PAUSE_MAX / 100));
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn shape(answer: &Answer) -> (u16, Value) {
 async fn locks_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
     let lease_id = theirs.granted("k").await.text("lease_id");
     let token = theirs.get("/v1/locks/k").await.body["token"].as_u64().unwrap();
-    // Their lock is to me as one that nobody has ever taken.
+    // A lock of the other app is shown as a lock that was never taken.
     for path in ["", "/history"] {
         let foreign = mine.get(&format!("/v1/locks/k{path}")).await;
         let absent = mine.get(&format!("/v1/locks/absent{path}")).await;

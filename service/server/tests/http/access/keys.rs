@@ -21,7 +21,7 @@ async fn without_api_keys_clients_need_none_but_a_wrong_one_is_refused() {
 async fn with_the_first_api_key_every_request_needs_one() {
     let node = embedded().await;
     let create = |body: Value| request(&node, Method::POST, "/v1/admin/keys", body);
-    // Nobody could make another one.
+    // With one of these as the first API key, no request could create another one.
     for scopes in [json!(["read", "locks", "operations"]), json!([])] {
         create(json!({ "scopes": scopes })).await.assert_problem(400, "invalid-request");
     }
@@ -228,7 +228,7 @@ async fn an_expired_api_key_and_those_of_a_disabled_app_are_refused() {
     operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "a" })).await;
     // Nothing that it held is lost.
     caller.ok(Method::POST, "/v1/locks/k/release", json!({ "lease_id": held })).await;
-    operator.post("/v1/admin/apps/nobody/disable", Value::Null).await.assert_problem(404, "unknown-app");
+    operator.post("/v1/admin/apps/unknown/disable", Value::Null).await.assert_problem(404, "unknown-app");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Apps and API keys: who is let in, and what belongs to whom.
+//! Apps and API keys: which requests a node serves, and that apps do not see each other's data.
 
 mod apart;
 mod commands;

@@ -1,0 +1,296 @@
+//! A store in memory with a wrong clock, lost answers and the like, as a test orders them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use latchgate::store::memory::MemoryStore;
+use latchgate::store::{
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+};
+use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::eventually;
+use tokio::sync::mpsc;
+
+use crate::worlds::PATIENCE;
+
+#[derive(Default)]
+pub struct Faulty {
+    pub memory: MemoryStore,
+    /// How far its clock is wrong, in ms.
+    pub offset_ms: AtomicI64,
+    /// Commits are answered once its clock is past this.
+    pub answers_after: AtomicU64,
+    /// How many of the next commits lose their answer, or are lost themselves.
+    pub lost_answers: AtomicU64,
+    pub lost_commits: Arc<AtomicU64>,
+    /// Every call fails.
+    pub is_down: Arc<AtomicBool>,
+    /// The store goes down when an answer is lost.
+    pub falls: Arc<AtomicBool>,
+    /// How many of the next commits of locked states lose their answer.
+    pub lost_locked: Arc<AtomicU64>,
+    /// How long a commit takes for each KiB of its states. Only one runs at a time.
+    pub us_per_kib: Arc<AtomicU64>,
+    pub writing: Arc<tokio::sync::Mutex<()>>,
+    /// How many states were loaded.
+    pub loads: AtomicU64,
+    /// How many of the next commits are made, but answered as lost races.
+    pub lost_races: AtomicU64,
+    /// Whether another node has locked all states and keeps them locked.
+    pub is_locked: AtomicBool,
+    /// How many reads of events have begun, and how many have ended. They are answered when commits are.
+    pub reads_begun: AtomicU64,
+    pub reads_ended: AtomicU64,
+    /// How often locked states were given up.
+    pub given_up: Arc<AtomicU64>,
+}
+
+/// Locked states that count when they are given up, and whose commits are lost.
+struct Locked {
+    states: Box<dyn LockedStates>,
+    given_up: Arc<AtomicU64>,
+    lost_locked: Arc<AtomicU64>,
+    lost_commits: Arc<AtomicU64>,
+    is_down: Arc<AtomicBool>,
+    falls: Arc<AtomicBool>,
+    us_per_kib: Arc<AtomicU64>,
+    writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Writes for as long as the states are.
+async fn write(us_per_kib: &AtomicU64, writing: &tokio::sync::Mutex<()>, changes: &[Change]) {
+    let us_per_kib = us_per_kib.load(Ordering::SeqCst);
+    if us_per_kib > 0 {
+        let _writing = writing.lock().await;
+        let bytes: usize = changes.iter().map(|change| change.state.bytes()).sum();
+        tokio::time::sleep(Duration::from_micros(1_000 + us_per_kib * bytes as u64 / 1_024)).await;
+    }
+}
+
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.states.commit(now, changes).await
+    }
+
+    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        if take_one(&self.lost_commits) {
+            return Err(StoreError::Unavailable("lost before".to_owned()));
+        }
+        write(&self.us_per_kib, &self.writing, changes).await;
+        let committed = self.states.commit_all(now, changes).await?;
+        if take_one(&self.lost_locked) {
+            self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
+            return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
+        }
+        Ok(committed)
+    }
+
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        self.given_up.fetch_add(1, Ordering::SeqCst);
+        self.states.give_up().await
+    }
+}
+
+impl Faulty {
+    fn shown(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.offset_ms.load(Ordering::SeqCst)))
+    }
+
+    fn meant(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(-self.offset_ms.load(Ordering::SeqCst)))
+    }
+
+    fn check_up(&self) -> Result<(), StoreError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("down".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn until_it_answers(&self) {
+        let now = || async { self.shown(self.memory.ping().await.unwrap()) };
+        let answers = || async { now().await.as_ms() > self.answers_after.load(Ordering::SeqCst) };
+        assert!(eventually(PATIENCE, answers).await);
+    }
+}
+
+fn take_one(count: &AtomicU64) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
+}
+
+#[async_trait]
+impl RecordStore for Faulty {
+    fn kind(&self) -> &'static str {
+        "faulty"
+    }
+
+    async fn read_record(&self) -> Result<Reading, StoreError> {
+        let reading = self.memory.read_record().await?;
+        Ok(Reading { now: self.shown(reading.now), ..reading })
+    }
+
+    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
+        self.memory.write_record(read, next).await
+    }
+}
+
+#[async_trait]
+impl LockStore for Faulty {
+    fn shards(&self) -> usize {
+        1
+    }
+
+    fn node_id(&self) -> NodeId {
+        self.memory.node_id()
+    }
+
+    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
+        self.memory.read_access(known).await
+    }
+
+    async fn write_access(
+        &self,
+        fence: (EngineState, Epoch),
+        expected: u64,
+        next: (u64, &str),
+    ) -> Result<bool, StoreError> {
+        self.memory.write_access(fence, expected, next).await
+    }
+
+    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.memory.cluster_secret(fresh).await
+    }
+
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+        self.check_up()?;
+        self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);
+        let loaded = self.memory.load(epoch, addresses).await?;
+        Ok(Loaded { now: self.shown(loaded.now), ..loaded })
+    }
+
+    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+        self.check_up()?;
+        if take_one(&self.lost_commits) {
+            return Err(StoreError::Unavailable("lost before".to_owned()));
+        }
+        write(&self.us_per_kib, &self.writing, changes).await;
+        let committed = self.memory.commit(self.meant(now), changes).await?;
+        if let CommitResult::Checked(_) = committed.result
+            && take_one(&self.lost_answers)
+        {
+            self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
+            return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
+        }
+        if take_one(&self.lost_races) {
+            return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
+        }
+        self.until_it_answers().await;
+        Ok(Committed { now: self.shown(self.memory.ping().await?), ..committed })
+    }
+
+    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+        self.check_up()?;
+        if self.is_locked.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        let (loaded, states) = self.memory.lock(epoch, addresses).await?;
+        let locked = Locked {
+            states,
+            given_up: Arc::clone(&self.given_up),
+            lost_locked: Arc::clone(&self.lost_locked),
+            lost_commits: Arc::clone(&self.lost_commits),
+            is_down: Arc::clone(&self.is_down),
+            falls: Arc::clone(&self.falls),
+            us_per_kib: Arc::clone(&self.us_per_kib),
+            writing: Arc::clone(&self.writing),
+        };
+        Ok((loaded, Box::new(locked)))
+    }
+
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        self.memory.list(app, prefix, after, limit).await
+    }
+
+    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        self.memory.collect(after, limit).await
+    }
+
+    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        self.memory.log(events).await
+    }
+
+    async fn events(
+        &self,
+        app: &App,
+        scope: Scope<'_>,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        self.reads_begun.fetch_add(1, Ordering::SeqCst);
+        self.until_it_answers().await;
+        self.reads_ended.fetch_add(1, Ordering::SeqCst);
+        self.memory.events(app, scope, after, limit).await
+    }
+
+    async fn last_event(&self) -> Result<EventCursor, StoreError> {
+        self.memory.last_event().await
+    }
+
+    async fn history(
+        &self,
+        app: &App,
+        key: &Key,
+        before: Option<EventCursor>,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>, StoreError> {
+        self.memory.history(app, key, before, limit).await
+    }
+
+    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.memory.trim(older_than, renewed_before, limit).await
+    }
+
+    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
+        self.memory.wake(wake_ups).await
+    }
+
+    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
+        self.memory.wake_ups(node).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+        self.memory.dump(from, limit).await
+    }
+
+    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
+        self.memory.clear(epoch).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
+        self.memory.fill(epoch, states, copied).await
+    }
+
+    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
+        self.memory.set_cluster_secret(secret).await
+    }
+
+    async fn probe(&self) -> Result<Timestamp, StoreError> {
+        self.ping().await
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.check_up()?;
+        Ok(self.shown(self.memory.ping().await?))
+    }
+}
+
+pub async fn past(store: &Faulty, ms: u64) {
+    let after = store.ping().await.unwrap().plus_ms(ms);
+    store.answers_after.store(after.as_ms(), Ordering::SeqCst);
+}
