@@ -35,7 +35,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let addresses = args.http.listen.resolve().await?;
     let fixed_keys = args.access.fixed_keys()?;
     let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
-    // A store that is not there yet has no API keys, and is not to be made for nothing.
+    // A new store has no API keys, so a node that would be refused then does not create one.
     args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
