@@ -185,6 +185,15 @@ create table lock_events (
 create index lock_events_history on lock_events (app, key, xid, id) where kind <> 'renewed';
 create index lock_events_renewed on lock_events (xid, id) where kind = 'renewed';
 
+-- What each node says of itself, every few seconds. It serves to show the nodes, and nothing relies on it.
+create table nodes (
+    node text collate "C" primary key,
+    -- JSON.
+    says text not null,
+    -- ms since the Unix epoch.
+    at   bigint not null
+) with (fillfactor = 50);
+
 -- The document of apps and API keys, as JSON. It is one row, which is replaced as a whole.
 create table access_document (
     only_one boolean primary key default true check (only_one),

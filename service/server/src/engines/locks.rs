@@ -12,8 +12,8 @@ use super::slot::Slot;
 use super::{Engine, EngineSpec, Engines, Standing, access};
 use crate::store::engine_record::Epoch;
 use crate::store::{
-    Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, Scope,
-    StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
+    Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, NodeEntry,
+    Page, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
 };
 
 /// One store of locks, or a pair.
@@ -215,6 +215,11 @@ impl LockEngines {
             }
         }
         Ok(secret)
+    }
+
+    /// As [`LockStore::meet`], of the engine in use.
+    pub async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
+        self.used()?.store.meet(node, says).await
     }
 
     /// As [`LockStore::probe`], of the engine in use.

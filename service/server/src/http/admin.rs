@@ -16,6 +16,7 @@ use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{Context, Shared};
 use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
+use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
 /// Longest wait for a switch: as long as a long poll.
@@ -32,6 +33,30 @@ pub struct EnginesAnswer {
     /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
     #[serde(skip_serializing_if = "Option::is_none")]
     durable: Option<EnginesInUse>,
+    /// This node first, then the others that were there within the last minute, and what each has said of itself.
+    nodes: Vec<NodeAnswer>,
+}
+
+/// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
+#[derive(Serialize, ToSchema)]
+pub struct NodeAnswer {
+    node: String,
+    version: String,
+    started_at: String,
+    /// How long ago it said so, in ms.
+    seen_ms_ago: u64,
+    /// Absent while it uses none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locks: Option<EngineUsedAnswer>,
+    /// Absent while it uses none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gate: Option<EngineUsedAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct EngineUsedAnswer {
+    engine: String,
+    epoch: u64,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -233,6 +258,20 @@ fn answer(context: &Context) -> EnginesAnswer {
         locks: in_use(context.locks.engines(), context.locks.now()),
         gate: in_use(context.operations.engines(), context.operations.now()),
         durable: context.operations.durable_engine().map(|engines| in_use(engines, context.operations.now())),
+        nodes: context.nodes.list().into_iter().map(node).collect(),
+    }
+}
+
+fn node(seen: SeenNode) -> NodeAnswer {
+    let used = |EngineUsed { engine, epoch }| EngineUsedAnswer { engine, epoch };
+    let NodeReport { version, started_at, locks, gate } = seen.report;
+    NodeAnswer {
+        node: seen.node,
+        version,
+        started_at: rfc3339(started_at),
+        seen_ms_ago: seen.age_ms,
+        locks: locks.map(used),
+        gate: gate.map(used),
     }
 }
 

@@ -47,6 +47,7 @@ use self::waits::Waits;
 use crate::access::Access;
 use crate::gate::Operations;
 use crate::locks::Locks;
+use crate::nodes::Nodes;
 
 /// What every handler needs. All requests share it.
 pub type Shared = Arc<Context>;
@@ -55,6 +56,7 @@ pub struct Context {
     pub locks: Locks,
     pub operations: Operations,
     pub access: Access,
+    pub nodes: Nodes,
     pub tickets: Tickets,
     pub waits: Waits,
     pub limits: RequestLimits,
@@ -107,7 +109,8 @@ impl Context {
     pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
         let waits = Waits::new(limits.waits_max);
-        Self { locks, operations, access, tickets, waits, limits, answers: Arc::default() }
+        let nodes = Nodes::start(locks.clone(), operations.clone());
+        Self { locks, operations, access, nodes, tickets, waits, limits, answers: Arc::default() }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.

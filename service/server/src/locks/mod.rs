@@ -289,6 +289,10 @@ impl Locks {
         &self.node.store
     }
 
+    pub fn node_id(&self) -> &latchgate_core::lock::NodeId {
+        &self.node.id
+    }
+
     pub fn store_name(&self) -> &'static str {
         self.node.store.name()
     }

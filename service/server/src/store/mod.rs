@@ -217,6 +217,18 @@ pub enum WakeUp {
     All,
 }
 
+/// A node that has said nothing for so long is not listed any more, in ms.
+pub const NODE_GONE_MS: u64 = 60_000;
+
+/// What a node has said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    pub node: String,
+    pub says: String,
+    /// How long ago, in ms.
+    pub age_ms: u64,
+}
+
 /// One page of a listing, in key order. A key whose state cannot be decoded has none.
 pub type Page = Vec<(Key, Option<LockState>)>;
 
@@ -333,6 +345,13 @@ pub trait LockStore: RecordStore {
         expected: u64,
         next: (u64, &str),
     ) -> Result<bool, StoreError>;
+
+    /// Enters what `node` says of itself, and returns what it and the others have said within the last [`NODE_GONE_MS`]. A store
+    /// that has one node returns nothing.
+    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
+        let _ = (node, says);
+        Ok(Vec::new())
+    }
 
     /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
     /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller

@@ -1,11 +1,13 @@
 //! Two nodes on one Postgres are one lock service.
 
+use std::time::Duration;
+
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::client::{acquire, granted, inspect, on_postgres, post, release, renew, two_nodes};
+use crate::client::{acquire, get, granted, inspect, on_postgres, post, release, renew, two_nodes};
 
 fn wait_for(node: &Node, body: serde_json::Value) -> impl Future<Output = crate::client::Answer> + use<> {
     post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())
@@ -93,5 +95,26 @@ async fn three_nodes_may_start_on_an_empty_database_at_once() {
     let token = granted(&one, "k", json!({})).await.token();
     for node in [&two, &three] {
         assert_eq!(inspect(node, "k").await["token"], token);
+    }
+}
+
+#[tokio::test]
+async fn each_node_shows_the_other_and_the_epoch_that_it_uses() {
+    let (one, other) = two_nodes().await;
+    for node in [&one, &other] {
+        let until = tokio::time::Instant::now() + Duration::from_secs(60);
+        let engines = loop {
+            let engines = get(node, "/v1/admin/engines").await.body;
+            if engines["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2) {
+                break engines;
+            }
+            assert!(tokio::time::Instant::now() < until, "{engines}");
+            tokio::task::yield_now().await;
+        };
+        for seen in engines["nodes"].as_array().unwrap() {
+            assert_eq!(seen["locks"]["epoch"], engines["locks"]["epoch"], "{engines}");
+            assert_eq!(seen["gate"]["epoch"], engines["gate"]["epoch"], "{engines}");
+            assert_eq!(seen["version"], env!("CARGO_PKG_VERSION"));
+        }
     }
 }

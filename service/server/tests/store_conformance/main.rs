@@ -10,6 +10,7 @@ mod listing;
 mod loading;
 mod locking;
 mod logging;
+mod meeting;
 mod only_postgres;
 mod only_postgres_events;
 mod only_postgres_records;
@@ -177,17 +178,24 @@ suite! { redis_cluster;
         a_wake_up_reaches_only_its_node,
         many_wake_ups_at_once_all_arrive,
     ];
+    meeting: [nodes_that_meet_see_what_each_has_said_last];
 }
 
 suite! { memory_wake_ups; waking: [
     a_wake_up_reaches_only_its_node,
     many_wake_ups_at_once_all_arrive,
 ]; }
-suite! { redis_wake_ups; waking: [
-    a_wake_up_reaches_only_its_node,
-    many_wake_ups_at_once_all_arrive,
-]; }
-suite! { postgres_wake_ups; waking: [
-    a_wake_up_reaches_only_its_node,
-    many_wake_ups_at_once_all_arrive,
-]; }
+suite! { redis_wake_ups;
+    waking: [
+        a_wake_up_reaches_only_its_node,
+        many_wake_ups_at_once_all_arrive,
+    ];
+    meeting: [nodes_that_meet_see_what_each_has_said_last];
+}
+suite! { postgres_wake_ups;
+    waking: [
+        a_wake_up_reaches_only_its_node,
+        many_wake_ups_at_once_all_arrive,
+    ];
+    meeting: [nodes_that_meet_see_what_each_has_said_last];
+}

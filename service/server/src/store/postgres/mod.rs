@@ -40,7 +40,8 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
     APART_AT_ONCE, AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WakeUp, all_readable,
+    LockStore, LockedStates, LoggedEvent, NODE_GONE_MS, NodeEntry, Page, RecordStore, Scope, StoreError, Stored,
+    Version, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -358,6 +359,18 @@ impl LockStore for PostgresStore {
         let query = query.bind(self.knows_timeline).bind(expected.cast_signed()).bind(version.cast_signed()).bind(text);
         let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
         self.written(connection, written).await?.ok_or(StoreError::EpochOver)
+    }
+
+    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = connection.query(statements::MEET).bind(node.as_str()).bind(says);
+        let rows = query.bind(NODE_GONE_MS.cast_signed()).fetch_all(&mut *connection).await;
+        let entry = |row: PgRow| {
+            let age_ms = row.try_get::<i64, _>(2)?.cast_unsigned();
+            Ok(NodeEntry { node: row.try_get(0)?, says: row.try_get(1)?, age_ms })
+        };
+        let entries = rows.and_then(|rows| rows.into_iter().map(entry).collect());
+        self.read(connection, entries).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

@@ -224,4 +224,19 @@ pub(super) const SET_SECRET: &str =
 
 pub(super) const ACCESS: &str = "select version, case when version <> $1 then body end from access_document";
 
+/// Parameters: the node, what it says of itself, and after how many ms a node is not listed any more.
+pub(super) const MEET: &str = "\
+with entered as (
+    insert into nodes (node, says, at) values ($1, $2, now_ms())
+    on conflict (node) do update set says = excluded.says, at = excluded.at
+    returning node, says, 0::bigint as age
+), gone as (
+    delete from nodes where at < now_ms() - $3 and node <> $1
+)
+select node, says, age from entered
+union all
+select * from (
+    select node, says, greatest(now_ms() - at, 0) from nodes where node <> $1 and at >= now_ms() - $3 order by node limit 1000
+) others";
+
 pub(super) const REPLACE_ACCESS: &str = "select replace_access_document($1, $2, $3, $4, $5, $6)";

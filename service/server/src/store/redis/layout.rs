@@ -78,6 +78,11 @@ impl Layout {
         format!("{}:access", self.prefix)
     }
 
+    /// A hash of what each node says of itself.
+    pub(super) fn nodes(&self) -> String {
+        format!("{}:nodes", self.prefix)
+    }
+
     pub(super) fn engine(&self) -> String {
         format!("{}:engine", self.prefix)
     }

@@ -11,6 +11,7 @@ pub mod gate;
 mod layout;
 pub(in crate::store) mod link;
 mod listing;
+mod nodes;
 pub(in crate::store) mod record;
 pub(in crate::store) mod scripts;
 mod servers;
@@ -38,7 +39,7 @@ pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
     AccessText, Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
+    LoggedEvent, NodeEntry, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
 };
 
 /// Settings of a Redis store.
@@ -323,6 +324,10 @@ impl LockStore for RedisStore {
 
     async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
         self.shared.read_access(known).await
+    }
+
+    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
+        self.shared.meet(node, says).await
     }
 
     async fn write_access(

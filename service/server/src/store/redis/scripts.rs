@@ -39,6 +39,7 @@ pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
 pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
 pub(super) static PROBE: LazyLock<Program> = program!("probe.lua");
 pub(super) static ACCESS: LazyLock<Program> = program!("access.lua");
+pub(super) static MEET: LazyLock<Program> = program!("meet.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
 /// A change of one key, or only events of one key, as the script takes it.
