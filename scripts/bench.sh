@@ -4,7 +4,7 @@
 #   scripts/bench.sh [ARGS]            one node beside an HTTP handler that only parses and answers
 #   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that passes from node to node, beside one whose waiters are at one node
 #   scripts/bench.sh trouble [ARGS]    other keys while one key is in trouble: its row is locked by another session, then its state is
-#                                      unreadable
+#                                      unreadable, then it is large
 #
 # Arguments go to `latchgate-bench compare`, `compare-handoffs` and `beside`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
@@ -70,6 +70,8 @@ if [[ ${1-} == trouble ]]; then
     say "a state that cannot be decoded"
     psql_of_bench -c "update latchgate.locks set state = 'nonsense', version = version + 1 where key = 'bad'"
     "$bin/latchgate-bench" beside --url "$HTTP_URL" --key bad "${@:2}"
+    say "a state of 150 leases with long metadata, and four callers"
+    "$bin/latchgate-bench" beside --url "$HTTP_URL" --key large --large 150 --askers 4 --pause-ms 0 "${@:2}"
     exit
 fi
 

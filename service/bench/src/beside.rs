@@ -23,6 +23,9 @@ pub struct Args {
     /// Callers that ask for one key, one request after the other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     askers: u64,
+    /// The trouble is the size of its state: this many leases, with long metadata, are granted first, and more can be had
+    #[arg(long, value_name = "LEASES")]
+    large: Option<u64>,
     /// Pause of these callers after each answer, in ms
     #[arg(long, default_value_t = 10)]
     pause_ms: u64,
@@ -58,6 +61,9 @@ struct Comparison {
 
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let healthy_key = format!("bench-{:016x}-healthy", run_id());
+    if let Some(leases) = args.large {
+        enlarge(args, leases).await?;
+    }
     let (mut healthy, mut troubled) = (Vec::new(), Vec::new());
     let (mut healthy_answers, mut troubled_answers) = (Errors::new(), Errors::new());
     for run in 1..=args.runs {
@@ -82,10 +88,33 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         print!("{}", table(args, &comparison));
     }
     comparison.healthy.iter().chain(&comparison.troubled).try_for_each(|report| unless_failed(&report.errors))?;
-    let is_in_trouble = comparison.troubled_answers.keys().all(|answer| !answer.starts_with('2'));
+    let is_granted = |answer: &String| answer.starts_with('2');
+    let is_in_trouble = match args.large {
+        Some(_) => comparison.troubled_answers.keys().any(is_granted),
+        None => !comparison.troubled_answers.keys().any(is_granted),
+    };
     ensure!(is_in_trouble, "the key is not in trouble: {:?}", comparison.troubled_answers);
     let reached = args.at_least.is_none_or(|least| comparison.troubled_to_healthy >= least);
     ensure!(reached, "one key in trouble costs the others too much: {}", comparison.troubled_to_healthy);
+    Ok(())
+}
+
+/// The terms of leases of which a key can have many.
+const PERMIT: &str = r#","mode":"permits","limit":1000"#;
+/// Length of the metadata of such a lease.
+const METADATA_BYTES: usize = 900;
+
+/// Grants leases of the key, so that its state is large.
+async fn enlarge(args: &Args, leases: u64) -> anyhow::Result<()> {
+    let target = Target::parse(&args.url)?;
+    let mut connection = Connection::open(&target).await?;
+    let path = format!("/v1/locks/{}/acquire", args.key);
+    let text = "x".repeat(METADATA_BYTES);
+    for _ in 0..leases {
+        let body = format!(r#"{{"ttl_ms":3600000,"metadata":{{"text":"{text}"}}{PERMIT}}}"#);
+        let granted = connection.call("acquire", post(&target, &path, &body).as_bytes()).await;
+        granted.map_err(|failure| anyhow::anyhow!("a lease of the large key was refused: {}", failure.what))?;
+    }
     Ok(())
 }
 
@@ -95,7 +124,8 @@ async fn measure(args: &Args, key: &str) -> anyhow::Result<(pairs::Report, Error
     let until = Instant::now() + Duration::from_secs(args.warmup_seconds + args.seconds);
     let mut asking = JoinSet::new();
     for _ in 0..args.askers {
-        asking.spawn(ask(target.clone(), key.to_owned(), until, Duration::from_millis(args.pause_ms)));
+        let terms = if args.large.is_some() { PERMIT } else { "" };
+        asking.spawn(ask(target.clone(), key.to_owned(), terms, until, Duration::from_millis(args.pause_ms)));
     }
     let others = pairs::Args {
         url: args.url.clone(),
@@ -113,7 +143,13 @@ async fn measure(args: &Args, key: &str) -> anyhow::Result<(pairs::Report, Error
 }
 
 /// Takes and releases the key until then; counts the answers to the acquires.
-async fn ask(target: Target, key: String, until: Instant, pause: Duration) -> anyhow::Result<Errors> {
+async fn ask(
+    target: Target,
+    key: String,
+    terms: &'static str,
+    until: Instant,
+    pause: Duration,
+) -> anyhow::Result<Errors> {
     let mut connection = Connection::open(&target).await?;
     let mut answers = Errors::new();
     let lease_id = format!("bench-{:016x}", run_id());
@@ -122,7 +158,7 @@ async fn ask(target: Target, key: String, until: Instant, pause: Duration) -> an
         if Instant::now() >= until {
             break;
         }
-        let body = format!(r#"{{"lease_id":"{lease_id}-{number}","ttl_ms":1000}}"#);
+        let body = format!(r#"{{"lease_id":"{lease_id}-{number}","ttl_ms":1000{terms}}}"#);
         let answer = connection.call("acquire", post(&target, &format!("{path}/acquire"), &body).as_bytes()).await;
         let is_granted = answer.is_ok();
         let answer = answer.map_or_else(|failure| failure.what, |_| "200".to_owned());
