@@ -99,6 +99,7 @@ fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, n
         expires_at: counted,
         waited_ms: now.ms_since(request.position.arrival),
         delay_ms: request.delay_ms,
+        min_hold_ms: request.min_hold_ms,
         hold_until: request.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
         warned: false,
         // An owner whose lease is being revoked cannot keep the lock by taking it again.

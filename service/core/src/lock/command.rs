@@ -43,6 +43,8 @@ pub struct Acquire {
     pub barge: bool,
     /// The lock-delay, in ms, that begins if the lease expires.
     pub delay_ms: u64,
+    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then.
+    pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this, in ms from the grant.
     pub max_hold_ms: Option<u64>,
     pub node: NodeId,
@@ -64,6 +66,17 @@ pub struct Renew {
     pub lease_id: LeaseId,
     /// `None` keeps the length.
     pub ttl_ms: Option<u64>,
+    /// `None` keeps the metadata.
+    pub metadata: Option<Metadata>,
+    /// How long the state may be with the metadata, in bytes.
+    pub bytes_max: usize,
+}
+
+impl Renew {
+    /// A renewal that keeps the metadata.
+    pub const fn new(lease_id: LeaseId, ttl_ms: Option<u64>) -> Self {
+        Self { lease_id, ttl_ms, metadata: None, bytes_max: 0 }
+    }
 }
 
 /// Ends the lease.
@@ -91,6 +104,8 @@ pub struct Revoke {
     pub grace_ms: u64,
     /// Only the leases with this token; `None` means all.
     pub token: Option<u64>,
+    /// Only the leases of this owner; `None` means all.
+    pub owner: Option<Owner>,
     /// How long the state may be with the note, in bytes.
     pub bytes_max: usize,
 }

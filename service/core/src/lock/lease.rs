@@ -154,6 +154,9 @@ pub struct Lease {
     /// The lock-delay, in ms: if the lease expires, the lock is granted to no client for this long.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
+    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,

@@ -40,7 +40,7 @@ pub enum Outcome {
     Refused(Refusal),
     /// The proposed lease id is in use by another owner, or in another mode.
     LeaseIdReused,
-    /// With one more lease, or with the note of a revocation, the key's state would be too long.
+    /// With one more lease, the metadata of a renewal or the note of a revocation, the key's state would be too long.
     KeyFull(KeyFull),
     /// The request's permits or limit do not match the key's limit.
     LimitMismatch(LimitMismatch),
@@ -98,7 +98,8 @@ pub enum Refusal {
     Held,
     /// The lock is free, but another waiter comes first.
     Reserved,
-    /// The lock is free, but its last lease expired with a lock-delay, which ends then.
+    /// The lock is free, but its last lease expired with a lock-delay or was released before its shortest hold. Until then it is
+    /// not granted.
     Delayed(Timestamp),
     /// The store may lack leases that were acknowledged: no new lease is granted before this time.
     HeldOff(Timestamp),

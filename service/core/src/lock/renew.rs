@@ -3,11 +3,15 @@
 use super::command::Renew;
 use super::event::{Event, EventKind};
 use super::lease::LeaseId;
-use super::outcome::{Lost, Outcome, Step};
+use super::outcome::{KeyFull, Lost, Outcome, Step};
+use super::size::metadata_bytes;
 use super::state::LockState;
 use crate::time::Timestamp;
 
 pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> Step {
+    if let Some(full) = state.without_space_for(request) {
+        return Step::unchanged(Outcome::KeyFull(full));
+    }
     let Some(lease) = state.lease_mut(&request.lease_id) else {
         return Step::unchanged(Outcome::LeaseLost(state.lost(&request.lease_id)));
     };
@@ -18,6 +22,9 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
     // The holder relies on the expiry in its last answer, which a node with a faster clock may have given.
     let counted = if is_shorter { counted } else { counted.max(lease.expires_at) };
     lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
+    if request.metadata.is_some() {
+        lease.metadata.clone_from(&request.metadata);
+    }
     // A client that renews knows of the lease, even if the answer to its acquire was lost.
     lease.acknowledged = true;
     let outcome = Outcome::Renewed(lease.clone());
@@ -28,6 +35,13 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
 }
 
 impl LockState {
+    /// Set if the state would be too long with the metadata of the renewal. Then nothing is renewed.
+    fn without_space_for(&self, request: &Renew) -> Option<KeyFull> {
+        let lease = self.holders.iter().find(|lease| lease.lease_id == request.lease_id)?;
+        let (before, after) = (metadata_bytes(lease.metadata.as_ref()), metadata_bytes(request.metadata.as_ref()));
+        if after <= before { None } else { self.check_length(after - before, request.bytes_max).err() }
+    }
+
     /// What the state knows of a lease id without a live lease.
     pub(super) fn lost(&self, lease_id: &LeaseId) -> Lost {
         let ended = self.ended(lease_id);

@@ -39,8 +39,14 @@ impl LockState {
 impl Lease {
     fn bytes(&self) -> usize {
         let revocation = self.revocation.as_ref().map_or(0, |revocation| revocation.bytes());
-        let options =
-            [self.waited_ms > 0, self.delay_ms > 0, self.hold_until.is_some(), self.warned, self.acknowledged];
+        let options = [
+            self.waited_ms > 0,
+            self.delay_ms > 0,
+            self.min_hold_ms > 0,
+            self.hold_until.is_some(),
+            self.warned,
+            self.acknowledged,
+        ];
         let options = options.into_iter().filter(|is_set| *is_set).count() * OPTION_BYTES;
         lease_bytes(self.lease_id.as_str(), Some(&self.owner), self.metadata.as_ref()) + options + revocation
     }
@@ -49,7 +55,8 @@ impl Lease {
 impl Acquire {
     /// The length of a lease that is granted to this request.
     pub(super) fn lease_bytes(&self) -> usize {
-        let options = 2 + usize::from(self.delay_ms > 0) + usize::from(self.max_hold_ms.is_some());
+        let named = [self.delay_ms > 0, self.min_hold_ms > 0, self.max_hold_ms.is_some()];
+        let options = 2 + named.into_iter().filter(|is_set| *is_set).count();
         lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES
     }
 }
@@ -70,7 +77,10 @@ impl Note {
 
 fn lease_bytes(lease_id: &str, owner: Option<&Owner>, metadata: Option<&Metadata>) -> usize {
     let owner = owner.map_or(OWNER_MADE_BYTES, |owner| owner.as_str().len());
-    // Inside the state, the quotation marks of the metadata are written as two characters.
-    let metadata = metadata.map_or(0, |metadata| 16 + metadata.as_json_text().len() * 5 / 4);
-    LEASE_BYTES + lease_id.len() + owner + metadata
+    LEASE_BYTES + lease_id.len() + owner + metadata_bytes(metadata)
+}
+
+/// Inside the state, the quotation marks of the metadata are written as two characters.
+pub(super) fn metadata_bytes(metadata: Option<&Metadata>) -> usize {
+    metadata.map_or(0, |metadata| 16 + metadata.as_json_text().len() * 5 / 4)
 }

@@ -58,6 +58,7 @@ mod tests {
             reentrant: true,
             barge: false,
             delay_ms: 7,
+            min_hold_ms: 0,
             max_hold_ms: Some(60_000),
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
@@ -73,8 +74,13 @@ mod tests {
     #[test]
     fn every_time_moves_with_the_clock_and_nothing_else_changes() {
         let mut state = held("a");
-        let revoke =
-            Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None, bytes_max: usize::MAX };
+        let revoke = Revoke {
+            note: super::super::Note::default(),
+            grace_ms: 5_000,
+            token: None,
+            owner: None,
+            bytes_max: usize::MAX,
+        };
         let _ = step(&mut state, &Command::Revoke(revoke), NOW);
         let there = state.carried(250, &LockState::default());
         let (before, after) = (&state.holders()[0], &there.holders()[0]);

@@ -83,9 +83,19 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
     let priority = prop_oneof![3 => Just(1_u8), 1 => 2..=3_u8];
     let flags = (prop::bool::weighted(0.75), prop::bool::weighted(0.6), prop::bool::weighted(0.1));
     let delay_ms = prop_oneof![5 => Just(0_u64), 1 => 1..1_500_u64];
+    let min_hold_ms = prop_oneof![7 => Just(0_u64), 1 => 1..1_500_u64];
     let max_hold_ms = option::weighted(0.2, 100..3_000_u64);
-    (0..LEASES, caller, mode_and_limit(flavour), ttl_ms(), priority, flags, delay_ms, max_hold_ms).prop_map(
-        |(lease, caller, (mode, limit), ttl_ms, priority, (waits, reentrant, barge), delay_ms, max_hold_ms)| Request {
+    let holds = (delay_ms, min_hold_ms, max_hold_ms);
+    (0..LEASES, caller, mode_and_limit(flavour), ttl_ms(), priority, flags, holds).prop_map(
+        |(
+            lease,
+            caller,
+            (mode, limit),
+            ttl_ms,
+            priority,
+            (waits, reentrant, barge),
+            (delay_ms, min_hold_ms, max_hold_ms),
+        )| Request {
             lease,
             caller,
             mode,
@@ -96,6 +106,7 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
             reentrant,
             barge,
             delay_ms,
+            min_hold_ms,
             max_hold_ms,
         },
     )

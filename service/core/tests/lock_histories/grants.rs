@@ -145,7 +145,7 @@ fn is_mismatch(state: &LockState, request: &Acquire) -> bool {
 
 /// By a command that lets no time pass.
 fn is_known(state: &LockState, lease_id: &LeaseId) -> bool {
-    let request = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
+    let request = Command::Renew(Renew::new(lease_id.clone(), None));
     let is_live = state.holders().iter().any(|lease| lease.lease_id == *lease_id);
     is_live
         || matches!(step(&mut state.clone(), &request, Timestamp::default()).outcome,

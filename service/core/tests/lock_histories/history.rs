@@ -92,6 +92,7 @@ pub struct Request {
     pub reentrant: bool,
     pub barge: bool,
     pub delay_ms: u64,
+    pub min_hold_ms: u64,
     pub max_hold_ms: Option<u64>,
 }
 
@@ -191,6 +192,9 @@ impl fmt::Debug for Request {
         }
         if self.delay_ms > 0 {
             write!(f, " of {} ms", self.delay_ms)?;
+        }
+        if self.min_hold_ms > 0 {
+            write!(f, ", holds at least {} ms", self.min_hold_ms)?;
         }
         match self.max_hold_ms {
             Some(max_hold_ms) => write!(f, ", holds at most {max_hold_ms} ms"),

@@ -38,7 +38,7 @@ impl Ledger {
     pub fn sent(&mut self, command: &Command) {
         match command {
             Command::Release(request) => drop(self.held_until.remove(&request.lease_id)),
-            Command::Renew(Renew { lease_id, ttl_ms: Some(_) }) => drop(self.held_until.remove(lease_id)),
+            Command::Renew(Renew { lease_id, ttl_ms: Some(_), .. }) => drop(self.held_until.remove(lease_id)),
             _ => {}
         }
     }
@@ -110,6 +110,9 @@ impl Ledger {
             if lease.delay_ms > 0 {
                 self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
             }
+        }
+        if why == EndReason::Released && lease.min_hold_ms > 0 {
+            self.delayed_until = self.delayed_until.max(lease.granted_at.plus_ms(lease.min_hold_ms));
         }
         if why == EndReason::Revoked {
             let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
@@ -225,7 +228,7 @@ impl Ledger {
 
 /// By a command that lets no time pass.
 fn remembered(state: &LockState, lease_id: &LeaseId) -> Option<EndReason> {
-    let request = Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms: None });
+    let request = Command::Renew(Renew::new(lease_id.clone(), None));
     match step(&mut state.clone(), &request, Timestamp::default()).outcome {
         Outcome::LeaseLost(lost) => lost.why,
         _ => None,

@@ -168,6 +168,7 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
         reentrant: false,
         barge: false,
         delay_ms: 0,
+        min_hold_ms: 0,
         max_hold_ms: None,
         node: first.node.clone(),
         position: Position { ..first.position },

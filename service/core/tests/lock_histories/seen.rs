@@ -8,7 +8,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    const ALL: [&'static str; 38] = [
+    const ALL: [&'static str; 39] = [
         "granted at once",
         "granted after a wait",
         "granted as the wait ends",
@@ -35,6 +35,7 @@ impl Seen {
         "barge",
         "renewed",
         "released",
+        "released early",
         "expired",
         "revoked",
         "forced",

@@ -1,6 +1,6 @@
 //! Which situations a commit shows.
 
-use latchgate_core::lock::{EventKind, Lease, Mode, WaiterId};
+use latchgate_core::lock::{Event, EventKind, Lease, Mode, WaiterId};
 
 use crate::grants::Way;
 use crate::node::Evaluated;
@@ -17,6 +17,12 @@ impl World {
                 EventKind::Forced => "forced",
                 _ => "expired",
             });
+            let is_early = |event: &Event| {
+                event.kind == EventKind::Released
+                    && event.token == ending.lease.token
+                    && event.held_ms < Some(ending.lease.min_hold_ms)
+            };
+            self.seen.note_if(evaluated.events.iter().any(is_early), "released early");
             let is_down = |lease: &Lease| lease.owner == ending.lease.owner && lease.mode == Mode::Shared;
             let is_downgrade = ending.why == EventKind::Released && ending.lease.mode == Mode::Exclusive;
             self.seen.note_if(is_downgrade && evaluated.state.holders().iter().any(is_down), "downgrade");

@@ -165,6 +165,7 @@ impl World {
                 note: note(),
                 grace_ms: *grace_ms,
                 token: of.as_ref().map(token),
+                owner: None,
                 bytes_max: usize::MAX,
             }),
             Call::Force => Command::Force(Force { note: note() }),
@@ -191,7 +192,7 @@ impl World {
         self.waiters += 1;
         let now = self.store.now;
         let node = &mut self.nodes[index];
-        let Request { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, max_hold_ms, .. } = *asking;
+        let Request { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, min_hold_ms, max_hold_ms, .. } = *asking;
         let request = Acquire {
             lease_id: lease_id(lease),
             owner: owner_of(lease, asking.caller),
@@ -201,6 +202,7 @@ impl World {
             reentrant,
             barge,
             delay_ms,
+            min_hold_ms,
             max_hold_ms,
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
@@ -229,9 +231,7 @@ impl World {
                 node.leave(&lease_id(*lease));
                 None
             }
-            Call::Renew { lease, ttl_ms } => {
-                Some(Command::Renew(Renew { lease_id: lease_id(*lease), ttl_ms: *ttl_ms }))
-            }
+            Call::Renew { lease, ttl_ms } => Some(Command::Renew(Renew::new(lease_id(*lease), *ttl_ms))),
             Call::Release { lease } => Some(Command::Release(Release { lease_id: lease_id(*lease) })),
             Call::GiveBackArrives { nth, again } => {
                 let give_back = node.give_backs.get(*nth)?.clone();

@@ -35,9 +35,17 @@ pub struct LockArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_DELAY_MS_MAX", default_value_t = 3_600_000)]
     pub delay_ms_max: u64,
 
+    /// Longest `min_hold_ms`, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_MIN_HOLD_MS_MAX", default_value_t = 86_400_000)]
+    pub min_hold_ms_max: u64,
+
     /// Longest `max_hold_ms`, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_MAX_HOLD_MS_MAX", default_value_t = 604_800_000)]
     pub max_hold_ms_max: u64,
+
+    /// Most leases that one request renews or releases (`/v1/leases/`). Its body may be 1 KiB long for each.
+    #[arg(long, value_name = "N", env = "LATCHGATE_LEASES_PER_CALL_MAX", default_value_t = 500, value_parser = positive)]
+    pub leases_per_call_max: usize,
 
     /// How long a ticket is valid after its wait has ended, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_TICKET_MS", default_value_t = 60_000)]
@@ -112,6 +120,8 @@ impl LockArgs {
             ttl_ms_max: self.ttl_ms_max,
             wait_ms_max: self.wait_ms_max,
             delay_ms_max: self.delay_ms_max,
+            min_hold_ms_max: self.min_hold_ms_max,
+            leases_per_call_max: self.leases_per_call_max,
             max_hold_ms_max: self.max_hold_ms_max,
             ticket_ms: self.ticket_ms,
             key_bytes_max: self.key_bytes_max,

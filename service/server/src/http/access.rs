@@ -137,9 +137,9 @@ impl Need {
         };
         match rest.split('/').next().unwrap_or_default() {
             "admin" => Self::Operator,
-            "locks" | "multilocks" | "events" | "operations" if is_read => Self::Scope(Scope::Read),
+            "locks" | "multilocks" | "leases" | "events" | "operations" if is_read => Self::Scope(Scope::Read),
             "locks" if *method == Method::DELETE => Self::Scope(Scope::Admin),
-            "locks" | "multilocks" | "events" => Self::Scope(Scope::Locks),
+            "locks" | "multilocks" | "leases" | "events" => Self::Scope(Scope::Locks),
             "operations" => Self::Scope(Scope::Operations),
             _ => Self::ApiKey,
         }
@@ -159,7 +159,9 @@ impl Waits {
         let lock = path.strip_prefix("/v1/locks/").map(LockPath::split);
         match (method, path, lock) {
             (&Method::POST, _, Some(LockPath::Verb(_, "acquire")))
-            | (&Method::POST, "/v1/multilocks/acquire" | "/v1/operations/pre", _) => Self::Poll,
+            | (&Method::POST, "/v1/multilocks/acquire" | "/v1/operations/pre", _)
+            // With `until`.
+            | (&Method::GET, _, Some(LockPath::Key(_))) => Self::Poll,
             (&Method::GET, _, Some(LockPath::Verb(_, "events"))) | (&Method::GET, "/v1/events", _) => Self::Stream,
             _ => Self::No,
         }

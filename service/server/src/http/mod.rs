@@ -10,6 +10,7 @@ mod client;
 mod connections;
 mod format;
 mod hosts;
+mod leases;
 mod locks;
 mod metrics;
 mod multilocks;
@@ -49,6 +50,9 @@ use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
 
+/// How much of a body one lease of many may take: its key, its lease id, and some JSON.
+const LEASE_BYTES_MAX: usize = 1_024;
+
 /// What every handler needs. All requests share it.
 pub type Shared = Arc<Context>;
 
@@ -84,7 +88,10 @@ pub struct LockRequestLimits {
     pub ttl_ms_min: u64,
     pub ttl_ms_max: u64,
     pub wait_ms_max: u64,
+    /// Most leases in one request.
+    pub leases_per_call_max: usize,
     pub delay_ms_max: u64,
+    pub min_hold_ms_max: u64,
     pub max_hold_ms_max: u64,
     /// How long a ticket is valid.
     pub ticket_ms: u64,
@@ -131,6 +138,15 @@ impl Context {
         body::read(body, self.limits.body_bytes_max, self.limits.body_timeout).await
     }
 
+    /// The body of a request about many leases, which may be longer because of their number.
+    ///
+    /// # Errors
+    /// See [`body::read`].
+    pub async fn leases_body(&self, body: Body) -> Result<Bytes, Problem> {
+        let bytes_max = self.limits.body_bytes_max.max(self.limits.locks.leases_per_call_max * LEASE_BYTES_MAX);
+        body::read(body, bytes_max, self.limits.body_timeout).await
+    }
+
     /// # Errors
     /// See [`body::none`].
     pub async fn no_body(&self, body: Body) -> Result<(), Problem> {
@@ -159,6 +175,9 @@ pub fn router(context: Context) -> Router {
         .route("/v1/locks", routing::get(locks::reading::list))
         .route("/v1/locks/", routing::any(locks::any))
         .route("/v1/locks/{*rest}", routing::any(locks::any))
+        .route("/v1/leases/renew", routing::post(leases::renew))
+        .route("/v1/leases/release", routing::post(leases::release))
+        .route("/v1/leases/revoke", routing::post(leases::revoke))
         .route("/v1/events", routing::get(locks::history::all_events))
         .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
         .route("/v1/multilocks/renew", routing::post(multilocks::renew))

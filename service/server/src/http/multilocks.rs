@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::Lost;
+use latchgate_core::lock::{Lost, Mode};
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -43,6 +43,8 @@ pub struct MultilockRequest {
     reentrant: bool,
     #[serde(default)]
     delay_ms: Option<u64>,
+    #[serde(default)]
+    min_hold_ms: Option<u64>,
     #[serde(default)]
     max_hold_ms: Option<u64>,
     #[serde(default)]
@@ -314,12 +316,14 @@ impl MultilockRequest {
             locks.push(RequestedLock { address, mode, limit });
         }
         let resumed = self.resumed(context, &locks)?;
+        let modes: Vec<Mode> = locks.iter().map(|lock| lock.mode).collect();
         Ok(LockManyRequest {
             locks,
             owner: parse_owner(self.owner.as_deref())?,
             ttl_ms: context.ttl_or_default(self.ttl_ms)?,
             reentrant: self.reentrant,
             delay_ms: context.check_delay(self.delay_ms)?,
+            min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,

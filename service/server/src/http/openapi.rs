@@ -9,7 +9,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
+use super::{admin, apps, leases, locks, metrics, multilocks, operations, pages, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -23,6 +23,7 @@ use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
     tags(
         (name = "locks", description = "Leases of named locks"),
         (name = "events", description = "Events of locks: streams and history"),
+        (name = "leases", description = "Many leases in one call"),
         (name = "multilocks", description = "Several locks as one: all or none"),
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
@@ -42,6 +43,9 @@ use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
         locks::history::history,
         locks::history::events,
         locks::history::all_events,
+        leases::renew,
+        leases::release,
+        leases::revoke,
         multilocks::acquire,
         multilocks::renew,
         multilocks::release,

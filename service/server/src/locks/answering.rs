@@ -1,26 +1,54 @@
 //! The replies of a shard: to the calls of a batch, to waiters that are granted or refused, and to waits that end.
 
-use latchgate_core::lock::{Acquire, Event, LockState, Outcome, Rank, Refusal};
+use latchgate_core::lock::{Acquire, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::answers::{acquired, refused, released, renewed};
 use super::batch::{Done, Evaluated, Failed};
-use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, give_back_later};
+use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
 use super::key_queue::KeyQueue;
 use super::shard::{BatchInput, Shard};
 
+/// Most waiters of a key that an inspection names.
+const WAITING_SHOWN_MAX: usize = 100;
 /// How long the position of a probe is reserved while its multilock tries all its keys.
 const PROBE_HOLD: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// A key, as far as a caller may see it.
+struct Shown<'a> {
+    state: &'a LockState,
+    waiters: u64,
+    queue: Option<&'a KeyQueue>,
+}
+
+impl Shown<'_> {
+    fn inspected(&self, now: Timestamp) -> Inspected {
+        let first = self.queue.into_iter().flat_map(|queue| queue.queue.iter());
+        let waiting: Vec<Waiting> = first
+            .filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed())
+            .take(WAITING_SHOWN_MAX)
+            .map(|(_, waiter)| Waiting {
+                owner: waiter.request.owner.clone(),
+                mode: waiter.request.mode,
+                priority: waiter.request.position.priority,
+                since: waiter.request.position.arrival,
+                is_multilock: waiter.is_probe,
+            })
+            .collect();
+        let waiting_elsewhere = self.waiters.saturating_sub(waiting.len() as u64);
+        Inspected { state: self.state.clone(), waiters: self.waiters, waiting, waiting_elsewhere, now }
+    }
+}
+
 impl Reply {
-    fn send(self, outcome: Outcome, state: &LockState, waiters: u64, now: Timestamp) {
+    fn send(self, outcome: Outcome, shown: &Shown<'_>, now: Timestamp) {
         // A caller that has gone needs no reply.
         match self {
             Self::Renew(reply) => drop(reply.send(renewed(outcome, now))),
             Self::Release(reply) => drop(reply.send(released(outcome))),
-            Self::Inspect(reply) => drop(reply.send(Ok(Inspected { state: state.clone(), waiters, now }))),
+            Self::Inspect(reply) => drop(reply.send(Ok(shown.inspected(now)))),
             Self::Outcome(reply) => drop(reply.send(Ok((outcome, now)))),
             Self::GiveBack { .. } | Self::None => {}
         }
@@ -60,7 +88,7 @@ impl Shard {
         let Some(state) = self.cache.last_known(&address) else { return };
         let waiters = self.waiters_of(&address, state);
         for (reply, outcome) in input.replies.drain(..).zip(outcomes) {
-            reply.send(outcome, state, waiters, now);
+            reply.send(outcome, &Shown { state, waiters, queue: self.queues.get(&address) }, now);
         }
         let Some(queue) = self.queues.get_mut(&address) else { return };
         // The state has been written since, or loaded with what was written: nothing is uncertain any more.

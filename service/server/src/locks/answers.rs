@@ -14,6 +14,7 @@ pub(super) fn renewed(outcome: Outcome, now: Timestamp) -> Answer<Renewed> {
         Outcome::Renewed(lease) if lease.expires_at <= now => Ok(Renewed::LeaseLost(expired(&lease))),
         Outcome::Renewed(lease) => Ok(Renewed::Renewed { lease, now }),
         Outcome::LeaseLost(lost) => Ok(Renewed::LeaseLost(lost)),
+        Outcome::KeyFull(full) => Ok(Renewed::KeyFull(full)),
         other => Err(unexpected(&other)),
     }
 }
@@ -92,6 +93,7 @@ mod tests {
             expires_at,
             waited_ms: 0,
             delay_ms: 0,
+            min_hold_ms: 0,
             hold_until: None,
             warned: false,
             revocation,

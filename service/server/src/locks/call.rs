@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use latchgate_core::lock::{
     Command, GiveBack, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner,
-    PRIORITY_MIN, Position, Refusal, WaiterId,
+    PRIORITY_MIN, Position, Refusal, Renew, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -25,6 +25,7 @@ pub struct LockRequest {
     pub reentrant: bool,
     pub barge: bool,
     pub delay_ms: u64,
+    pub min_hold_ms: u64,
     pub max_hold_ms: Option<u64>,
     pub priority: u8,
     pub metadata: Option<Metadata>,
@@ -48,6 +49,7 @@ impl LockRequest {
             reentrant: false,
             barge: false,
             delay_ms: 0,
+            min_hold_ms: 0,
             max_hold_ms: None,
             priority: PRIORITY_MIN,
             metadata: None,
@@ -127,8 +129,13 @@ impl From<Refusal> for RefusedBecause {
 
 #[derive(Clone, Debug)]
 pub enum Renewed {
-    Renewed { lease: Lease, now: Timestamp },
+    Renewed {
+        lease: Lease,
+        now: Timestamp,
+    },
     LeaseLost(Lost),
+    /// The key has no space for the metadata of the renewal. Nothing was renewed.
+    KeyFull(KeyFull),
 }
 
 #[derive(Clone, Debug)]
@@ -142,7 +149,23 @@ pub enum Released {
 pub struct Inspected {
     pub state: LockState,
     pub waiters: u64,
+    /// The first waiters of this node, in the order of service.
+    pub waiting: Vec<Waiting>,
+    /// How many of the waiters are not in `waiting`.
+    pub waiting_elsewhere: u64,
     pub now: Timestamp,
+}
+
+/// A waiter, as other clients see it.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub owner: Option<Owner>,
+    pub mode: Mode,
+    pub priority: u8,
+    /// When it arrived. A client that returned with a ticket arrived with its first request.
+    pub since: Timestamp,
+    /// It waits for other keys, too.
+    pub is_multilock: bool,
 }
 
 pub(super) type AcquireReply = oneshot::Sender<Delivery>;
@@ -150,8 +173,7 @@ pub(super) type AcquireReply = oneshot::Sender<Delivery>;
 pub(super) enum Call {
     Acquire(AcquireCall),
     Renew {
-        lease_id: LeaseId,
-        ttl_ms: Option<u64>,
+        renewal: Renew,
         reply: oneshot::Sender<Answer<Renewed>>,
     },
     Release {

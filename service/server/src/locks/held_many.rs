@@ -64,7 +64,7 @@ impl Locks {
             let (mut leases, mut lost) = (Vec::new(), Vec::new());
             let (mut renewals, mut ends) = (Vec::new(), Vec::new());
             for (index, mut state) in states.into_iter().enumerate() {
-                let done = step(&mut state, &Command::Renew(Renew { lease_id: lease_id.clone(), ttl_ms }), now);
+                let done = step(&mut state, &Command::Renew(Renew::new(lease_id.clone(), ttl_ms)), now);
                 let write = (index, state, done.events);
                 match done.outcome {
                     Outcome::Renewed(lease) => {

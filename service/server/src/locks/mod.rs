@@ -23,6 +23,7 @@ mod schedule;
 mod shard;
 mod tasks;
 mod together;
+mod until_free;
 mod waker;
 mod watch;
 
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use latchgate_core::lock::{Command, Lease, LeaseId, Outcome, WaiterId};
+use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, Outcome, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -39,7 +40,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::call::{AcquireCall, Call, Delivery, Envelope};
 pub use self::call::{
-    Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed,
+    Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed, Waiting,
 };
 use self::health::Health;
 pub use self::held_many::{ReleasedMany, RenewedMany};
@@ -175,22 +176,39 @@ impl Locks {
     /// # Errors
     /// See [`Locks::acquire`].
     pub async fn renew(&self, address: &Address, lease_id: LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+        self.renew_with(address, lease_id, ttl_ms, None).await
+    }
+
+    /// As [`Locks::renew`]; `metadata`, if any, replace those of the lease.
+    ///
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn renew_with(
+        &self,
+        address: &Address,
+        lease_id: LeaseId,
+        ttl_ms: Option<u64>,
+        metadata: Option<Metadata>,
+    ) -> Answer<Renewed> {
+        let bytes_max = self.node.limits.key_bytes_max;
+        let renewal = |ttl_ms| Renew { metadata: metadata.clone(), bytes_max, ..Renew::new(lease_id.clone(), ttl_ms) };
         let first = self.covered_at_first(std::slice::from_ref(address), &lease_id, ttl_ms).await?;
         if let Some((covered_ms, wanted_ms)) = first {
-            let renewed = self.renew_now(address, &lease_id, Some(covered_ms)).await?;
+            let renewed = self.renew_now(address, renewal(Some(covered_ms))).await?;
             if !matches!(&renewed, Renewed::Renewed { lease, now } if lasts_for(lease, covered_ms, *now)) {
                 return Ok(renewed);
             }
             self.cover(wanted_ms).await?;
-            return self.renew_now(address, &lease_id, Some(wanted_ms)).await;
+            return self.renew_now(address, renewal(Some(wanted_ms))).await;
         }
-        self.renew_now(address, &lease_id, ttl_ms).await
+        self.renew_now(address, renewal(ttl_ms)).await
     }
 
-    async fn renew_now(&self, address: &Address, lease_id: &LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+    async fn renew_now(&self, address: &Address, renewal: Renew) -> Answer<Renewed> {
         let (reply, answer) = oneshot::channel();
-        self.send(address, Call::Renew { lease_id: lease_id.clone(), ttl_ms, reply })?;
-        answer.await.unwrap_or_else(|_| Err(unanswered(lease_id)))
+        let lease_id = renewal.lease_id.clone();
+        self.send(address, Call::Renew { renewal, reply })?;
+        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
     }
 
     /// # Errors

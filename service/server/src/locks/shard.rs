@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, Renew, WaiterId, can_only_wait};
+use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, WaiterId, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -225,9 +225,7 @@ impl Shard {
                 self.leave(address, id, inputs);
                 return;
             }
-            Call::Renew { lease_id, ttl_ms, reply } => {
-                (Command::Renew(Renew { lease_id, ttl_ms }), Reply::Renew(reply))
-            }
+            Call::Renew { renewal, reply } => (Command::Renew(renewal), Reply::Renew(reply)),
             Call::Release { lease_id, reply } => (Command::Release(Release { lease_id }), Reply::Release(reply)),
             Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
             Call::Command { command, reply } => (command, Reply::Outcome(reply)),
@@ -305,6 +303,7 @@ impl Shard {
             reentrant: request.reentrant,
             barge: request.barge,
             delay_ms: request.delay_ms,
+            min_hold_ms: request.min_hold_ms,
             max_hold_ms: request.max_hold_ms,
             node: self.node.id.clone(),
             position: request.position.unwrap_or(position),

@@ -19,6 +19,7 @@ mod history;
 mod hold_off;
 mod interventions;
 mod leases;
+mod many_leases;
 mod multilocks;
 mod on_redis;
 mod one_key;

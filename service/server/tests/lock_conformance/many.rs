@@ -22,6 +22,7 @@ pub fn all(lease: &str, keys: &[&str]) -> LockManyRequest {
         ttl_ms: 60_000,
         reentrant: false,
         delay_ms: 0,
+        min_hold_ms: 0,
         max_hold_ms: None,
         priority: PRIORITY_MIN,
         metadata: None,

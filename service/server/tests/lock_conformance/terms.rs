@@ -1,16 +1,18 @@
 //! The terms of a lease: barging, lock-delay, longest hold, revocation and force.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
-use latchgate::locks::{Acquired, LockRequest, Locks, RefusedBecause};
-use latchgate_core::lock::{Command, EndReason, Force, Note, Outcome, Owner, Revoke};
+use latchgate::locks::{Acquired, LockManyRequest, LockRequest, Locks, RefusedBecause, Renewed};
+use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    acquire_lost, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
+    acquire_lost, at, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
     renew, renew_lost, request, shared, take, until_past, until_waiting, wait,
 };
+use crate::many::{all, all_granted, release_all};
 use crate::worlds::{PATIENCE, World};
 
 pub async fn a_barging_request_overtakes_the_queue_but_not_the_holder(world: &World) {
@@ -74,6 +76,59 @@ pub async fn a_lease_that_is_released_leaves_no_delay(world: &World) {
     hold(&node, "next").await;
 }
 
+pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(world: &World) {
+    const SHORTEST_MS: u64 = 1_500;
+    let node = world.node().await;
+    let early = LockRequest { min_hold_ms: SHORTEST_MS, ..request("early") };
+    let granted_at = take(&node, &key(), early.clone()).await.lease.granted_at;
+    let waiting = join(&node, wait("next")).await;
+    until_waiting(&node, 1).await;
+    release(&node, "early").await;
+    assert_eq!(acquire_lost(node.acquire(&key(), early).await), Some(EndReason::Released));
+    let lease = granted(joined(waiting).await).lease;
+    assert!(lease.granted_at >= granted_at.plus_ms(SHORTEST_MS), "{:?} after {granted_at:?}", lease.granted_at);
+    // A multilock leaves each of its keys like this; an operator ends it at once.
+    let both = LockManyRequest { min_hold_ms: 3_600_000, ..all("both", &["a", "b"]) };
+    all_granted(node.acquire_many(both).await);
+    release_all(&node, "both", &["a", "b"]).await;
+    let why = |answer| refused(answer).why;
+    assert!(matches!(why(node.acquire(&at("a"), request("again")).await), RefusedBecause::Delayed(_)));
+    node.command(&at("a"), Command::Force(Force { note: note("now") })).await.unwrap();
+    take(&node, &at("a"), request("again")).await;
+    assert!(matches!(why(node.acquire(&at("b"), request("again")).await), RefusedBecause::Delayed(_)));
+}
+
+pub async fn a_wait_until_a_lock_is_free_takes_nothing(world: &World) {
+    let node = world.node().await;
+    assert!(node.until_free(&key(), Duration::ZERO).await.unwrap().is_free());
+    hold(&node, "holder").await;
+    assert!(!node.until_free(&key(), Duration::from_millis(1)).await.unwrap().is_free());
+    let watcher = tokio::spawn({
+        let node = node.clone();
+        async move { node.until_free(&key(), 2 * PATIENCE).await }
+    });
+    let next = join(&node, wait("next")).await;
+    until_waiting(&node, 1).await;
+    release(&node, "holder").await;
+    granted(joined(next).await);
+    release(&node, "next").await;
+    let freed = tokio::time::timeout(PATIENCE, watcher).await.expect("an answer in time").unwrap().unwrap();
+    assert!(freed.is_free() && freed.waiters == 0, "{freed:?}");
+}
+
+pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
+    let node = world.node().await;
+    let metadata = |text: &str| Some(Metadata::from_json_text(text));
+    take(&node, &key(), LockRequest { metadata: metadata("{\"step\":1}"), ..request("me") }).await;
+    renew(&node, "me", None).await;
+    assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":1}"));
+    let renewed = node.renew_with(&key(), id("me"), None, metadata("{\"step\":2}")).await;
+    assert!(matches!(renewed, Ok(Renewed::Renewed { .. })), "{renewed:?}");
+    assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":2}"));
+    let renewed = node.renew_with(&key(), id("me"), None, metadata(&"x".repeat(1 << 20))).await;
+    assert!(matches!(renewed, Ok(Renewed::KeyFull(_))), "{renewed:?}");
+}
+
 pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
     let node = world.node().await;
     let lease = take(&node, &key(), LockRequest { ttl_ms: 400, max_hold_ms: Some(1_000), ..request("me") }).await.lease;
@@ -96,7 +151,12 @@ fn note(reason: &str) -> Note {
 }
 
 async fn revoke(node: &Locks, reason: &str, grace_ms: u64, token: Option<u64>) -> (u32, Option<Timestamp>) {
-    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token, bytes_max: usize::MAX })).await {
+    match command(
+        node,
+        Command::Revoke(Revoke { note: note(reason), grace_ms, token, owner: None, bytes_max: usize::MAX }),
+    )
+    .await
+    {
         Outcome::Revoking { leases, deadline } => (leases, deadline),
         other => panic!("not revoked: {other:?}"),
     }

@@ -99,6 +99,7 @@ impl Client {
             reentrant: random.percent(25),
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
+            min_hold_ms: if random.percent(8) { random.between(50..=1_500) } else { 0 },
             priority: if random.percent(25) { 2 } else { 1 },
             wait: Duration::from_millis(wait_ms),
             ttl_ms: if random.percent(50) { random.between(150..=800) } else { random.between(500..=3_000) },
@@ -264,6 +265,9 @@ impl Client {
                 }
                 self.world.checker.ends(key, &lease.lease_id);
             }
+            Ok(Renewed::KeyFull(full)) => {
+                self.world.checker.broken(format!("{id} has no metadata to renew with: {full:?}"))
+            }
             Err(failure) => self.failed(id, &failure),
         }
     }
@@ -313,6 +317,7 @@ impl Client {
             ttl_ms: self.random.between(500..=3_000),
             reentrant: false,
             delay_ms: 0,
+            min_hold_ms: 0,
             max_hold_ms: None,
             priority: 1,
             metadata: None,

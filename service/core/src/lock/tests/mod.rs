@@ -55,6 +55,7 @@ impl World {
             reentrant: true,
             barge: false,
             delay_ms: 0,
+            min_hold_ms: 0,
             max_hold_ms: None,
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
@@ -83,7 +84,7 @@ impl World {
     }
 
     fn renew(&mut self, lease: &Lease) -> Outcome {
-        self.run(Command::Renew(Renew { lease_id: lease.lease_id.clone(), ttl_ms: None }))
+        self.run(Command::Renew(Renew::new(lease.lease_id.clone(), None)))
     }
 
     fn release(&mut self, lease: &Lease) -> Outcome {

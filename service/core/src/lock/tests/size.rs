@@ -30,7 +30,13 @@ fn a_state_is_about_as_long_as_it_says() {
         world.hold_as(Acquire { metadata, owner, lease_id, max_hold_ms: Some(60_000), ..request });
         check(&world, "with leases");
     }
-    world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None, bytes_max: usize::MAX }));
+    world.run(Command::Revoke(Revoke {
+        note: note("why"),
+        grace_ms: 1_000,
+        token: None,
+        owner: None,
+        bytes_max: usize::MAX,
+    }));
     check(&world, "with revocations");
     for lease in world.state.holders.clone().iter().skip(1) {
         world.release(lease);
@@ -77,10 +83,31 @@ fn a_key_without_space_can_still_be_revoked() {
     for _ in 0..30 {
         world.hold("ann", Mode::Shared);
     }
-    let revoke = |note, bytes_max| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None, bytes_max });
+    let revoke =
+        |note, bytes_max| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None, owner: None, bytes_max });
     let bytes_max = world.state.bytes() + 30 * 100;
     let long = Note { reason: Some("r".repeat(512).as_str().into()), by: None };
     assert!(matches!(world.run(revoke(long, bytes_max)), Outcome::KeyFull(_)));
     assert!(matches!(world.run(revoke(note("short"), bytes_max)), Outcome::Revoking { leases: 30, .. }));
     assert!(matches!(world.run(revoke(Note::default(), 0)), Outcome::Revoking { leases: 30, .. }));
+}
+
+#[test]
+fn a_renewal_whose_metadata_do_not_fit_changes_nothing() {
+    let mut world = world();
+    let lease = world.hold("ann", Mode::Exclusive);
+    world.pass(100);
+    let long = Metadata::from_json_text(&format!("{{\"step\":\"{}\"}}", "x".repeat(500)));
+    let renew = |metadata: &Metadata, bytes_max| {
+        let metadata = Some(metadata.clone());
+        Command::Renew(Renew { metadata, bytes_max, ..Renew::new(lease.lease_id.clone(), None) })
+    };
+    assert!(matches!(world.run(renew(&long, 600)), Outcome::KeyFull(_)));
+    assert_eq!(world.state.holders()[0], lease);
+    assert!(matches!(world.run(renew(&long, usize::MAX)), Outcome::Renewed(_)));
+    assert_eq!(world.state.holders()[0].metadata.as_ref(), Some(&long));
+    let short = Metadata::from_json_text("{}");
+    assert!(matches!(world.run(renew(&short, 0)), Outcome::Renewed(_)), "a state may become shorter at any time");
+    let Outcome::Renewed(kept) = world.renew(&lease) else { panic!("not renewed") };
+    assert_eq!(kept.metadata, Some(short));
 }

@@ -1,4 +1,4 @@
-//! Lock-delay and the longest hold.
+//! Lock-delay, the shortest and the longest hold.
 
 use super::*;
 
@@ -116,4 +116,47 @@ fn a_key_is_not_idle_before_its_delay_is_over() {
     assert_eq!(world.state.idle_from(), over, "no node has evaluated the key since the lease expired");
     world.pass(1_000 + CLOCK_BOUND_MS);
     assert_eq!(world.state.idle_from(), over);
+}
+
+#[test]
+fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
+    let mut world = world();
+    let request = Acquire { min_hold_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request.clone());
+    let until = lease.granted_at.plus_ms(500 + CLOCK_BOUND_MS);
+    let waiting = world.wait("ben", Mode::Exclusive);
+    world.pass(100);
+    world.release(&lease);
+    let delayed = Outcome::Refused(Refusal::Delayed(until));
+    assert_eq!(world.acquire("ann", Mode::Exclusive), delayed, "its own owner is refused, too");
+    let barge = Acquire { barge: true, ..world.request("cid", Mode::Shared) };
+    assert_eq!(world.run(Command::Acquire(barge)), delayed);
+    assert_eq!(why_lost(world.run(Command::Acquire(request))), Some(EndReason::Released));
+    assert_eq!((world.next(), world.state.idle_from() >= until), (None, true));
+    assert_eq!(world.state.next_change(&waiting.node, waiting.position, world.now), Some(until));
+    world.pass(400 + CLOCK_BOUND_MS);
+    assert_eq!(world.next(), Some("ben"));
+    world.hold_as(waiting);
+}
+
+#[test]
+fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_back() {
+    let mut world = world();
+    let short = |world: &mut World| Acquire { ttl_ms: 200, min_hold_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let request = short(&mut world);
+    world.hold_as(request);
+    world.pass(200 + CLOCK_BOUND_MS);
+    let request = Acquire { ttl_ms: 5_000, ..short(&mut world) };
+    let late = world.hold_as(request);
+    world.pass(500 + CLOCK_BOUND_MS);
+    world.release(&late);
+    let request = short(&mut world);
+    let undelivered = world.hold_as(request);
+    assert!(world.give_back(&undelivered));
+    let request = short(&mut world);
+    let early = world.hold_as(request);
+    world.release(&early);
+    assert!(matches!(world.acquire("ben", Mode::Exclusive), Outcome::Refused(Refusal::Delayed(_))));
+    world.run(Command::Force(Force { note: note("now") }));
+    world.hold("ben", Mode::Exclusive);
 }

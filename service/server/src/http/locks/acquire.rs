@@ -52,6 +52,9 @@ pub struct AcquireRequest {
     barge: bool,
     /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
     delay_ms: Option<u64>,
+    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
+    /// For jobs that many machines start at about the same time. Only with the mode `exclusive`.
+    min_hold_ms: Option<u64>,
     /// Renewals extend the lease no further than this, in ms from the grant.
     max_hold_ms: Option<u64>,
     /// From a wait that ended without the lock less than a minute ago: the request returns to its position in the queue.
@@ -168,6 +171,7 @@ impl AcquireRequest {
             reentrant: self.reentrant,
             barge: self.barge,
             delay_ms: context.check_delay(self.delay_ms)?,
+            min_hold_ms: context.check_min_hold(self.min_hold_ms, [mode])?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,

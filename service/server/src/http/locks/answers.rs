@@ -101,10 +101,11 @@ pub fn refusal(refused: &Refused) -> Problem {
         }
         RefusedBecause::Delayed(until) => {
             let left_ms = until.ms_since(refused.now);
-            (
-                Code::LockDelayed,
-                format!("The last lease expired with a lock-delay: the lock is not granted for {left_ms} ms more."),
-            )
+            let detail = format!(
+                "The lock is not granted for {left_ms} ms more: its last lease expired with a lock-delay, or was released before \
+                 its min_hold_ms."
+            );
+            (Code::LockDelayed, detail)
         }
         RefusedBecause::HeldOff(until) => {
             let left_ms = until.ms_since(refused.now);

@@ -92,8 +92,25 @@ impl Context {
         Ok(Duration::from_millis(wait_ms))
     }
 
+    pub fn check_grace(&self, grace_ms: u64) -> Result<u64, Problem> {
+        within("grace_ms", grace_ms, 0, self.limits.locks.ttl_ms_max)
+    }
+
     pub fn check_delay(&self, delay_ms: Option<u64>) -> Result<u64, Problem> {
         within("delay_ms", delay_ms.unwrap_or(0), 0, self.limits.locks.delay_ms_max)
+    }
+
+    /// A shared lock or a permit that is not used any more keeps no other client from its part of the lock.
+    pub fn check_min_hold(
+        &self,
+        min_hold_ms: Option<u64>,
+        modes: impl IntoIterator<Item = Mode>,
+    ) -> Result<u64, Problem> {
+        let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0, self.limits.locks.min_hold_ms_max)?;
+        if min_hold_ms > 0 && modes.into_iter().any(|mode| mode != Mode::Exclusive) {
+            return Err(Problem::field("min_hold_ms", "is allowed only with the mode exclusive"));
+        }
+        Ok(min_hold_ms)
     }
 
     pub fn check_max_hold(&self, max_hold_ms: Option<u64>) -> Result<Option<u64>, Problem> {

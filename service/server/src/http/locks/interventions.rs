@@ -16,7 +16,7 @@ use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body, path, query};
 
 /// The grace period, in ms, if the request names none.
-const GRACE_MS_DEFAULT: u64 = 10_000;
+pub const GRACE_MS_DEFAULT: u64 = 10_000;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -103,13 +103,10 @@ pub struct FenceAnswer<'a> {
 )]
 pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: RevokeRequest = body::parse(body)?;
-    let grace_ms = request.grace_ms.unwrap_or(GRACE_MS_DEFAULT);
-    if grace_ms > context.limits.locks.ttl_ms_max {
-        return Err(Problem::field("grace_ms", format!("must be at most {}", context.limits.locks.ttl_ms_max)));
-    }
+    let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let bytes_max = context.limits.locks.key_bytes_max;
-    let revoke = Revoke { note, grace_ms, token: request.token, bytes_max };
+    let revoke = Revoke { note, grace_ms, token: request.token, owner: None, bytes_max };
     match command(context, address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
@@ -202,7 +199,7 @@ async fn command(context: &Context, address: &Address, command: Command) -> Resu
     done.map(|(outcome, _)| outcome).map_err(|failure| Problem::of_failure(&failure))
 }
 
-fn unexpected(outcome: &Outcome) -> Problem {
+pub fn unexpected(outcome: &Outcome) -> Problem {
     tracing::error!(?outcome, "a command has an outcome that it cannot have");
     Problem::defect()
 }

@@ -3,10 +3,11 @@
 use axum::response::Response;
 use latchgate_core::Address;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{RevocationAnswer, lease_lost, left_ms, unanswered};
-use super::fields::parse_lease_id;
+use super::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
+use super::fields::{parse_lease_id, parse_metadata};
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
@@ -21,6 +22,10 @@ pub struct RenewRequest {
     /// The lease's new length in ms, from now; its current length if absent.
     #[serde(default)]
     ttl_ms: Option<u64>,
+    /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -68,6 +73,7 @@ pub struct ReleaseAnswer {
     responses(
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`key-full`: the `metadata` are too long for this key. Nothing was renewed", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with `why` and `at`: stop", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -76,7 +82,8 @@ pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<
     let request: RenewRequest = body::parse(body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
-    match context.locks.renew(address, lease_id.clone(), ttl_ms).await {
+    let metadata = request.metadata.map(parse_metadata).transpose()?;
+    match context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await {
         Ok(Renewed::Renewed { lease, now }) => Ok(answer::ok(&RenewAnswer {
             key: address.key.as_str(),
             lease_id: lease.lease_id.as_str(),
@@ -90,6 +97,7 @@ pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<
             forced_ms: context.forced_ms(),
         })),
         Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
+        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }

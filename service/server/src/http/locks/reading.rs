@@ -1,15 +1,17 @@
 //! `GET /v1/locks/{key}` and `GET /v1/locks`.
 
+use std::time::{Duration, Instant};
+
 use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use latchgate_core::lock::{Lease, LockState};
-use latchgate_core::{Key, Timestamp};
+use latchgate_core::lock::{Lease, LockState, PRIORITY_MIN, Position};
+use latchgate_core::{Address, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
+use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
 use crate::access::Caller;
 use crate::http::access::{By, check_keys};
 use crate::http::answer;
@@ -17,6 +19,7 @@ use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
+use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
 const HOLDERS_LIMIT_DEFAULT: usize = 100;
 const HOLDERS_LIMIT_MAX: usize = 1_000;
@@ -43,7 +46,7 @@ pub struct LockAnswer {
     /// How many permits are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     permits_held: Option<u32>,
-    /// The lock is not granted before this: a lease with a lock-delay has expired.
+    /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delayed_until: Option<String>,
     /// The highest token presented to `fence`.
@@ -51,9 +54,44 @@ pub struct LockAnswer {
     fence: Option<u64>,
     /// How many requests wait for the lock.
     waiters: u64,
+    /// The first 100 waiters of the node that answers, in the order of service. Absent in a listing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<Vec<WaitingAnswer>>,
+    /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_elsewhere: Option<u64>,
     /// There are more holders: send it as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct WaitingAnswer {
+    /// Null if the request named none.
+    owner: Option<String>,
+    mode: &'static str,
+    /// How many permits it waits for, if its mode is `permits`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
+    priority: u8,
+    /// When it arrived, by the store's clock.
+    since: String,
+    /// It is a multilock that waits for this key among others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    multilock: bool,
+}
+
+impl From<&Waiting> for WaitingAnswer {
+    fn from(waiting: &Waiting) -> Self {
+        Self {
+            owner: waiting.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            mode: waiting.mode.as_str(),
+            permits: Some(waiting.mode.permits()).filter(|permits| *permits > 0),
+            priority: waiting.priority,
+            since: rfc3339(waiting.since),
+            multilock: waiting.is_multilock,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -64,6 +102,16 @@ pub struct InspectQuery {
     limit: Option<usize>,
     /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
     cursor: Option<String>,
+    /// With `free`: 200 only if no lease holds the lock and no lock-delay keeps it, 423 otherwise. The lock is not taken.
+    until: Option<Until>,
+    /// With `until`: how long to wait, in ms; as `wait_ms` of an acquire. The request stands in no queue.
+    wait_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    Free,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -94,12 +142,15 @@ pub struct ListAnswer {
 }
 
 /// Show a lock.
+///
+/// With `until=free` the request waits until the lock is free, for at most `wait_ms`, and does not take it.
 #[utoipa::path(
     get, path = "/v1/locks/{key}", tag = "locks",
     params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), InspectQuery),
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
         (status = 400, description = "`invalid-key`, `invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "With `until=free`: `lock-held`, `lock-delayed`, and after a wait `wait-timeout`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 500, description = "`state-unreadable`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -109,9 +160,41 @@ pub async fn inspect(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
     let query: InspectQuery = query::parse(uri)?;
     let limit = query::page_limit(query.limit, HOLDERS_LIMIT_DEFAULT, HOLDERS_LIMIT_MAX)?;
     let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
-    let inspected = context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?;
+    let wait = context.check_wait(query.wait_ms)?;
+    let inspected = match query.until {
+        Some(Until::Free) => until_free(context, &address, wait).await?,
+        None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
+        None => context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?,
+    };
     let page = HoldersPage { after: after.unwrap_or_default(), limit, has_cursor: true };
-    Ok(answer::ok(&lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page)))
+    let answer = lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page);
+    let waiting = inspected.waiting.iter().map(WaitingAnswer::from).collect();
+    let waiting_elsewhere = Some(inspected.waiting_elsewhere);
+    Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, ..answer }))
+}
+
+/// The lock, once it is free.
+async fn until_free(context: &Context, address: &Address, wait: Duration) -> Result<Inspected, Problem> {
+    let _waits = context.waits.enter_for(wait)?;
+    let begun = Instant::now();
+    let inspected = context.locks.until_free(address, wait).await.map_err(|failure| Problem::of_failure(&failure))?;
+    if inspected.is_free() {
+        return Ok(inspected);
+    }
+    let why = match inspected.state.delayed_until(inspected.now) {
+        _ if !wait.is_zero() => RefusedBecause::WaitTimeout,
+        Some(until) if inspected.state.holders().is_empty() => RefusedBecause::Delayed(until),
+        _ => RefusedBecause::Held,
+    };
+    Err(refusal(&Refused {
+        why,
+        holders: inspected.state.holders().to_vec(),
+        waiters: inspected.waiters,
+        queue_number: inspected.waiters + 1,
+        waited: begun.elapsed(),
+        position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
+        now: inspected.now,
+    }))
 }
 
 /// A position among the holders of a key: behind `count` leases with this token and all with lower ones.
@@ -241,6 +324,8 @@ fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page:
         delayed_until: state.delayed_until(now).map(rfc3339),
         fence: Some(state.fence()).filter(|fence| *fence > 0),
         waiters,
+        waiting: None,
+        waiting_elsewhere: None,
         next_cursor,
     }
 }

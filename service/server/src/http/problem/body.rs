@@ -57,6 +57,28 @@ impl Problem {
         self
     }
 
+    /// Whether it has a field of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(field, _)| *field == name)
+    }
+
+    /// How much a client must know of it, if a request has several problems: a refusal more than a failure, and an unknown
+    /// outcome more than another failure.
+    pub fn severity(&self) -> u8 {
+        match self.code {
+            Code::OutcomeUnknown => 1,
+            _ if self.is_transient() => 0,
+            Code::LeaseLost => 3,
+            _ => 2,
+        }
+    }
+
+    /// The same problem as the answer to a request for many things.
+    #[must_use]
+    pub fn of_many(&self, detail: String) -> Self {
+        Self { retry_after_ms: self.retry_after_ms, ..Self::new(self.code, detail) }
+    }
+
     /// Whether the node or its store is the reason, so that the same request may pass later.
     pub fn is_transient(&self) -> bool {
         self.code.info().status == StatusCode::SERVICE_UNAVAILABLE

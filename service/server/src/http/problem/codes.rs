@@ -111,15 +111,17 @@ codes! {
         "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.";
     LockDelayed: "lock-delayed", LOCKED,
         "The lock is not granted for some time",
-        "No known lease holds the lock, but it is not granted yet, for one of two reasons. A lock-delay: the last lease expired \
-         and had been acquired with `delay_ms`, so that its holder's work can end before the next holder begins. Or a hold-off: \
+        "No known lease holds the lock, but it is not granted yet, for one of three reasons. A lock-delay: the last lease expired \
+         and had been acquired with `delay_ms`, so that its holder's work can end before the next holder begins. Or a lease that \
+         had been acquired with `min_hold_ms` was released early: the lock stays taken for that long. Or a hold-off: \
          the store may have lost leases, for example in a fail-over, and grants nothing until such leases must have expired. \
          You do not hold the lock.",
         "Try again after `retry_after_ms`, or wait in the queue by sending `wait_ms`.";
     WaitTimeout: "wait-timeout", LOCKED,
         "The wait ended without the lock",
-        "The request waited in the queue for `waited_ms` and did not get the lock: `wait_ms` has passed, or the node is \
-         shutting down. You do not hold the lock and no longer wait for it.",
+        "The request waited for `waited_ms` and did not get the lock: `wait_ms` has passed, or the node is shutting down. You do \
+         not hold the lock and no longer wait for it. A request that only waited until the lock is free (`until=free`) was in no \
+         queue and gets no ticket.",
         "Repeat the request with the `ticket` within one minute, at any node: it returns to its position in the queue.";
     LeaseIdReused: "lease-id-reused", CONFLICT,
         "The lease id belongs to another lease",
@@ -134,7 +136,8 @@ codes! {
         "The key has no space for another lease",
         "All leases of a key are kept in one state, which would be `bytes` long with this request: more than `bytes_max`. You do \
          not hold the lock. For a multilock, `bytes` and `bytes_max` count the states of all its keys together. A revocation is \
-         refused in this way if its `reason` and `by` are too long for the leases of the key. Nothing was done.",
+         refused in this way if its `reason` and `by` are too long for the leases of the key, and a renewal if its `metadata` \
+         are. Nothing was done.",
         "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. An \
          operator can raise `--key-bytes-max`. Send a revocation without a `reason`.";
     UpgradeBlocked: "upgrade-blocked", CONFLICT,

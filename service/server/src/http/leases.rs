@@ -1,0 +1,431 @@
+//! `/v1/leases/`: many leases in one call. Each is its own: unlike the leases of a multilock, one may fail and another not.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use futures::{StreamExt, stream};
+use latchgate_core::lock::{Command, LeaseId, Outcome, Owner, Revoke};
+use latchgate_core::{Address, Key};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::access::{By, check_keys};
+use super::answer;
+use super::format::rfc3339;
+use super::locks::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
+use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
+use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
+use super::problem::{Code, Problem, ProblemBody};
+use super::query::NoQuery;
+use super::{Context, Shared, body};
+use crate::access::Caller;
+use crate::locks::{Released, Renewed};
+
+/// Calls of one request that are on their way at once. The shards serve them in few commits.
+const AT_ONCE: usize = 128;
+/// Most keys that one request revokes.
+const REVOKED_MAX: usize = 500;
+/// Most states that one statement of a search reads, because states can be long.
+const READ_MAX: usize = 200;
+/// Most states that one request reads to find matching ones.
+const SCAN_MAX: usize = 10_000;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewLeasesRequest {
+    /// 1 to 500, unless configured otherwise.
+    leases: Vec<LeaseToRenew>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseToRenew {
+    /// Not percent-encoded.
+    #[schema(example = "orders/42")]
+    key: String,
+    /// From the answer to acquire.
+    #[schema(example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d")]
+    lease_id: String,
+    /// The lease's new length in ms, from now; its current length if absent.
+    #[serde(default)]
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseLeasesRequest {
+    /// 1 to 500, unless configured otherwise.
+    leases: Vec<LeaseToRelease>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseToRelease {
+    /// Not percent-encoded.
+    #[schema(example = "orders/42")]
+    key: String,
+    /// From the answer to acquire.
+    #[schema(example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d")]
+    lease_id: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RenewLeasesAnswer {
+    /// One for each lease, in the order of the request.
+    results: Vec<RenewedLease>,
+    /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
+    /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced_ms: Option<u64>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RenewedLease {
+    key: String,
+    lease_id: String,
+    /// 200, as a renewal of this lease alone would have got.
+    #[schema(example = 200)]
+    status: u16,
+    /// What is left of the lease, in ms, at the time of this answer.
+    ttl_ms: u64,
+    expires_at: String,
+    /// Set if the lock has been revoked: the lease ends at the deadline.
+    revocation: Option<RevocationAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ReleaseLeasesAnswer {
+    /// One for each lease, in the order of the request.
+    results: Vec<ReleasedLease>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ReleasedLease {
+    key: String,
+    lease_id: String,
+    /// 200, as a release of this lease alone would have got.
+    #[schema(example = 200)]
+    status: u16,
+    released: bool,
+    /// Leases of this key that the same owner still holds.
+    still_held: u32,
+    /// The lease had been released by an earlier request.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    already: bool,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RevokeLeasesRequest {
+    /// Only the leases of this owner. `owner` or `prefix` is needed.
+    #[schema(example = "billing-7", max_length = 256)]
+    owner: Option<String>,
+    /// Only keys that begin with this. `owner` or `prefix` is needed.
+    #[schema(example = "jobs/")]
+    prefix: Option<String>,
+    /// Why, at most 512 bytes. The holders read it in the answers to their next renewals.
+    reason: Option<String>,
+    /// The name of the client or operator that revokes, at most 256 bytes.
+    by: Option<String>,
+    /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end.
+    grace_ms: Option<u64>,
+    /// `next_cursor` of the answer before.
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RevokeLeasesAnswer {
+    /// The locks whose leases are revoked, in the order of their keys.
+    results: Vec<RevokedLock>,
+    /// How many leases are revoked in all.
+    leases: u32,
+    /// Keys whose state in the store cannot be read: see the error `state-unreadable`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+    /// There may be more locks: repeat the request with it as `cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RevokedLock {
+    key: String,
+    #[schema(example = 200)]
+    status: u16,
+    leases: u32,
+    /// When the last of them ends.
+    deadline: Option<String>,
+}
+
+/// One result of a request that has not succeeded for all leases.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Either<T> {
+    Succeeded(T),
+    Failed(Problem),
+}
+
+/// Renew many leases.
+///
+/// 200: all are renewed. Otherwise `results` says which are, and what became of the others.
+#[utoipa::path(
+    post, path = "/v1/leases/renew", tag = "leases", operation_id = "renew_leases",
+    request_body(content = RenewLeasesRequest),
+    responses(
+        (status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was renewed.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`: some leases have ended, see `results`. The others with status 200 are renewed.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn renew(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = context.leases_body(body).await?;
+    let request: RenewLeasesRequest = body::parse(&body)?;
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
+    let leases = named_leases(&context, &caller, named)?;
+    let mut renewals = Vec::with_capacity(leases.len());
+    for (index, (lease, asked)) in leases.into_iter().zip(request.leases).enumerate() {
+        let ttl_ms = asked.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
+        renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
+    }
+    let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
+        let context = &context;
+        async move {
+            let renewed = match context.locks.renew(&address, lease_id.clone(), ttl_ms).await {
+                Ok(Renewed::Renewed { lease, now }) => Ok(RenewedLease {
+                    key: address.key.as_str().to_owned(),
+                    lease_id: lease_id.as_str().to_owned(),
+                    status: 200,
+                    ttl_ms: left_ms(&lease, now),
+                    expires_at: rfc3339(lease.expires_at),
+                    revocation: RevocationAnswer::of(&lease, now),
+                }),
+                Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
+                Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
+                Err(failure) => Err(unanswered(&failure, &lease_id)),
+            };
+            renewed.map_err(|problem| of_lease(problem, &address, &lease_id))
+        }
+    };
+    let results = stream::iter(renewals).map(renew).buffered(AT_ONCE).collect().await;
+    let answer =
+        |results| RenewLeasesAnswer { results, durability: context.durability(), forced_ms: context.forced_ms() };
+    all(results).map(|results| answer::ok(&answer(results)))
+}
+
+/// Release many leases.
+///
+/// 200: all are released. Otherwise `results` says which are, and what became of the others.
+#[utoipa::path(
+    post, path = "/v1/leases/release", tag = "leases", operation_id = "release_leases",
+    request_body(content = ReleaseLeasesRequest),
+    responses(
+        (status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was released.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`: some leases had ended before, see `results`. The others with status 200 are released.", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn release(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = context.leases_body(body).await?;
+    let request: ReleaseLeasesRequest = body::parse(&body)?;
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
+    let leases = named_leases(&context, &caller, named)?;
+    let release = |(address, lease_id): (Address, LeaseId)| {
+        let context = &context;
+        async move {
+            let released = match context.locks.release(&address, lease_id.clone()).await {
+                Ok(Released::Released { still_held, already }) => Ok(ReleasedLease {
+                    key: address.key.as_str().to_owned(),
+                    lease_id: lease_id.as_str().to_owned(),
+                    status: 200,
+                    released: true,
+                    still_held,
+                    already,
+                }),
+                Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
+                Err(failure) => Err(unanswered(&failure, &lease_id)),
+            };
+            released.map_err(|problem| of_lease(problem, &address, &lease_id))
+        }
+    };
+    let results = stream::iter(leases).map(release).buffered(AT_ONCE).collect().await;
+    all(results).map(|results| answer::ok(&ReleaseLeasesAnswer { results }))
+}
+
+/// Revoke the leases of an owner, or of the keys that begin with a text.
+///
+/// As a revocation of each lock: the holders learn it from their next renewal and have the grace period to end their work. One
+/// request revokes the leases of at most 500 locks. A lock that is taken during the request may be missed.
+#[utoipa::path(
+    post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revoke_leases",
+    request_body(content = RevokeLeasesRequest, example = json!({"owner": "billing-7", "prefix": "jobs/", "reason": "deploy", "grace_ms": 10_000})),
+    responses(
+        (status = 200, description = "The leases that matched are revoked. With `next_cursor`, there may be more.", body = RevokeLeasesAnswer),
+        (status = 400, description = "`invalid-request`: `owner` or `prefix` is needed", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`key-full`, with `results`: `reason` and `by` are too long for the leases of a key", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results` if some may be revoked: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn revoke(
+    State(context): State<Shared>,
+    Extension(caller): By,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = context.body(body).await?;
+    let request: RevokeLeasesRequest = body::parse(&body)?;
+    let search = request.search(&caller)?;
+    let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
+    let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
+    let bytes_max = context.limits.locks.key_bytes_max;
+    let revoke = Revoke { note, grace_ms, token: None, owner: search.owner.clone(), bytes_max };
+    let found = search.run(&context, &caller).await?;
+    let revoke = |address: Address| {
+        let (context, command) = (&context, Command::Revoke(revoke.clone()));
+        async move {
+            let revoked = match context.locks.command(&address, command).await {
+                Ok((Outcome::Revoking { leases, deadline }, _)) => Ok(RevokedLock {
+                    key: address.key.as_str().to_owned(),
+                    status: 200,
+                    leases,
+                    deadline: deadline.map(rfc3339),
+                }),
+                Ok((Outcome::KeyFull(full), _)) => Err(key_full(full)),
+                Ok((other, _)) => Err(unexpected(&other)),
+                Err(failure) => Err(Problem::of_failure(&failure)),
+            };
+            revoked.map_err(|problem| problem.with("key", address.key.as_str()))
+        }
+    };
+    let results = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    let mut results: Vec<RevokedLock> = all(results)?;
+    // Their leases have ended since the search.
+    results.retain(|revoked| revoked.leases > 0);
+    let leases = results.iter().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
+    let Found { unreadable, next_cursor, .. } = found;
+    Ok(answer::ok(&RevokeLeasesAnswer { results, leases, unreadable, next_cursor }))
+}
+
+impl RevokeLeasesRequest {
+    fn search(&self, caller: &Caller) -> Result<Search, Problem> {
+        if self.owner.is_none() && self.prefix.is_none() {
+            return Err(Problem::field("owner", "or prefix is needed: a request revokes never everything"));
+        }
+        let owner = parse_owner(self.owner.as_deref())?;
+        if let Some(prefix) = &self.prefix {
+            Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
+        }
+        let prefix = self.prefix.clone().unwrap_or_default();
+        check_keys(caller, &prefix)?;
+        let after = self.cursor.as_deref().map(Key::parse).transpose();
+        Ok(Search { owner, prefix, after: after.map_err(|error| Problem::field("cursor", error))? })
+    }
+}
+
+/// Which locks are revoked.
+struct Search {
+    owner: Option<Owner>,
+    prefix: String,
+    /// Only keys behind this one.
+    after: Option<Key>,
+}
+
+struct Found {
+    locks: Vec<Address>,
+    unreadable: Vec<String>,
+    next_cursor: Option<String>,
+}
+
+impl Search {
+    /// The next held locks that match.
+    async fn run(&self, context: &Context, caller: &Caller) -> Result<Found, Problem> {
+        let (mut locks, mut unreadable, mut after, mut scanned) = (Vec::new(), Vec::new(), self.after.clone(), 0);
+        loop {
+            let page = context.locks.list(caller.app(), &self.prefix, after.as_ref(), READ_MAX).await;
+            let (page, now) = page.map_err(|failure| Problem::of_failure(&failure))?;
+            let is_last = page.len() < READ_MAX;
+            scanned += page.len();
+            for (key, state) in page {
+                if locks.len() == REVOKED_MAX {
+                    return Ok(Found { locks, unreadable, next_cursor: after.map(|key| key.as_str().to_owned()) });
+                }
+                after = Some(key.clone());
+                let Some(mut state) = state else {
+                    unreadable.push(key.as_str().to_owned());
+                    continue;
+                };
+                let _ = state.settle(now);
+                if state.holders().iter().any(|lease| self.owner.as_ref().is_none_or(|owner| *owner == lease.owner)) {
+                    locks.push(Address { app: caller.app().clone(), key });
+                }
+            }
+            if is_last || scanned >= SCAN_MAX {
+                let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
+                return Ok(Found { locks, unreadable, next_cursor });
+            }
+        }
+    }
+}
+
+/// The leases that a request names, all of which its caller may use.
+fn named_leases<'a>(
+    context: &Context,
+    caller: &Caller,
+    named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<(Address, LeaseId)>, Problem> {
+    let max = context.limits.locks.leases_per_call_max;
+    if named.len() == 0 || named.len() > max {
+        return Err(Problem::field("leases", format!("must be from 1 to {max}")));
+    }
+    let parse = |(key, lease_id): (&str, &str)| {
+        let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");
+        let key = Key::parse(key).map_err(invalid)?;
+        check_keys(caller, key.as_str())?;
+        Ok((Address { app: caller.app().clone(), key }, parse_lease_id(lease_id)?))
+    };
+    let with_index = |(index, lease)| parse(lease).map_err(|problem: Problem| problem.with("index", index));
+    named.enumerate().map(with_index).collect()
+}
+
+fn of_lease(problem: Problem, address: &Address, lease_id: &LeaseId) -> Problem {
+    let problem = problem.with("key", address.key.as_str());
+    // The answer to an unknown outcome names the lease already.
+    if problem.has("lease_id") { problem } else { problem.with("lease_id", lease_id.as_str()) }
+}
+
+/// The results, if all have succeeded.
+///
+/// # Errors
+/// The most serious of the problems, with all results: that of the request before that of the node or its store, because the
+/// client must know of a lost lease.
+fn all<T: Serialize>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, Problem> {
+    let failed = results.iter().filter(|result| result.is_err()).count();
+    let worst = results.iter().filter_map(|result| result.as_ref().err()).max_by_key(|problem| problem.severity());
+    let Some(worst) = worst else { return Ok(results.into_iter().flatten().collect()) };
+    let problem = worst.of_many(format!("{failed} of {} did not succeed: see results.", results.len()));
+    let either = |result| match result {
+        Ok(result) => Either::Succeeded(result),
+        Err(problem) => Either::Failed(problem),
+    };
+    let results: Vec<Either<T>> = results.into_iter().map(either).collect();
+    Err(problem.with("results", results))
+}

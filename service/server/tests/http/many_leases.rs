@@ -1,0 +1,214 @@
+//! Many leases in one call, waits for a free lock, and what a GET of a lock shows.
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::access::world::{Caller, guarded};
+use crate::client::{
+    Answer, BIN, acquire, embedded, get, granted, inspect, owners, release, request, two_nodes, until_waiting, verb,
+    waiting,
+};
+
+async fn leases(node: &Node, verb: &str, body: Value) -> Answer {
+    request(node, Method::POST, &format!("/v1/leases/{verb}"), body).await
+}
+
+fn named(key: &str, lease_id: &str) -> Value {
+    json!({ "key": key, "lease_id": lease_id })
+}
+
+fn column<'a>(answer: &'a Answer, field: &str) -> Vec<&'a Value> {
+    answer.body["results"].as_array().unwrap().iter().map(|result| &result[field]).collect()
+}
+
+#[tokio::test]
+async fn many_leases_are_renewed_and_released_in_one_call_with_one_result_each() {
+    let node = embedded().await;
+    let keys: Vec<String> = (0..500).map(|number| format!("shard/{number}")).collect();
+    let all: Vec<Value> = keys.iter().map(|key| named(key, "mine")).collect();
+    // In multilocks, because they are quick to take.
+    for keys in keys.chunks(50) {
+        let locks: Vec<Value> = keys.iter().map(|key| json!({ "key": key })).collect();
+        let body = json!({ "locks": locks, "lease_id": "mine", "owner": "me", "ttl_ms": 60_000 });
+        assert_eq!(request(&node, Method::POST, "/v1/multilocks/acquire", body).await.status, 200);
+    }
+    let mut longer = all.clone();
+    longer[7]["ttl_ms"] = json!(600_000);
+    let renewed = leases(&node, "renew", json!({ "leases": longer })).await;
+    assert_eq!(renewed.status, 200, "{}", renewed.body);
+    assert_eq!(column(&renewed, "key"), keys.iter().collect::<Vec<_>>());
+    assert!(column(&renewed, "status").iter().all(|status| **status == 200));
+    assert!(renewed.body["results"][7]["ttl_ms"].as_u64() > renewed.body["results"][8]["ttl_ms"].as_u64());
+    assert!(!renewed.body.to_string().contains("token"), "a paused holder must not read a token");
+
+    verb(&node, "shard%2F1", "revoke", json!({ "reason": "deploy", "grace_ms": 60_000 })).await;
+    request(&node, Method::DELETE, "/v1/locks/shard%2F2", json!({})).await;
+    let renewed = leases(&node, "renew", json!({ "leases": all })).await;
+    renewed.assert_problem(410, "lease-lost");
+    let statuses = column(&renewed, "status");
+    assert_eq!((statuses.len(), statuses.iter().filter(|status| ***status == 200).count()), (500, 499));
+    let lost = &renewed.body["results"][2];
+    assert_eq!((&lost["code"], &lost["why"], &lost["key"]), (&json!("lease-lost"), &json!("forced"), &json!(keys[2])));
+    assert_eq!(lost["lease_id"], "mine");
+    assert_eq!(renewed.body["results"][1]["revocation"]["reason"], "deploy");
+
+    let released = leases(&node, "release", json!({ "leases": all })).await;
+    released.assert_problem(410, "lease-lost");
+    assert!(column(&released, "released").iter().filter(|released| ***released == true).count() == 499);
+    assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
+    let again = leases(&node, "release", json!({ "leases": [all[0]] })).await;
+    assert_eq!((again.status.as_u16(), &again.body["results"][0]["already"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_call_for_many_leases_is_bounded_and_checked_before_anything_is_done() {
+    let node = Node::start(BIN, &["--leases-per-call-max", "2", "--body-bytes-max", "1024"]).await;
+    granted(&node, "k", json!({ "lease_id": "mine" })).await;
+    let mine = named("k", "mine");
+    for (body, field) in [
+        (json!({}), "leases"),
+        (json!({ "leases": [] }), "leases"),
+        (json!({ "leases": [mine, mine, mine] }), "leases"),
+        (json!({ "leases": [mine, named("k", "no spaces")] }), "lease_id"),
+        (json!({ "leases": [mine, { "key": "k", "lease_id": "mine", "ttl_ms": 1 }] }), "ttl_ms"),
+        (json!({ "leases": [mine, { "key": "k", "lease_id": "mine", "owner": "me" }] }), "owner"),
+    ] {
+        let refused = leases(&node, "renew", body.clone()).await;
+        refused.assert_problem(400, "invalid-request");
+        assert!(refused.body["field"].as_str().unwrap().contains(field), "{body}: {}", refused.body);
+    }
+    let refused = leases(&node, "release", json!({ "leases": [mine, named("", "mine")] })).await;
+    refused.assert_problem(400, "invalid-key");
+    assert_eq!((&refused.body["index"], owners(&node, "k").await.len()), (&json!(1), 1));
+    // Longer than another body may be: the keys are long.
+    let long = "é".repeat(256);
+    let both = json!({ "leases": [named(&long, "mine"), named(&long, "mine")] });
+    leases(&node, "renew", both).await.assert_problem(410, "lease-lost");
+}
+
+#[tokio::test]
+async fn an_api_key_reaches_no_lease_outside_its_prefixes_or_its_app() {
+    let node = guarded(&[]).await;
+    let billing = Caller::of_app(&node, "billing").await;
+    let jobs = json!({ "app": "billing", "scopes": ["read", "locks"], "prefixes": ["jobs/"] });
+    let limited = Caller::with(&node, jobs).await;
+    let reader = Caller::with(&node, json!({ "app": "billing", "scopes": ["read"] })).await;
+    let other = Caller::of_app(&node, "other").await;
+    let lease = |answer: &Answer| answer.text("lease_id");
+    let (free, job) = (lease(&billing.granted("free").await), lease(&billing.granted("jobs%2F1").await));
+    let both = json!({ "leases": [named("jobs/1", &job), named("free", &free)] });
+    for verb in ["/v1/leases/renew", "/v1/leases/release"] {
+        let refused = limited.post(verb, both.clone()).await;
+        refused.assert_problem(403, "forbidden");
+        assert_eq!(refused.body["index"], 1);
+        reader.post(verb, both.clone()).await.assert_problem(403, "forbidden");
+        let foreign = other.post(verb, both.clone()).await;
+        foreign.assert_problem(410, "lease-lost");
+        assert_eq!(column(&foreign, "why"), ["unknown", "unknown"]);
+    }
+    for body in [json!({ "owner": "me" }), json!({ "prefix": "job" }), json!({ "owner": "me", "prefix": "free" })] {
+        limited.post("/v1/leases/revoke", body).await.assert_problem(403, "forbidden");
+    }
+    assert_eq!(other.post("/v1/leases/revoke", json!({ "prefix": "jobs/" })).await.body["leases"], 0);
+    assert_eq!(billing.post("/v1/leases/renew", both).await.status, 200, "all are still held");
+    let revoked = limited.post("/v1/leases/revoke", json!({ "prefix": "jobs/", "grace_ms": 60_000 })).await;
+    assert_eq!((&revoked.body["leases"], column(&revoked, "key")), (&json!(1), vec![&json!("jobs/1")]));
+}
+
+#[tokio::test]
+async fn the_leases_of_an_owner_or_a_prefix_are_revoked_and_never_all_by_an_empty_body() {
+    let node = embedded().await;
+    for (key, owner) in [("jobs%2F1", "ann"), ("jobs%2F2", "ben"), ("other", "ann")] {
+        granted(&node, key, json!({ "owner": owner, "mode": "shared" })).await;
+    }
+    granted(&node, "jobs%2F1", json!({ "owner": "ben", "mode": "shared" })).await;
+    for body in [json!({}), json!({ "reason": "all" }), json!({ "prefix": "" }), json!({ "owner": "" })] {
+        leases(&node, "revoke", body).await.assert_problem(400, "invalid-request");
+    }
+    let body = json!({ "owner": "ann", "prefix": "jobs/", "reason": "deploy", "grace_ms": 0 });
+    let revoked = leases(&node, "revoke", body).await;
+    assert_eq!((revoked.status.as_u16(), column(&revoked, "key")), (200, vec![&json!("jobs/1")]));
+    until("the lease to end", || async { owners(&node, "jobs%2F1").await == ["ben"] }).await;
+    assert_eq!((owners(&node, "other").await.len(), owners(&node, "jobs%2F2").await.len()), (1, 1));
+    let revoked = leases(&node, "revoke", json!({ "prefix": "jobs/", "grace_ms": 60_000 })).await;
+    assert_eq!((&revoked.body["leases"], revoked.body.get("next_cursor")), (&json!(2), None));
+    assert!(inspect(&node, "other").await["holders"][0].get("revocation").is_none());
+}
+
+#[tokio::test]
+async fn a_lock_shows_who_waits_for_it_here_and_how_many_elsewhere() {
+    let (one, two) = two_nodes().await;
+    let lease = granted(&one, "k", json!({})).await.text("lease_id");
+    let first = waiting(&one, "k", json!({ "owner": "low", "wait_ms": 50_000, "lease_id": "secret-1" }));
+    until_waiting(&one, "k", 1).await;
+    let second = waiting(&one, "k", json!({ "owner": "high", "priority": 5, "mode": "shared", "wait_ms": 50_000 }));
+    let third = waiting(&two, "k", json!({ "wait_ms": 50_000 }));
+    until_waiting(&one, "k", 3).await;
+    let lock = inspect(&one, "k").await;
+    let shown = lock["waiting"].as_array().unwrap();
+    assert_eq!(shown.iter().map(|waiter| &waiter["owner"]).collect::<Vec<_>>(), ["high", "low"]);
+    assert_eq!((&shown[0]["mode"], &shown[0]["priority"]), (&json!("shared"), &json!(5)));
+    assert!(shown[0]["since"].as_str() > shown[1]["since"].as_str(), "{lock}");
+    assert_eq!(lock["waiting_elsewhere"], 1);
+    assert!(!lock.to_string().contains("secret-1"));
+    release(&one, "k", &lease).await;
+    for waiter in [second, first, third] {
+        let granted = waiter.await.unwrap();
+        assert_eq!(granted.status, 200, "{}", granted.body);
+        release(&one, "k", &granted.text("lease_id")).await;
+    }
+    assert_eq!(
+        (&inspect(&one, "k").await["waiting"], &inspect(&one, "k").await["waiting_elsewhere"]),
+        (&json!([]), &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn a_get_waits_until_the_lock_is_free_and_does_not_take_it() {
+    let (one, two) = two_nodes().await;
+    assert_eq!(get(&one, "/v1/locks/k?until=free").await.status, 200);
+    let lease = granted(&one, "k", json!({ "owner": "me" })).await.text("lease_id");
+    let held = get(&two, "/v1/locks/k?until=free").await;
+    held.assert_problem(423, "lock-held");
+    assert_eq!(held.body["holders"][0]["owner"], "me");
+    get(&two, "/v1/locks/k?until=free&wait_ms=50").await.assert_problem(423, "wait-timeout");
+    for query in ["wait_ms=5", "until=taken", "until=free&wait_ms=50001"] {
+        get(&two, &format!("/v1/locks/k?{query}")).await.assert_problem(400, "invalid-request");
+    }
+    let url = format!("{}/v1/locks/k?until=free&wait_ms=50000", two.base_url());
+    let waiting = tokio::spawn(crate::client::send(reqwest::Client::new().get(url)));
+    release(&one, "k", &lease).await;
+    let freed = waiting.await.unwrap();
+    assert_eq!((freed.status.as_u16(), &freed.body["held"]), (200, &json!(false)));
+    assert_eq!(acquire(&two, "k", json!({})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_shortest_hold_keeps_an_early_release_from_all_and_belongs_to_exclusive_locks() {
+    let node = embedded().await;
+    for body in [
+        json!({ "min_hold_ms": 5, "mode": "shared" }),
+        json!({ "min_hold_ms": 5, "mode": "permits", "limit": 3 }),
+        json!({ "min_hold_ms": 86_400_001 }),
+    ] {
+        let refused = acquire(&node, "k", body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], "min_hold_ms");
+    }
+    let nightly = json!({ "owner": "cron-1", "min_hold_ms": 600_000 });
+    let lease = granted(&node, "k", nightly.clone()).await.text("lease_id");
+    let step = json!({ "lease_id": lease, "metadata": { "step": 2 } });
+    assert_eq!(verb(&node, "k", "renew", step).await.status, 200);
+    assert_eq!(inspect(&node, "k").await["holders"][0]["metadata"], json!({ "step": 2 }));
+    assert_eq!(release(&node, "k", &lease).await.status, 200);
+    let refused = acquire(&node, "k", nightly).await;
+    refused.assert_problem(423, "lock-delayed");
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 500_000, "{}", refused.body);
+    let lock = inspect(&node, "k").await;
+    assert_eq!((&lock["held"], &lock["delayed_until"]), (&json!(false), &refused.body["delayed_until"]));
+    get(&node, "/v1/locks/k?until=free").await.assert_problem(423, "lock-delayed");
+    assert_eq!(request(&node, Method::DELETE, "/v1/locks/k", json!({})).await.status, 200);
+    granted(&node, "k", json!({})).await;
+}
