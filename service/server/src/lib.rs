@@ -10,7 +10,7 @@ mod greeting;
 pub mod http;
 pub mod listen;
 pub mod locks;
+pub mod observe;
 pub mod seal;
 pub mod serve;
 pub mod store;
-pub mod telemetry;

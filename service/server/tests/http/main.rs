@@ -20,6 +20,7 @@ mod hold_off;
 mod interventions;
 mod leases;
 mod multilocks;
+mod observe;
 mod on_redis;
 mod one_key;
 mod operations;
