@@ -11,7 +11,7 @@ pub mod http;
 pub mod listen;
 pub mod locks;
 pub mod nodes;
+pub mod observe;
 pub mod seal;
 pub mod serve;
 pub mod store;
-pub mod telemetry;

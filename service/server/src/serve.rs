@@ -14,22 +14,34 @@ use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{GateLimits, Operations, SecondStore};
-use crate::http::{self, Context};
+use crate::http::{self, Context, Hosts, ServerLimits};
+use crate::listen::Bound;
 use crate::locks::Locks;
+use crate::observe::logs;
+use crate::observe::traces::Exporter;
 use crate::store::gate::GateStore;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::gate::PostgresGateStore;
 use crate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::gate::SqliteGateStore;
-use crate::{greeting, listen, telemetry};
+use crate::{greeting, listen};
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Says why the node cannot start.
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
-    telemetry::start(&args.log.filter, args.log.format)?;
+    let exporter = args.observe.otlp().as_ref().map(Exporter::start).transpose()?;
+    logs::start(&args.log.filter, args.log.format, exporter.as_ref())?;
+    let served = serve(args).await;
+    if let Some(exporter) = exporter {
+        exporter.finish().await;
+    }
+    served
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     args.check()?;
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
@@ -38,6 +50,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     // A new store has no API keys, so a node that would be refused then does not create one.
     args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
+    let metrics = bind_metrics(&args).await?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = args.http.waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
@@ -58,12 +71,20 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let _ = writeln!(std::io::stdout(), "{greeting}");
     let context =
         Context::new(locks.clone(), operations.clone(), access, &secret, args.request_limits(connections_max));
-    let answers = Arc::clone(&context.answers);
-    let router = http::router(context);
+    let requests = Arc::clone(&context.requests);
+    let context = Arc::new(context);
     let server_limits = args.http.server_limits(connections_max);
     let stop = CancellationToken::new();
+    if let Some((bound, hosts)) = metrics {
+        let (address, listener) = (bound.address(), bound.listen(args.http.client_timeout())?);
+        tracing::info!(%address, "metrics are served there too");
+        let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, ..server_limits.clone() };
+        let router = http::metrics_router(Arc::clone(&context));
+        tokio::spawn(http::serve(listener, router, Arc::clone(&requests), hosts, limits, stop.clone()));
+    }
+    let router = http::router(context);
     let hosts = args.http.hosts(&addresses);
-    let mut serving = tokio::spawn(http::serve(listener, router, answers, hosts, server_limits, stop.clone()));
+    let mut serving = tokio::spawn(http::serve(listener, router, requests, hosts, server_limits, stop.clone()));
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");
@@ -75,6 +96,16 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
     serving.await.context("the HTTP server has panicked")
+}
+
+/// Most connections at once to the address of --metrics-listen.
+const METRICS_CONNECTIONS_MAX: usize = 32;
+
+async fn bind_metrics(args: &ServeArgs) -> anyhow::Result<Option<(Bound, Hosts)>> {
+    let Some(listen) = &args.observe.metrics_listen else { return Ok(None) };
+    let addresses = listen.resolve().await.context("--metrics-listen")?;
+    let bound = listen::bind(&addresses).context("--metrics-listen")?;
+    Ok(Some((bound, Hosts::new(&args.http.allowed_hosts, listen.host(), &addresses))))
 }
 
 /// File descriptors reserved for stores, files and listeners.
@@ -100,7 +131,7 @@ fn raise_file_limit(connections_max: usize) -> usize {
 /// # Errors
 /// Says why that failed.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
-    telemetry::start(&args.log.filter, args.log.format)?;
+    logs::start(&args.log.filter, args.log.format, None)?;
     for engine in args.store.engines(Duration::ZERO)? {
         match &engine.kind {
             LocksKind::Sqlite(path) => drop(SqliteStore::open(path, true).await?),

@@ -44,6 +44,10 @@ impl Recent {
         self.0.iter().rev().find(|ended| ended.fingerprint == fingerprint).copied()
     }
 
+    pub(super) fn last(&self) -> Option<Ended> {
+        self.0.last().copied()
+    }
+
     pub(super) fn push(&mut self, lease_id: &LeaseId, why: EndReason, at: Timestamp) {
         self.0.push(Ended { fingerprint: fingerprint(lease_id), why, at });
     }

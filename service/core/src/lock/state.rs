@@ -82,6 +82,11 @@ impl LockState {
         self.holders.iter().any(|lease| lease.lease_id == *lease_id) || self.ended(lease_id).is_some()
     }
 
+    /// When and why the last lease ended, as far as the state remembers.
+    pub fn last_end(&self) -> Option<(Timestamp, EndReason)> {
+        self.recent.last().map(|ended| (ended.at, ended.why))
+    }
+
     /// Forgets the leases that ended long before `now`, and the oldest of those for which there is no space in `bytes_max`.
     pub fn forget_ended(&mut self, bytes_max: usize, now: Timestamp) {
         self.recent.forget(bytes_max, now);

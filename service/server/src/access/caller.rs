@@ -1,10 +1,13 @@
 //! Who sends a request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use latchgate_core::access::{KeyId, Permissions};
 use latchgate_core::{App, Timestamp};
 use tokio_util::sync::CancellationToken;
+
+use crate::observe::metrics::{OfApp, Requests};
 
 /// The sender of a request: an API key, or a client that needs none.
 #[derive(Debug)]
@@ -15,21 +18,32 @@ pub struct Caller {
     ended: CancellationToken,
     /// When the API key was last used at this node, in ms; 0 if never.
     used_at: AtomicU64,
+    /// Where its requests are counted.
+    counted: OnceLock<Arc<OfApp>>,
 }
 
 impl Caller {
     pub(super) fn with_key(id: KeyId, permissions: Permissions) -> Self {
-        Self { permissions, key_id: Some(id), ended: CancellationToken::new(), used_at: AtomicU64::new(0) }
+        Self { key_id: Some(id), ..Self::of(permissions) }
     }
 
     /// A client that may do everything in `app`.
     pub fn without_key(app: App) -> Self {
-        let permissions = Permissions::all(app);
-        Self { permissions, key_id: None, ended: CancellationToken::new(), used_at: AtomicU64::new(0) }
+        Self::of(Permissions::all(app))
+    }
+
+    fn of(permissions: Permissions) -> Self {
+        let (ended, used_at) = (CancellationToken::new(), AtomicU64::new(0));
+        Self { permissions, key_id: None, ended, used_at, counted: OnceLock::new() }
     }
 
     pub fn app(&self) -> &App {
         &self.permissions.app
+    }
+
+    /// The figures of the caller's app.
+    pub fn counted(&self, requests: &Requests) -> &OfApp {
+        self.counted.get_or_init(|| requests.of(self.app()))
     }
 
     /// Cancelled when the caller's API key is no longer accepted: its waits and event streams end.

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 use crate::config::{HoldOffArgs, HoldOffOf, StoreArgs, YEAR_MS};
 use crate::engines::open::GateEngine;
 use crate::engines::{Engine, Engines, GateEngines, LockEngines};
-use crate::{serve, telemetry};
+use crate::observe::logs;
+use crate::serve;
 
 /// Longest time for an engine to answer.
 const OPEN_MAX: Duration = Duration::from_secs(10);
@@ -17,7 +18,7 @@ const OPEN_PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// When the store does not confirm the hold-off.
 pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
-    telemetry::start(&args.log.filter, args.log.format)?;
+    logs::start(&args.log.filter, args.log.format, None)?;
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
     match args.of {
         HoldOffOf::Locks => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::hold_off::join;
 use crate::config::SwitchEngineArgs;
 use crate::engines::SwitchOrder;
-use crate::telemetry;
+use crate::observe::logs;
 
 /// Longest time that the command waits for the switch. After that, the nodes complete it.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// # Errors
 /// When the switch is refused, or takes too long.
 pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
-    telemetry::start(&args.log.filter, args.log.format)?;
+    logs::start(&args.log.filter, args.log.format, None)?;
     let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let order = SwitchOrder { to: args.engine.clone(), is_stopped: args.stopped, force: args.force };
     engines.switch(&order, PATIENCE).await?;

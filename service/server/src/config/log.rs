@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::telemetry::LogFormat;
+use crate::observe::logs::LogFormat;
 
 #[derive(Debug, Args)]
 pub struct LogArgs {

@@ -8,6 +8,7 @@ mod history;
 mod http;
 mod locks;
 mod log;
+mod observe;
 mod operations;
 mod store;
 
@@ -20,6 +21,7 @@ pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
+pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::gate::GateLimits;
@@ -80,6 +82,8 @@ pub struct ServeArgs {
     pub operations: OperationArgs,
     #[command(flatten)]
     pub history: HistoryArgs,
+    #[command(flatten)]
+    pub observe: ObserveArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }

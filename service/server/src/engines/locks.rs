@@ -13,7 +13,7 @@ use super::{Engine, EngineSpec, Engines, Standing, access};
 use crate::store::engine_record::Epoch;
 use crate::store::{
     Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, NodeEntry,
-    Page, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
+    Page, PoolUse, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
 };
 
 /// One store of locks, or a pair.
@@ -72,6 +72,11 @@ impl LockEngines {
     /// The kind of the engine in use.
     pub fn name(&self) -> &'static str {
         self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
+    }
+
+    /// The connections of the engine in use.
+    pub fn pools(&self) -> Vec<PoolUse> {
+        self.standing().map(|used| used.store.pools()).unwrap_or_default()
     }
 
     pub fn shards(&self) -> usize {

@@ -7,7 +7,10 @@ use std::time::Duration;
 use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
 use latchgate_core::{App, Timestamp};
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument as _;
 
+use crate::observe::metrics::Histogram;
+use crate::observe::traces;
 use crate::store::StoreError;
 use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
@@ -39,6 +42,7 @@ pub struct Gate {
     store: Arc<dyn GateStore>,
     clock: StoreClock,
     bounds: Bounds,
+    call_seconds: Histogram,
 }
 
 /// When a command must be answered, and how long one of its calls may take.
@@ -69,11 +73,16 @@ pub fn fresh_stamp() -> Stamp {
 
 impl Gate {
     pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
-        Self { store, clock: StoreClock::default(), bounds }
+        Self { store, clock: StoreClock::default(), bounds, call_seconds: Histogram::of_durations() }
     }
 
     pub fn store(&self) -> &dyn GateStore {
         &*self.store
+    }
+
+    /// How long calls took that read or write a record.
+    pub fn call_seconds(&self) -> &Histogram {
+        &self.call_seconds
     }
 
     /// Applies a command to an operation. The outcome is of a record that was stored, or that was read after the command
@@ -279,7 +288,9 @@ impl Gate {
         call: impl Future<Output = Result<At<T>, StoreError>>,
     ) -> Option<Result<T, StoreError>> {
         let sent = Instant::now();
-        let answer = deadline.bound(call).await?;
+        let answer = deadline.bound(call.instrument(traces::call("gate"))).await;
+        self.call_seconds.add_duration(sent.elapsed());
+        let answer = answer?;
         Some(answer.map(|at| {
             self.clock.learn(at.now, sent, Instant::now());
             at.answer

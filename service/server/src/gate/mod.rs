@@ -36,9 +36,10 @@ pub use self::stamp::StampText;
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::failure::Failure;
-use crate::store::StoreError;
+use crate::observe::metrics::{GateMetrics, Page};
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
+use crate::store::{PoolUse, StoreError};
 
 /// How much the gate of a node takes on.
 #[derive(Clone, Debug)]
@@ -74,6 +75,7 @@ struct Inner {
     give_backs: Arc<Semaphore>,
     /// Ends all waits.
     closing: CancellationToken,
+    metrics: GateMetrics,
 }
 
 /// A store, and the pres at this node that wait for operations in it.
@@ -138,6 +140,7 @@ impl Operations {
             give_backs: Arc::new(Semaphore::new(limits.waiters_max)),
             limits,
             closing: CancellationToken::new(),
+            metrics: GateMetrics::default(),
         });
         tokio::spawn(running.clone().run_until_cancelled_owned(outage::look_after(Arc::clone(&inner))));
         tokio::spawn(running.clone().run_until_cancelled_owned(tasks::expire(Arc::clone(&inner))));
@@ -171,6 +174,37 @@ impl Operations {
     /// The clock of the engine in use by this node's estimate.
     pub fn now(&self) -> Timestamp {
         self.inner.clock_now()
+    }
+
+    pub fn metrics(&self) -> &GateMetrics {
+        &self.inner.metrics
+    }
+
+    /// Writes how long calls to the stores took.
+    pub fn encode_calls(&self, page: &mut Page) {
+        let mut calls = page.histograms("latchgate_gate_call_seconds", "Time of a call to a store of the gate.");
+        let second = self.inner.second.as_ref();
+        let targets = [
+            ("primary", Some(&self.inner.primary)),
+            ("second", second.map(|second| &second.engine)),
+            ("durable", second.map(|second| &second.own)),
+        ];
+        for (role, target) in targets {
+            let Some(Target { gate, .. }) = target else { continue };
+            calls.buckets(&[("role", role), ("store", gate.store().kind())], gate.call_seconds());
+        }
+    }
+
+    /// The connections of the gate's stores.
+    pub fn pools(&self) -> Vec<PoolUse> {
+        let second = self.inner.second.as_ref().map(|second| second.engine.gate.store().pools());
+        self.inner.primary.gate.store().pools().into_iter().chain(second.into_iter().flatten()).collect()
+    }
+
+    /// For how long the engine in use holds off, in ms.
+    pub fn hold_off_ms(&self) -> u64 {
+        let standing = self.inner.engines.standing();
+        standing.map_or(0, |standing| standing.hold_off_until.ms_since(self.now()))
     }
 
     /// Ends all waits.

@@ -10,6 +10,7 @@ use latchgate_core::gate::{
 use super::stamp::{Home, Presented, Unguarded};
 use super::{Inner, Operations, PostCall, Reply, StampText, apply, failure_of};
 use crate::failure::Answer;
+use crate::observe::metrics::GateOutcome;
 use crate::store::StoreError;
 
 impl Operations {
@@ -18,6 +19,12 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn post(&self, app: &App, id: OperationId, stamp: &StampText, call: PostCall) -> Answer<Reply> {
+        let reply = self.answer_post(app, id, stamp, call).await;
+        self.inner.metrics.count(outcome_of(&reply));
+        reply
+    }
+
+    async fn answer_post(&self, app: &App, id: OperationId, stamp: &StampText, call: PostCall) -> Answer<Reply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
         let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(app, id).await };
@@ -49,6 +56,7 @@ impl Operations {
             Presented::Guarded(home, stamp) => inner.apply_at(home, &address, &Command::Post(post(stamp))).await?,
         };
         if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
+            inner.metrics.double_runs.one();
             tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
         }
         let is_success = matches!(&reply, Reply::Outcome { outcome: Outcome::Posted(posted), .. }
@@ -162,6 +170,27 @@ impl Unguarded {
             hold_off: HoldOff::default(),
             tentative: false,
         }
+    }
+}
+
+fn outcome_of(reply: &Answer<Reply>) -> GateOutcome {
+    let outcome = match reply {
+        Ok(Reply::Outcome { outcome, .. }) => outcome,
+        Ok(_) => return GateOutcome::Other,
+        Err(_) => return GateOutcome::NoAnswer,
+    };
+    match outcome {
+        Outcome::Posted(posted) if posted.replayed => GateOutcome::Replayed,
+        Outcome::Posted(posted) => match posted.report {
+            Report::Success => GateOutcome::Success,
+            Report::Failure => GateOutcome::Failure,
+            Report::Unknown => GateOutcome::LeftUnknown,
+        },
+        Outcome::OutcomeConflict { .. } => GateOutcome::OutcomeConflict,
+        Outcome::Superseded { .. } => GateOutcome::Superseded,
+        Outcome::StampMismatch => GateOutcome::StampMismatch,
+        Outcome::NotFound => GateOutcome::NotFound,
+        _ => GateOutcome::Other,
     }
 }
 

@@ -12,6 +12,7 @@ use super::outage::{self, Primary};
 use super::stamp::{Home, Unguarded};
 use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, failure_of, is_down, ms};
 use crate::failure::{Answer, Failure};
+use crate::observe::metrics::{Degraded, GateMetrics, GateOutcome};
 use crate::store::StoreError;
 
 /// A waiting pre looks again this often even when nothing wakes it.
@@ -66,6 +67,12 @@ impl Operations {
 
     /// As [`Operations::pre`], with a claim of this call.
     pub(super) async fn pre_with(&self, app: &App, call: &PreCall, claim: Claim) -> Answer<PreReply> {
+        let reply = self.answer_pre(app, call, claim).await;
+        count(&self.inner.metrics, &reply);
+        reply
+    }
+
+    async fn answer_pre(&self, app: &App, call: &PreCall, claim: Claim) -> Answer<PreReply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         let wait = Wait { began: Instant::now(), patience: call.wait };
@@ -312,6 +319,32 @@ impl Inner {
             checked: claim.checked,
         })
     }
+}
+
+fn count(metrics: &GateMetrics, reply: &Answer<PreReply>) {
+    let outcome = match reply {
+        Ok(PreReply::Go { repeated: true, .. }) => GateOutcome::Repeated,
+        Ok(PreReply::Go { reentry, degraded, .. }) => {
+            if *degraded {
+                metrics.degraded(Degraded::Fallback);
+            }
+            if *reentry { GateOutcome::Reentry } else { GateOutcome::Go }
+        }
+        Ok(PreReply::Unguarded { .. }) => {
+            metrics.degraded(Degraded::Open);
+            GateOutcome::Unguarded
+        }
+        Ok(PreReply::Refused { outcome, .. }) => match outcome {
+            Outcome::InProgress { .. } => GateOutcome::InProgress,
+            Outcome::Duplicate(_) => GateOutcome::Duplicate,
+            Outcome::Unknown { .. } => GateOutcome::Unknown,
+            Outcome::IdCollision => GateOutcome::IdCollision,
+            Outcome::ContentsMismatch => GateOutcome::ContentsMismatch,
+            _ => GateOutcome::Other,
+        },
+        Err(_) => GateOutcome::NoAnswer,
+    };
+    metrics.count(outcome);
 }
 
 /// For how long records may be missing though an operator lets operations go, in ms.

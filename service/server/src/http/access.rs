@@ -12,6 +12,7 @@ use futures::StreamExt;
 use latchgate_core::access::{Refusal, Scope, has_api_key};
 
 use super::Shared;
+use super::answering::RequestNote;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
 use crate::access::{Caller, Denied};
@@ -39,6 +40,9 @@ pub(super) async fn check(State(context): State<Shared>, mut request: Request, n
         Ok(None) => return next.run(request).await,
         Err(problem) => return problem.into_response(),
     };
+    if let Some(note) = request.extensions().get::<Arc<RequestNote>>() {
+        note.set_caller(&caller);
+    }
     let waits = Waits::of(request.method(), request.uri().path());
     request.extensions_mut().insert(Arc::clone(&caller));
     match waits {

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -13,21 +13,26 @@ use axum::response::IntoResponse;
 use futures::FutureExt;
 use hyper::body::Incoming;
 use tower::ServiceExt;
+use tracing::{Instrument as _, Span};
 
 use super::client::Client;
 use super::hosts::Hosts;
-use super::metrics::{Answers, Verb};
+use super::metrics::Verb;
 use super::problem::Problem;
 use super::request_body::RequestBody;
 use super::target;
+use crate::access::Caller;
+use crate::observe::metrics::Requests;
+use crate::observe::traces::{self, TraceParent};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// What answers requests, whichever connection they come from.
 pub struct Answering {
     pub router: Router,
-    pub answers: Arc<Answers>,
+    pub requests: Arc<Requests>,
     pub hosts: Hosts,
     pub ids: RequestIds,
     /// Longest time for a body to arrive.
@@ -45,14 +50,25 @@ impl Answering {
         let is_read = request.method() != Method::POST;
         let verb = Verb::of(request.method(), request.uri().path());
         let logged = Logged::new(&request, self.access_log);
-        let mut response = self.respond(&client, verb, request, started).await;
+        let note = Arc::new(RequestNote::default());
+        let parent = request.headers().get(TRACE_PARENT).and_then(|sent| TraceParent::parse(sent.to_str().ok()?));
+        let request_id = id.to_str().unwrap_or_default();
+        let span = traces::request(request.method().as_str(), verb.name(), request_id, parent.as_ref());
+        let parent = traces::answered(&span, parent);
+        let responding = self.respond(&client, verb, request, Arc::clone(&note), started);
+        let mut response = responding.instrument(span.clone()).await;
         if !verb.is_stream() || response.status() != StatusCode::OK {
             client.end();
         }
-        self.answers.count(verb, response.status());
-        logged.write(&id, &response, started);
-        let status = response.status();
+        let (status, took) = (response.status(), started.elapsed());
+        let counted = note.caller().map_or(self.requests.of_nobody(), |caller| caller.counted(&self.requests));
+        counted.count(verb.index(), status.as_u16(), took);
+        note.record(&span, status);
+        logged.write(request_id, note.caller(), parent.as_ref(), status, took);
         let headers = response.headers_mut();
+        if let Some(parent) = parent.and_then(|parent| HeaderValue::try_from(parent.to_string()).ok()) {
+            headers.insert(TRACE_PARENT, parent);
+        }
         headers.insert(REQUEST_ID, id);
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_read {
@@ -69,9 +85,11 @@ impl Answering {
         client: &Arc<Client>,
         verb: Verb,
         request: Request<Incoming>,
+        note: Arc<RequestNote>,
         started: Instant,
     ) -> Response<Body> {
-        let (head, incoming) = request.into_parts();
+        let (mut head, incoming) = request.into_parts();
+        head.extensions.insert(note);
         let client = verb.ends_with_client().then(|| Arc::clone(client));
         let (body, rest) = RequestBody::new(incoming, &head.headers, client);
         let checked = self.hosts.check(&head.method, &head.headers).and_then(|()| target::check(&head.uri));
@@ -118,18 +136,67 @@ impl Logged {
         Self { request, access_log }
     }
 
-    fn write(self, id: &HeaderValue, response: &Response<Body>, started: Instant) {
+    fn write(
+        self,
+        request_id: &str,
+        caller: Option<&Caller>,
+        trace: Option<&TraceParent>,
+        status: StatusCode,
+        took: Duration,
+    ) {
         let Some((method, uri)) = self.request else { return };
-        let (status, id) = (response.status(), id.to_str().unwrap_or_default());
-        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let path = uri.path();
+        let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let app = caller.map(|caller| caller.app().as_str());
+        let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
+        let trace_id = trace.map(|trace| tracing::field::display(trace.trace_id));
+        macro_rules! write {
+            ($level:ident, $message:literal) => {
+                tracing::$level!(
+                    %method, path, status = status.as_u16(), elapsed_ms, request_id, app, key_id, trace_id, $message
+                )
+            };
+        }
         // A node that is not ready is asked again and again, and has logged why.
         if status.is_server_error() && path != "/readyz" {
-            tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request failed");
+            write!(warn, "request failed");
         } else if self.access_log {
-            tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+            write!(info, "request");
         } else {
-            tracing::debug!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+            write!(debug, "request");
+        }
+    }
+}
+
+/// What is found out about a request while it is served.
+#[derive(Default)]
+pub struct RequestNote {
+    caller: OnceLock<Arc<Caller>>,
+}
+
+impl RequestNote {
+    pub(super) fn set_caller(&self, caller: &Arc<Caller>) {
+        let _ = self.caller.set(Arc::clone(caller));
+    }
+
+    fn caller(&self) -> Option<&Caller> {
+        self.caller.get().map(|caller| &**caller)
+    }
+
+    /// Completes the request's span.
+    fn record(&self, span: &Span, status: StatusCode) {
+        if span.is_disabled() {
+            return;
+        }
+        span.record("status", status.as_u16());
+        if status.is_server_error() {
+            span.record("otel.status_code", "ERROR");
+        }
+        if let Some(caller) = self.caller() {
+            span.record("app", caller.app().as_str());
+            if let Some(key_id) = caller.key_id {
+                span.record("key_id", tracing::field::display(key_id));
+            }
         }
     }
 }

@@ -1,25 +1,20 @@
 //! `/metrics`, for Prometheus. No label has a value that clients choose: no key, no owner, no path.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
 use super::body::NoBody;
 use super::query::NoQuery;
 use super::{Context, Shared};
-
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::engines::GateEngines;
+use crate::observe::metrics::{CONTENT_TYPE, Encode as _, Page, Process};
+use crate::observe::traces::spans_dropped;
 
 /// The kinds of requests. The last stands for every other one.
-const VERBS: [&str; 22] = [
+pub(super) const VERBS: [&str; 22] = [
     "acquire",
     "renew",
     "release",
@@ -44,29 +39,6 @@ const VERBS: [&str; 22] = [
     "other",
 ];
 
-/// The status codes of answers. The last stands for every other one.
-const STATUSES: [u16; 20] =
-    [200, 201, 204, 400, 401, 403, 404, 405, 409, 410, 412, 413, 422, 423, 500, 501, 503, 431, 408, 0];
-
-/// Counts the answers of this process.
-#[derive(Debug)]
-pub struct Answers {
-    counts: [[AtomicU64; STATUSES.len()]; VERBS.len()],
-}
-
-impl Default for Answers {
-    fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
-    }
-}
-
-impl Answers {
-    pub fn count(&self, Verb(verb): Verb, status: StatusCode) {
-        let status = STATUSES.iter().position(|known| *known == status.as_u16()).unwrap_or(STATUSES.len() - 1);
-        self.counts[verb][status].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// An index into [`VERBS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Verb(usize);
@@ -75,6 +47,14 @@ impl Verb {
     pub fn of(method: &Method, path: &str) -> Self {
         let verb = verb_of(method, path);
         Self(VERBS.iter().position(|known| *known == verb).unwrap_or(VERBS.len() - 1))
+    }
+
+    pub fn index(self) -> usize {
+        self.0
+    }
+
+    pub fn name(self) -> &'static str {
+        VERBS[self.0]
     }
 
     /// Whether the answer is of use only to a client that receives it: a grant, or a stream.
@@ -131,78 +111,72 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
     responses((status = 200, description = "OpenMetrics text, for Prometheus.", content_type = "application/openmetrics-text"))
 )]
 pub async fn metrics(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
-    let mut registry = Registry::with_prefix("latchgate");
-    registry.register_collector(Box::new(Scrape::of(&context)));
-    let mut page = String::new();
-    match text::encode(&mut page, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], page(&context)).into_response()
 }
 
-/// The values at the moment of one scrape.
-#[derive(Debug)]
-struct Scrape {
-    answers: Vec<(&'static str, String, u64)>,
-    /// Name, help, value.
-    gauges: Vec<(&'static str, &'static str, i64)>,
-    store: &'static str,
-}
-
-impl Scrape {
-    fn of(context: &Context) -> Self {
-        let mut answers = Vec::new();
-        for (verb, counts) in VERBS.iter().zip(&context.answers.counts) {
-            for (status, count) in STATUSES.iter().zip(counts) {
-                let count = count.load(Ordering::Relaxed);
-                if count > 0 {
-                    let status = if *status == 0 { "other".to_owned() } else { status.to_string() };
-                    answers.push((*verb, status, count));
-                }
-            }
+fn page(context: &Context) -> String {
+    let (locks, operations) = (&context.locks, &context.operations);
+    let mut page = Page::default();
+    context.requests.encode(&mut page);
+    let help = "1 if the node can serve: its store takes commits and it is not shutting down.";
+    page.gauge("latchgate_ready", help, u8::from(locks.is_ready()));
+    locks.metrics().encode(locks.now(), &mut page);
+    page.gauge("latchgate_waiters", "Requests that wait in a queue of this node.", locks.waiters());
+    operations.metrics().encode(&mut page);
+    operations.encode_calls(&mut page);
+    engines(context, &mut page);
+    let help = "Connections to stores.";
+    let mut connections = page.gauges("latchgate_pool_connections", help);
+    let pools = [("locks", locks.engines().pools()), ("gate", operations.pools())];
+    for (of, pool) in pools.iter().flat_map(|(of, pools)| pools.iter().map(move |pool| (*of, pool))) {
+        for (state, count) in [("used", pool.used), ("idle", pool.idle), ("max", pool.max)] {
+            connections.show(&[("of", of), ("pool", pool.name), ("state", state)], count);
         }
-        let gauges = vec![
-            (
-                "ready",
-                "1 if the node can serve: its store takes commits and it is not shutting down.",
-                i64::from(context.locks.is_ready()),
-            ),
-            (
-                "may_forget",
-                "1 if a Redis of the locks or of the gate evicts keys when its memory is full.",
-                i64::from(context.locks.engines().risk().is_some() || context.operations.risk().is_some()),
-            ),
-            ("waiters", "Requests that wait in a queue of this node.", signed(context.locks.waiters())),
-            (
-                "hold_off_ms",
-                "Time until the hold-off ends and new leases are granted, in ms.",
-                signed(context.locks.hold_off_ms()),
-            ),
-        ];
-        Self { answers, gauges, store: context.locks.store_name() }
     }
+    let help = "Spans that were not sent to the collector.";
+    page.counter("latchgate_spans_dropped", help, spans_dropped());
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    page.gauges("latchgate_build_info", "The version of this node.").show(&version, 1);
+    Process.encode(&mut page);
+    page.finish()
 }
 
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+fn engines(context: &Context, page: &mut Page) {
+    let (locks, operations) = (&context.locks, &context.operations);
+    let durable = operations.durable_engine();
+    let mut used = page.gauges("latchgate_engine", "1 for the engine in use, 0 for the other one of its pair.");
+    let views = [
+        ("locks", Some((locks.engines().view(), locks.engines().standing().map(|standing| standing.index)))),
+        ("gate", Some((operations.engines().view(), operations.engines().standing().map(|standing| standing.index)))),
+        ("durable", durable.map(|engines| (engines.view(), engines.standing().map(|standing| standing.index)))),
+    ];
+    for (of, view) in views {
+        let Some((view, standing)) = view else { continue };
+        for (index, engine) in view.engines.iter().enumerate() {
+            let labels = [("of", of), ("engine", engine.name.as_str()), ("kind", engine.kind)];
+            used.show(&labels, u8::from(standing == Some(index)));
+        }
+    }
+    let mut epochs = page.gauges("latchgate_epoch", "The epoch of the engine in use; 0 while none is.");
+    let gate_epoch = |engines: &GateEngines| engines.standing().map_or(0, |standing| standing.epoch.number());
+    epochs.show(&[("of", "locks")], locks.engines().epoch().number());
+    epochs.show(&[("of", "gate")], gate_epoch(operations.engines()));
+    if let Some(durable) = durable {
+        epochs.show(&[("of", "durable")], gate_epoch(durable));
+    }
+    let help = "Time until the hold-off ends and new leases are granted.";
+    let mut hold_offs = page.gauges("latchgate_hold_off_seconds", help);
+    hold_offs.show(&[("of", "locks")], seconds(locks.hold_off_ms()));
+    hold_offs.show(&[("of", "gate")], seconds(operations.hold_off_ms()));
+    let help = "1 if a Redis of the locks or of the gate evicts keys when its memory is full.";
+    let may_forget = locks.engines().risk().is_some() || operations.risk().is_some();
+    page.gauge("latchgate_may_forget", help, u8::from(may_forget));
+    let mut store = page.gauges("latchgate_store", "The kind of store that the locks live in.");
+    store.show(&[("kind", locks.store_name())], 1);
 }
 
-impl prometheus_client::collector::Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let help = "Answers by kind of request and status code.";
-        let mut answers = encoder.encode_descriptor("answers", help, None, MetricType::Counter)?;
-        for (verb, status, count) in &self.answers {
-            let labels = [("verb", *verb), ("status", status.as_str())];
-            ConstCounter::new(*count).encode(answers.encode_family(&labels)?)?;
-        }
-        for (name, help, value) in &self.gauges {
-            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(*value).encode(gauge)?;
-        }
-        let mut store =
-            encoder.encode_descriptor("store", "The kind of store that the locks live in.", None, MetricType::Gauge)?;
-        ConstGauge::new(1_i64).encode(store.encode_family(&[("kind", self.store)])?)
-    }
+fn seconds(ms: u64) -> f64 {
+    Duration::from_millis(ms).as_secs_f64()
 }
 
 #[cfg(test)]

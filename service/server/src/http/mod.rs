@@ -40,7 +40,6 @@ use bytes::Bytes;
 pub use self::apps::beside_the_store;
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
-pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
 pub use self::server::{ServerLimits, serve};
@@ -49,6 +48,7 @@ use crate::access::Access;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
+use crate::observe::metrics::Requests;
 
 /// How much of a body one lease of many may take: its key, its lease id, and some JSON.
 const LEASE_BYTES_MAX: usize = 1_024;
@@ -64,8 +64,8 @@ pub struct Context {
     pub tickets: Tickets,
     pub waits: Waits,
     pub limits: RequestLimits,
-    /// If the locks' store is one of several.
-    pub answers: Arc<Answers>,
+    /// Answered requests.
+    pub requests: Arc<Requests>,
 }
 
 /// Limits of what one request may ask for.
@@ -117,7 +117,8 @@ impl Context {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
         let waits = Waits::new(limits.waits_max);
         let nodes = Nodes::start(locks.clone(), operations.clone());
-        Self { locks, operations, access, nodes, tickets, waits, limits, answers: Arc::default() }
+        let requests = Arc::new(Requests::new(&metrics::VERBS));
+        Self { locks, operations, access, nodes, tickets, waits, limits, requests }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -169,8 +170,7 @@ impl FromRef<Shared> for Access {
 }
 
 /// All routes.
-pub fn router(context: Context) -> Router {
-    let context = Arc::new(context);
+pub fn router(context: Shared) -> Router {
     Router::new()
         .route("/v1/locks", routing::get(locks::reading::list))
         .route("/v1/locks/", routing::any(locks::any))
@@ -204,6 +204,16 @@ pub fn router(context: Context) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&context), access::check))
+        .with_state(context)
+}
+
+/// `/metrics` alone.
+pub fn metrics_router(context: Shared) -> Router {
+    let metrics = routing::get(metrics::metrics);
+    Router::new()
+        .route("/metrics", metrics)
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
         .with_state(context)
 }
 

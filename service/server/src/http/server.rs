@@ -16,7 +16,7 @@ use super::answering::{Answering, RequestIds};
 use super::client::{Client, ClientStream};
 use super::connections::Connections;
 use super::hosts::Hosts;
-use super::metrics::Answers;
+use crate::observe::metrics::Requests;
 
 /// Longest request line and headers, together.
 const HEADER_BYTES_MAX: usize = 16 * 1_024;
@@ -40,7 +40,7 @@ pub struct ServerLimits {
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    answers: Arc<Answers>,
+    requests: Arc<Requests>,
     hosts: Hosts,
     limits: ServerLimits,
     stop: CancellationToken,
@@ -48,7 +48,7 @@ pub async fn serve(
     let graceful = GracefulShutdown::new();
     let connections = Connections::new(limits.connections_max);
     let ServerLimits { body_timeout, access_log, .. } = limits;
-    let answering = Arc::new(Answering { router, answers, hosts, ids: RequestIds::new(), body_timeout, access_log });
+    let answering = Arc::new(Answering { router, requests, hosts, ids: RequestIds::new(), body_timeout, access_log });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,

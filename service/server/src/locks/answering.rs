@@ -1,6 +1,8 @@
 //! The replies of a shard: to the calls of a batch, to waiters that are granted or refused, and to waits that end.
 
-use latchgate_core::lock::{Acquire, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
+use std::time::Duration;
+
+use latchgate_core::lock::{Acquire, EndReason, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -10,11 +12,12 @@ use super::batch::{Done, Evaluated, Failed};
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
 use super::key_queue::KeyQueue;
 use super::shard::{BatchInput, Shard};
+use crate::observe::metrics::LockMetrics;
 
 /// Most waiters of a key that an inspection names.
 const WAITING_SHOWN_MAX: usize = 100;
 /// How long the position of a probe is reserved while its multilock tries all its keys.
-const PROBE_HOLD: std::time::Duration = std::time::Duration::from_secs(2);
+const PROBE_HOLD: Duration = Duration::from_secs(2);
 
 /// A key, as far as a caller may see it.
 struct Shown<'a> {
@@ -68,6 +71,16 @@ impl Reply {
     }
 }
 
+/// Counts a grant to a waiter if the lock became free while it waited. `is_timed`: a timer found that.
+fn count_hand_off(metrics: &LockMetrics, state: &LockState, arrival: Timestamp, now: Timestamp, is_timed: bool) {
+    let Some((ended_at, why)) = state.last_end().filter(|(at, _)| *at >= arrival) else { return };
+    metrics.handoff_seconds.add_duration(Duration::from_millis(now.ms_since(ended_at)));
+    // An expiry is always found by a timer.
+    if is_timed && why != EndReason::Expired {
+        metrics.found_by_timer.one();
+    }
+}
+
 impl Shard {
     /// Replies with what a batch came to for one key.
     pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
@@ -105,10 +118,14 @@ impl Shard {
             let Some(mut waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
             let waited = instant.saturating_duration_since(waiter.reply.requested_at);
+            if waiter.deadline.is_some() && !waiter.is_probe {
+                self.node.metrics.wait_seconds.add_duration(waited);
+            }
             let (acquired, is_new) = acquired(outcome, waited, now);
             // A repeated grant is not given back: its first answer may have arrived.
             if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
                 waiter.reply.undelivered.add(&granted.lease, false);
+                count_hand_off(&self.node.metrics, state, waiter.request.position.arrival, now, input.is_timed);
             }
             waiter.reply.answer(Ok(acquired));
         }
@@ -168,6 +185,9 @@ impl Shard {
             let before = queue.before(*rank);
             let Some(waiter) = queue.remove(*rank) else { continue };
             self.waiters -= 1;
+            if !waiter.is_probe {
+                self.node.metrics.wait_seconds.add_duration(waiter.reply.requested_at.elapsed());
+            }
             let Acquire { owner, mode, position, .. } = &waiter.request;
             if let Some(failure) = failure {
                 let failure = if uncertain.contains(rank) {

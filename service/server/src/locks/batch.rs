@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 
-use latchgate_core::lock::{self, Command, Evaluation, Event, Grant, Lease, Outcome, Rank, Refusal, Terms, evaluate};
+use latchgate_core::lock::{
+    self, Command, Evaluation, Event, Grant, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate,
+};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument as _, Span};
 
 use super::call::Failure;
 use super::key_queue::WaitQueue;
 use super::node::{Node, unreadable};
+use crate::observe::metrics::{Retry, Uncounted};
+use crate::observe::traces::{self, Origin};
 use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, StoreError, Stored};
 
 /// After this many lost races a key is served apart.
@@ -31,6 +36,8 @@ pub(super) struct Work {
     pub base: Option<Stored>,
     /// The epoch of the base.
     pub epoch: Epoch,
+    /// The requests of the commands.
+    pub origins: Vec<Origin>,
 }
 
 /// What a batch came to for one key.
@@ -79,6 +86,8 @@ struct Entry {
     losses: u32,
     /// The base was loaded in this batch, so an answer may be given from it.
     is_fresh: bool,
+    /// What the change that is being committed grants and ends.
+    uncounted: Uncounted,
 }
 
 /// The time and the epoch of the evaluations of one commit.
@@ -95,7 +104,7 @@ type Pending = (Entry, Evaluation);
 
 impl Entry {
     fn new(work: Work) -> Self {
-        Self { work, losses: 0, is_fresh: false }
+        Self { work, losses: 0, is_fresh: false, uncounted: Uncounted::default() }
     }
 
     fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
@@ -118,7 +127,7 @@ impl Entry {
 
     fn again(self, losses: u32) -> Self {
         let work = Work { base: None, ..self.work };
-        Self { work, losses: self.losses + losses, is_fresh: false }
+        Self { losses: self.losses + losses, ..Self::new(work) }
     }
 }
 
@@ -202,7 +211,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         }
         if !changed.is_empty() {
             let changes = self.changes(&mut changed, moment);
-            let committed = self.timed(self.node.store.commit(moment.now, &changes), |committed| committed.now).await;
+            let commit = self.node.store.commit(moment.now, &changes).instrument(self.span(&changed));
+            let committed = self.timed_commit(commit).await;
             again.extend(self.conclude(changed, changes, committed));
         }
         let (contended, again) = again.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
@@ -226,7 +236,10 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         match self.timed(self.node.store.load(epoch, &addresses), |loaded| loaded.now).await {
             Ok(Loaded { states, .. }) => ready.extend(loaded(missing, states, epoch)),
             // The next round names the epoch that is in force by then.
-            Err(StoreError::EpochOver) => again.extend(missing),
+            Err(StoreError::EpochOver) => {
+                self.node.metrics.retried(Retry::Epoch, missing.len());
+                again.extend(missing);
+            }
             // The others are loaded without them in the next round.
             Err(StoreError::Unreadable { keys, reason }) if !keys.is_empty() => {
                 for entry in missing {
@@ -271,7 +284,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return Vec::new();
         }
         let changes = self.changes(&mut changed, moment);
-        let committed = self.timed(locked.commit(moment.now, &changes), |committed| committed.now).await;
+        let commit = locked.commit(moment.now, &changes).instrument(self.span(&changed));
+        let committed = self.timed_commit(commit).await;
         if matches!(committed, Err(StoreError::EpochOver)) {
             self.node.store.refresh(epoch).await;
         }
@@ -300,6 +314,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     /// The states of the evaluations move into the changes, and from there into the cache.
     fn changes(&self, changed: &mut [Pending], moment: Moment) -> Vec<Change> {
         let change = |(entry, evaluation): &mut Pending| {
+            entry.uncounted = Uncounted::of(&evaluation.events);
             let Work { address, base, .. } = &entry.work;
             let version = base.as_ref().map(|base| base.version).unwrap_or_default();
             let stored = Stored { version, state: std::mem::take(&mut evaluation.state) };
@@ -320,11 +335,14 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             Ok(Committed { now, result: CommitResult::Checked(versions), busy }) => (now, versions, busy),
             // The answer has corrected the estimate; or the estimate was right, but the commit arrived too late.
             Ok(Committed { now, result: CommitResult::ClockOff, busy }) => {
+                self.node.metrics.retried(Retry::Clock, changes.len());
                 tracing::debug!(store_now_ms = now.as_ms(), "a commit was refused because of its time");
                 (now, vec![None; changes.len()], busy)
             }
             // The next round names the epoch that is in force by then, or others are out of the way by then.
-            Err(StoreError::EpochOver | StoreError::Contended(_)) => {
+            Err(error @ (StoreError::EpochOver | StoreError::Contended(_))) => {
+                let why = if matches!(error, StoreError::EpochOver) { Retry::Epoch } else { Retry::Contended };
+                self.node.metrics.retried(why, changes.len());
                 return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
             }
             Err(error) => {
@@ -351,14 +369,23 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         {
             let Some(version) = version else {
                 match busy.contains(&index) {
-                    true => self.set_apart(vec![entry.again(0)], true),
+                    true => {
+                        self.node.metrics.retried(Retry::Contended, 1);
+                        self.set_apart(vec![entry.again(0)], true);
+                    }
                     false => lost.push(entry.again(if is_off { 0 } else { 1 })),
                 }
                 continue;
             };
+            let absent = LockState::default();
+            let before = entry.work.base.as_ref().map_or(&absent, |base| &base.state);
+            self.node.metrics.committed(entry.uncounted, before, &change.state, now);
             self.node.notify_next(&change.address, &change.state, now);
             has_events |= !change.events.is_empty();
             self.served.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
+        }
+        if !is_off {
+            self.node.metrics.lost_races.add(lost.len() as u64);
         }
         if has_events {
             self.node.history.has_events();
@@ -368,6 +395,28 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     fn fail(&mut self, entries: Vec<Entry>, failure: &Failure) {
         self.served.done.extend(entries.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+    }
+
+    async fn timed_commit(
+        &self,
+        commit: impl Future<Output = Result<Committed, StoreError>>,
+    ) -> Result<Committed, StoreError> {
+        let sent = Instant::now();
+        let committed = self.timed(commit, |committed| committed.now).await;
+        self.node.metrics.commit_took(self.node.store.name(), sent.elapsed());
+        committed
+    }
+
+    /// The span of a commit: it carries out commands, and grants to waiters of this and of earlier batches.
+    fn span(&self, changed: &[Pending]) -> Span {
+        let requests = changed.iter().flat_map(|(entry, evaluation)| {
+            let queue = (self.queue_of)(&entry.work.address);
+            let answered = evaluation.answered.iter().map(|(rank, _)| rank);
+            let arrived = entry.work.arrived.iter().filter(|rank| !answered.clone().any(|other| other == *rank));
+            let waiters = arrived.chain(answered.clone()).filter_map(|rank| Some(&queue.get(*rank)?.reply.origin));
+            waiters.chain(&entry.work.origins).collect::<Vec<_>>()
+        });
+        traces::commit(self.node.store.name(), changed.len(), requests)
     }
 
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.

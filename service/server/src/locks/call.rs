@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub use crate::failure::{Answer, Failure};
+use crate::observe::traces::Origin;
 
 /// A request for a lease.
 #[derive(Clone, Debug)]
@@ -231,6 +232,19 @@ pub(super) struct AcquireCall {
 pub(super) struct Envelope {
     pub address: Address,
     pub call: Call,
+    pub sent_at: Instant,
+    pub origin: Origin,
+}
+
+impl Envelope {
+    pub(super) fn new(address: Address, call: Call) -> Self {
+        Self { address, call, sent_at: Instant::now(), origin: Origin::default() }
+    }
+
+    /// A call that the present request makes.
+    pub(super) fn of_request(address: Address, call: Call) -> Self {
+        Self { origin: Origin::current(), ..Self::new(address, call) }
+    }
 }
 
 /// Where the outcome of a command goes.
@@ -307,7 +321,7 @@ impl Drop for Undelivered {
     fn drop(&mut self) {
         let Some(shard) = self.home.upgrade() else { return };
         for (give_back, until) in self.grants.drain(..) {
-            let envelope = Envelope { address: self.address.clone(), call: Call::GiveBack { give_back, until } };
+            let envelope = Envelope::new(self.address.clone(), Call::GiveBack { give_back, until });
             if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
                 && let Ok(runtime) = Handle::try_current()
             {
@@ -325,7 +339,7 @@ pub(super) fn give_back_later(home: mpsc::WeakSender<Envelope>, address: Address
         if Instant::now() < until
             && let Some(shard) = home.upgrade()
         {
-            let _ = shard.send(Envelope { address, call: Call::GiveBack { give_back, until } }).await;
+            let _ = shard.send(Envelope::new(address, Call::GiveBack { give_back, until })).await;
         }
     });
 }

@@ -27,7 +27,7 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
                 for address in collected.due {
                     // If the shard is full, the next walk finds the key again.
                     let shard = &shards[shard_of(&address, shards.len())];
-                    let _ = shard.try_send(Envelope { address, call: Call::Recheck });
+                    let _ = shard.try_send(Envelope::new(address, Call::Recheck));
                 }
                 after = collected.next;
             }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::feed::Feeds;
 use super::limits::Limits;
 use crate::engines::LockEngines;
+use crate::observe::metrics::LockMetrics;
 
 /// More ended waits than this at once are not written.
 const PENDING_MAX: usize = 10_000;
@@ -27,19 +28,24 @@ pub(super) struct History {
     pub watchers: Arc<Semaphore>,
     pub feeds: Feeds,
     pub catch_ups: Semaphore,
+    metrics: Arc<LockMetrics>,
 }
 
 impl History {
     /// Writes until it is dropped.
-    pub(super) fn start(store: LockEngines, limits: &Limits) -> Self {
+    pub(super) fn start(store: LockEngines, limits: &Limits, metrics: Arc<LockMetrics>) -> Self {
         let time_out = limits.store_timeout;
         let (waits, mut pending) = mpsc::channel(PENDING_MAX);
         let commits = Arc::new(watch::Sender::new(0));
-        let counted = Arc::clone(&commits);
+        let (counted, counters) = (Arc::clone(&commits), Arc::clone(&metrics));
         tokio::spawn(async move {
             let mut batch = Vec::with_capacity(BATCH_MAX);
             while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
-                match timeout(time_out, store.log(&batch)).await {
+                let written = timeout(time_out, store.log(&batch)).await;
+                if !matches!(written, Ok(Ok(()))) {
+                    counters.events_dropped.add(batch.len() as u64);
+                }
+                match written {
                     Ok(Ok(())) => counted.send_modify(|count| *count += 1),
                     Ok(Err(error)) => tracing::warn!(%error, "ended waits were not written to the history"),
                     Err(_) => tracing::warn!("ended waits were not written to the history: the store took too long"),
@@ -54,6 +60,7 @@ impl History {
             watchers: Arc::new(Semaphore::new(limits.watchers)),
             feeds: Feeds::new(limits.watcher_lag),
             catch_ups: Semaphore::new(CATCH_UPS_MAX),
+            metrics,
         }
     }
 
@@ -63,8 +70,8 @@ impl History {
 
     /// Writes the event of a wait that ended without the lock.
     pub(super) fn wait_ended(&self, address: &Address, event: Event) {
-        if self.is_kept {
-            let _ = self.waits.try_send((address.clone(), event));
+        if self.is_kept && self.waits.try_send((address.clone(), event)).is_err() {
+            self.metrics.events_dropped.one();
         }
     }
 

@@ -14,6 +14,7 @@ use latchgate_core::lock::{
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+use tracing::Instrument as _;
 
 use super::Locks;
 use super::answers::{acquired, expired};
@@ -97,8 +98,12 @@ impl Locks {
         let lease_id = request.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
-        tokio::spawn(acquire_and_answer(self.clone(), request, reply));
+        let (may_wait, began) = (!request.wait.is_zero(), Instant::now());
+        tokio::spawn(acquire_and_answer(self.clone(), request, reply).in_current_span());
         let Ok((answer, received)) = answer.await else { return Err(super::unanswered(&lease_id)) };
+        if may_wait {
+            self.node.metrics.wait_seconds.add_duration(began.elapsed());
+        }
         let _ = received.send(());
         answer
     }

@@ -37,6 +37,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
 
 use self::call::{AcquireCall, Call, Delivery, Envelope};
 pub use self::call::{
@@ -54,6 +55,8 @@ use self::tasks::{exit_if_it_panics, pass_on, probe};
 use self::waker::Waker;
 pub use self::watch::{Next, Watch, Watched};
 use crate::engines::LockEngines;
+use crate::observe::metrics::LockMetrics;
+use crate::observe::traces;
 use crate::store::store_clock::StoreClock;
 use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
 
@@ -103,16 +106,18 @@ impl Locks {
         let id = store.node_id();
         let wake_ups = store.wake_ups(&id);
         let running = CancellationToken::new();
+        let metrics = Arc::new(LockMetrics::default());
         let node = Arc::new(Node {
             id,
             clock,
             health: Health::default(),
-            waker: Waker::start(store.clone(), limits.store_timeout),
+            waker: Waker::start(store.clone(), limits.store_timeout, Arc::clone(&metrics)),
             closing: CancellationToken::new(),
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
             large: LargeKeys::default(),
-            history: History::start(store.clone(), &limits),
+            history: History::start(store.clone(), &limits, Arc::clone(&metrics)),
+            metrics,
             store,
             limits,
         });
@@ -163,7 +168,7 @@ impl Locks {
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
         self.send(address, Call::Acquire(call))?;
         let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };
-        let delivery = answer.await;
+        let delivery = answer.instrument(traces::call("acquire")).await;
         leaving.is_armed = false;
         match delivery.map_or_else(|_| Err(unanswered(&lease_id)), Delivery::accept) {
             Ok(Acquired::Refused(refused)) if ends_at_once => {
@@ -208,7 +213,7 @@ impl Locks {
         let (reply, answer) = oneshot::channel();
         let lease_id = renewal.lease_id.clone();
         self.send(address, Call::Renew { renewal, reply })?;
-        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+        answer.instrument(traces::call("renew")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
     }
 
     /// # Errors
@@ -216,7 +221,7 @@ impl Locks {
     pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
-        answer.await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+        answer.instrument(traces::call("release")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
     }
 
     /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.
@@ -227,7 +232,7 @@ impl Locks {
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Command { command, reply })?;
         let stopped = || Err(Failure::OutcomeUnknown("the node stopped while it served this".to_owned()));
-        answer.await.unwrap_or_else(|_| stopped())
+        answer.instrument(traces::call("command")).await.unwrap_or_else(|_| stopped())
     }
 
     /// # Errors
@@ -235,7 +240,7 @@ impl Locks {
     pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Inspect { reply })?;
-        answer.await.unwrap_or(Err(Failure::ShuttingDown))
+        answer.instrument(traces::call("inspect")).await.unwrap_or(Err(Failure::ShuttingDown))
     }
 
     /// States in key order, read from the store, and the store's time.
@@ -278,6 +283,10 @@ impl Locks {
         }
         let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
         self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
+    }
+
+    pub fn metrics(&self) -> &LockMetrics {
+        &self.node.metrics
     }
 
     /// How many waiters this node's queues have.
@@ -366,7 +375,7 @@ impl Locks {
         if !self.node.health.is_up() {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
         }
-        let envelope = Envelope { address: address.clone(), call };
+        let envelope = Envelope::of_request(address.clone(), call);
         self.shard(address).try_send(envelope).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for this key's shard"),
             mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
@@ -398,7 +407,7 @@ impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         if self.is_armed {
             // If the shard is full, it notices the closed reply when it comes to this waiter.
-            let _ = self.shard.try_send(Envelope { address: self.address.clone(), call: Call::Leave(self.id) });
+            let _ = self.shard.try_send(Envelope::new(self.address.clone(), Call::Leave(self.id)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the shards of a node share: its name, its store, the store's clock, and the notifications.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
@@ -15,6 +15,7 @@ use super::history::History;
 use super::large::LargeKeys;
 use super::waker::Waker;
 use crate::engines::LockEngines;
+use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
 use crate::store::{Epoch, Loaded, LockedStates, StoreError};
 
@@ -25,6 +26,7 @@ pub(super) struct Node {
     pub health: Health,
     pub waker: Waker,
     pub history: History,
+    pub metrics: Arc<LockMetrics>,
     pub limits: super::Limits,
     /// Ends all waits.
     pub closing: CancellationToken,

@@ -19,6 +19,7 @@ use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
 use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
+use crate::observe::traces::Origin;
 use crate::store::Epoch;
 
 /// How many calls one batch takes.
@@ -55,6 +56,10 @@ pub(super) struct BatchInput {
     pub failure: Option<Failure>,
     /// The state must be loaded, whatever is cached.
     pub must_load: bool,
+    /// The requests of the commands.
+    pub origins: Vec<Origin>,
+    /// A timer found the key, and no call or notification did.
+    pub is_timed: bool,
 }
 
 impl BatchInput {
@@ -71,6 +76,8 @@ impl BatchInput {
         self.ended.sort_unstable();
         self.ended.dedup();
         self.must_load |= later.must_load;
+        self.origins.append(&mut later.origins);
+        self.is_timed &= later.is_timed;
     }
 }
 
@@ -128,7 +135,10 @@ impl Shard {
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);
             }
+            let now = Instant::now();
             for envelope in calls.drain(..) {
+                let delay = now.saturating_duration_since(envelope.sent_at);
+                self.node.metrics.shard_queue_seconds.add_duration(delay);
                 self.take(envelope, &mut inputs);
             }
             if is_closing {
@@ -201,7 +211,7 @@ impl Shard {
         calls >= if matches!(call, Call::Acquire(_)) { BATCH_MAX / 4 * 3 } else { BATCH_MAX }
     }
 
-    fn take(&mut self, Envelope { address, call }: Envelope, inputs: &mut Inputs) {
+    fn take(&mut self, Envelope { address, call, origin, .. }: Envelope, inputs: &mut Inputs) {
         if let Some(arrived) = self.apart.arrived(&address) {
             if arrived.calls.len() < self.node.limits.calls_per_shard {
                 arrived.calls.push(call);
@@ -217,7 +227,7 @@ impl Shard {
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
-                    self.enqueue(address, call, inputs);
+                    self.enqueue(address, call, origin, inputs);
                 }
                 return;
             }
@@ -238,6 +248,8 @@ impl Shard {
         input.must_load |= matches!((&command, &reply), (Command::Tick, _));
         input.commands.push(command);
         input.replies.push(reply);
+        input.origins.push(origin);
+        input.is_timed = false;
     }
 
     /// A key comes back from its own task: it is answered, and what has arrived meanwhile is served.
@@ -255,7 +267,7 @@ impl Shard {
             inputs.entry(address.clone()).or_default().must_load = true;
         }
         for call in arrived.calls {
-            self.take(Envelope { address: address.clone(), call }, inputs);
+            self.take(Envelope::new(address.clone(), call), inputs);
         }
     }
 
@@ -280,7 +292,7 @@ impl Shard {
         self.apart.begin(Arc::clone(&self.node), apart, queue, input);
     }
 
-    fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
+    fn enqueue(&mut self, address: Address, call: AcquireCall, origin: Origin, inputs: &mut Inputs) {
         let AcquireCall { id, request, requested_at, is_probe, reply } = call;
         let limits = &self.node.limits;
         let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
@@ -319,7 +331,7 @@ impl Shard {
             is_returning: request.position.is_some(),
             is_probe,
             may_be_granted: !request.is_new_lease,
-            reply: ReplyHandle { sender: reply, requested_at, undelivered },
+            reply: ReplyHandle { sender: reply, requested_at, undelivered, origin },
         };
         let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;
@@ -362,7 +374,10 @@ impl Shard {
             }
             let had_ended = queue.queue.drop_ended_reservations(now);
             // If no wait or reservation has ended, the recheck is for a change in the store.
-            input.must_load |= overdue.is_empty() && !had_ended;
+            if overdue.is_empty() && !had_ended {
+                input.is_timed = !input.must_load && input.calls() == 0;
+                input.must_load = true;
+            }
             for rank in &overdue {
                 let is_returning = queue.queue.get(*rank).is_some_and(|waiter| waiter.is_returning);
                 if is_returning && queue.queue.reserved_len() < self.node.limits.waiters_per_key {
@@ -397,6 +412,8 @@ impl Shard {
             }
         }
         if !works.is_empty() {
+            let calls = works.iter().map(|work| work.commands.len() + work.arrived.len()).sum::<usize>();
+            self.node.metrics.batch_calls.add(calls as u64);
             let (queues, no_waiters) = (&self.queues, WaitQueue::default());
             let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
             let served = batch::run(&self.node, works, queue_of).await;
@@ -420,13 +437,21 @@ impl Shard {
     }
 
     fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Work {
+        let base = if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) };
+        let metrics = &self.node.metrics;
+        if base.is_some() {
+            metrics.cache_hits.one()
+        } else {
+            metrics.cache_misses.one()
+        }
         Work {
             address: address.clone(),
             commands: std::mem::take(&mut input.commands),
             arrived: std::mem::take(&mut input.arrived),
             ended: input.ended.clone(),
             uncertain: self.queues.get(address).map(KeyQueue::uncertain_grants).unwrap_or_default(),
-            base: if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) },
+            origins: std::mem::take(&mut input.origins),
+            base,
             epoch,
         }
     }

@@ -6,12 +6,15 @@ use latchgate_core::lock::{Event, LockState};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Instrument as _;
 
 use super::Locks;
 use super::batch::Moment;
 use super::call::Failure;
 use super::large::pause_after;
 use super::node::Node;
+use crate::observe::metrics::{Retry, Uncounted};
+use crate::observe::traces::{self, Origin};
 use crate::store::{Change, CommitResult, Committed, StoreError, Stored};
 
 /// Rounds of one attempt, for lost races and wrong clocks together.
@@ -63,7 +66,7 @@ impl Locks {
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
         let is_large = node.large.bytes(&addresses) >= LARGE_MANY_BYTES;
-        let running = tokio::spawn(async move {
+        let working = async move {
             let _turn = if is_large {
                 let turn = timeout(node.limits.store_timeout, Arc::clone(&node.large.turn).lock_owned()).await;
                 let overloaded = Failure::Overloaded("too many multilocks over keys with large states");
@@ -83,7 +86,9 @@ impl Locks {
             }
             let failure = "other callers keep changing these keys, or the store is too slow";
             Err(Undone::before(Failure::Overloaded(failure)))
-        });
+        };
+        // In the request's span: a task of its own has none.
+        let running = tokio::spawn(working.instrument(traces::call("together")));
         running.await.unwrap_or_else(|error| Err(Undone::before(Failure::OutcomeUnknown(error.to_string()))))
     }
 }
@@ -126,6 +131,7 @@ async fn round<T>(
     for (address, stored) in addresses.iter().zip(&loaded.states) {
         node.large.note(address, stored.state.bytes());
     }
+    let before = loaded.states.clone();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
     let Decision { result, writes } = decide(states, now, hold_off);
@@ -133,6 +139,7 @@ async fn round<T>(
         node.give_up(locked, deadline).await;
         return Ok(Some(result));
     }
+    let uncounted: Vec<_> = writes.iter().map(|(index, _, events)| (*index, Uncounted::of(events))).collect();
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
         node.change(
             &addresses[index],
@@ -143,7 +150,10 @@ async fn round<T>(
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let sent = Instant::now();
-    let committed = timeout_at(deadline, locked.commit_all(now, &changes)).await.unwrap_or_else(|_| Err(too_late()));
+    let span = traces::commit(node.store.name(), changes.len(), [&Origin::current()]);
+    let commit = locked.commit_all(now, &changes).instrument(span);
+    let committed = timeout_at(deadline, commit).await.unwrap_or_else(|_| Err(too_late()));
+    node.metrics.commit_took(node.store.name(), sent.elapsed());
     if matches!(committed, Err(StoreError::EpochOver)) {
         node.store.refresh(epoch).await;
         return Ok(None);
@@ -159,11 +169,16 @@ async fn round<T>(
     node.clock.learn(shown, sent, Instant::now());
     node.health.committed();
     // Otherwise the clock was off.
-    let CommitResult::Checked(versions) = checked else { return Ok(None) };
+    let CommitResult::Checked(versions) = checked else {
+        node.metrics.retried(Retry::Clock, changes.len());
+        return Ok(None);
+    };
     if versions.iter().any(Option::is_none) {
+        node.metrics.lost_races.add(changes.len() as u64);
         return Ok(None);
     }
-    for change in &changes {
+    for (change, (index, uncounted)) in changes.iter().zip(uncounted) {
+        node.metrics.committed(uncounted, &before[index].state, &change.state, now);
         node.notify_next(&change.address, &change.state, now);
         node.recheck(&change.address);
     }

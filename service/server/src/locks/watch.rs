@@ -91,6 +91,7 @@ impl Watch {
                     }
                     Err(RecvError::Lagged(_)) => {
                         self.is_dropped = true;
+                        self.node.metrics.events_dropped.one();
                         return Some(Next::Dropped);
                     }
                     Err(RecvError::Closed) => return None,

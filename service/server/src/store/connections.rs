@@ -17,10 +17,20 @@ pub(super) trait Open: Sized {
     fn open(target: &Self::Target) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
 }
 
+/// How a pool of connections is used at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    pub name: &'static str,
+    pub used: usize,
+    pub idle: usize,
+    pub max: usize,
+}
+
 pub(super) struct Connections<C: Open> {
     target: C::Target,
     idle: Idle<C>,
     permits: Arc<Semaphore>,
+    max: usize,
 }
 
 type Idle<C> = Arc<Mutex<Vec<C>>>;
@@ -28,7 +38,7 @@ type Idle<C> = Arc<Mutex<Vec<C>>>;
 impl<C: Open> Connections<C> {
     pub(super) fn new(target: C::Target, max: usize) -> Self {
         let idle = Arc::new(Mutex::new(Vec::with_capacity(max)));
-        Self { target, idle, permits: Arc::new(Semaphore::new(max)) }
+        Self { target, idle, permits: Arc::new(Semaphore::new(max)), max }
     }
 
     /// Checks out an idle connection, or opens one; waits while all are checked out.
@@ -43,6 +53,12 @@ impl<C: Open> Connections<C> {
             None => C::open(&self.target).await?,
         };
         Ok(PooledConnection { connection: Some(connection), home: Arc::clone(&self.idle), _permit: permit })
+    }
+
+    /// Its use, under a name.
+    pub(super) fn usage(&self, name: &'static str) -> PoolUse {
+        let used = self.max.saturating_sub(self.permits.available_permits());
+        PoolUse { name, used, idle: stack(&self.idle).len(), max: self.max }
     }
 
     /// Closes the idle connections, because if one of them is dead, all may be.

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::{PoolUse, StoreError};
 
 /// Numbers the times in which one store is written to under one rule about new grants. A change of the engine, a fail-over
 /// of it and every change of a hold-off begin a new epoch.
@@ -259,6 +259,11 @@ pub trait RecordStore: Send + Sync + 'static {
     /// Whether the record may be lost without the process of the store, or with it.
     fn may_forget(&self) -> bool {
         false
+    }
+
+    /// How its pools of connections are used. None if it has none.
+    fn pools(&self) -> Vec<PoolUse> {
+        Vec::new()
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError>;

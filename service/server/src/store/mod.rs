@@ -21,6 +21,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
 pub use self::access::AccessText;
+pub use self::connections::PoolUse;
 pub use self::dump::{CopiedState, DumpPage};
 pub use self::engine_record::{EngineState, Epoch, RecordStore};
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};

@@ -21,6 +21,7 @@ mod interventions;
 mod leases;
 mod many_leases;
 mod multilocks;
+mod observe;
 mod on_redis;
 mod one_key;
 mod operations;

@@ -1,12 +1,8 @@
-//! Pages for people, and the metrics.
+//! Pages for people.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use reqwest::Client;
-use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, release, send, until_waiting, waiting};
+use crate::client::{embedded, get, send};
 
 #[tokio::test]
 async fn every_problem_type_is_a_page() {
@@ -81,29 +77,4 @@ async fn every_answer_ends_with_a_newline_for_the_next_prompt() {
         let text = reqwest::get(format!("{}{path}", node.base_url())).await.unwrap().text().await.unwrap();
         assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{path}: {text:?}");
     }
-}
-
-#[tokio::test]
-async fn metrics_count_answers_and_waiters_and_name_no_key() {
-    let node = embedded().await;
-    let held = granted(&node, "secret-key", json!({})).await;
-    acquire(&node, "secret-key", json!({})).await.assert_problem(423, "lock-held");
-    let waits = waiting(&node, "secret-key", json!({ "wait_ms": 20_000 }));
-    until_waiting(&node, "secret-key", 1).await;
-    let page = async || reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap();
-    let text = page().await;
-    for line in [
-        r#"latchgate_answers_total{verb="acquire",status="200"} 1"#,
-        r#"latchgate_answers_total{verb="acquire",status="423"} 1"#,
-        "latchgate_waiters 1",
-        "latchgate_ready 1",
-        r#"latchgate_store{kind="sqlite"} 1"#,
-    ] {
-        assert!(text.contains(line), "no {line} in\n{text}");
-    }
-    assert!(!text.contains("secret-key"), "{text}");
-    assert_eq!(release(&node, "secret-key", &held.text("lease_id")).await.status, 200);
-    assert_eq!(waits.await.unwrap().status, 200);
-    let is_over = || async { page().await.contains("latchgate_waiters 0") };
-    assert!(eventually(Duration::from_secs(10), is_over).await);
 }

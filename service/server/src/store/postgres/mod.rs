@@ -40,8 +40,8 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
     APART_AT_ONCE, AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, NODE_GONE_MS, NodeEntry, Page, RecordStore, Scope, StoreError, Stored,
-    Version, WakeUp, all_readable,
+    LockStore, LockedStates, LoggedEvent, NODE_GONE_MS, NodeEntry, Page, PoolUse, RecordStore, Scope, StoreError,
+    Stored, Version, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -172,6 +172,16 @@ impl Drop for ForgetUnlessAnswered<'_> {
 impl RecordStore for PostgresStore {
     fn kind(&self) -> &'static str {
         "postgres"
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        let pools = [
+            (&self.connections, "commits"),
+            (&self.locking, "locked"),
+            (&self.reads, "reads"),
+            (&self.upkeep, "upkeep"),
+        ];
+        pools.map(|(sessions, name)| sessions.usage(name)).to_vec()
     }
 
     fn may_fail_over(&self) -> bool {

@@ -15,8 +15,8 @@ use sqlx::query::Query;
 
 use super::faults;
 use super::hosts::Hosts;
-use crate::store::StoreError;
 use crate::store::connections::{Connections, Open, PooledConnection};
+use crate::store::{PoolUse, StoreError};
 
 /// The longest time that a statement may run, and that it may wait for one lock of another session.
 #[derive(Clone, Copy)]
@@ -119,6 +119,11 @@ impl Sessions {
             sqlx::raw_sql(begin).execute(&mut *connection).await?;
         }
         Ok(Session { connection, begin: self.begin.clone() })
+    }
+
+    /// Its use, under a name.
+    pub(in crate::store) fn usage(&self, name: &'static str) -> PoolUse {
+        self.connections.usage(name)
     }
 
     /// Closes the idle connections, because if one of them is dead, all may be.

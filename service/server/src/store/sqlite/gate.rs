@@ -24,7 +24,7 @@ use crate::store::process_clock::ProcessClock;
 use crate::store::sqlite::file::{DatabaseFile, Locked};
 use crate::store::sqlite::record::FileRecord;
 use crate::store::sqlite::{self, MIGRATIONS, options, write_failed};
-use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
+use crate::store::{PoolUse, RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
@@ -186,6 +186,10 @@ impl SqliteGateStore {
 impl RecordStore for SqliteGateStore {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        vec![self.writer.usage("writer"), self.reader.usage("reader")]
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {

@@ -34,7 +34,7 @@ use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::process_clock::ProcessClock;
 use super::{
     AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp, all_readable,
+    LockStore, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -137,6 +137,10 @@ impl SqliteStore {
 impl RecordStore for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        vec![self.writer.usage("writer"), self.reader.usage("reader"), self.list_reader.usage("lists")]
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {

@@ -22,7 +22,7 @@ use crate::store::gate::{
 use crate::store::postgres::sessions::{Route, Session, Sessions};
 use crate::store::postgres::wake_ups::listen;
 use crate::store::postgres::{self, PostgresConfig, checks, faults, record};
-use crate::store::{RecordStore, StoreError, Version};
+use crate::store::{PoolUse, RecordStore, StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 /// Connections for all calls together.
@@ -99,6 +99,10 @@ impl PostgresGateStore {
 impl RecordStore for PostgresGateStore {
     fn kind(&self) -> &'static str {
         "postgres"
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        vec![self.sessions.usage("calls")]
     }
 
     fn may_fail_over(&self) -> bool {

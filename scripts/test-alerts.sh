@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Causes each alert of deploy/alerts.yml against real nodes and a real Prometheus, and waits until it fires. The expressions are those of
+# the file; only how long they must hold is shorter. The last line is a summary.
+#
+#   ALERTS_BINARY   a built `latchgate`; if absent, cargo builds one
+source "$(dirname "$0")/lib.sh"
+
+ensure_packages curl jq prometheus redis
+if [[ -z ${ALERTS_BINARY-} ]]; then
+    ensure_packages cc
+    cargo build --locked -p latchgate
+    ALERTS_BINARY=${CARGO_TARGET_DIR:-target}/debug/latchgate
+fi
+
+passed=0 failed=0 skipped=0
+declare -A CAUSED=()
+
+start_redis
+start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db" --operation-lease-ms-min 100
+PLAIN=$HTTP_URL
+start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL"
+ON_REDIS=$HTTP_URL
+start_http gate "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/gate.db" --gate "$REDIS_URL"
+GATE=$HTTP_URL
+
+sed -E 's/^( +for:) .*/\1 1s/' deploy/alerts.yml >"$ROOM/alerts.yml"
+cat >"$ROOM/prometheus.yml" <<END
+global:
+  scrape_interval: 500ms
+  scrape_timeout: 500ms
+  evaluation_interval: 500ms
+rule_files: [$ROOM/alerts.yml]
+scrape_configs:
+  - job_name: latchgate
+    static_configs:
+      - targets: ["${PLAIN#http://}", "${ON_REDIS#http://}", "${GATE#http://}"]
+END
+PROMETHEUS=http://127.0.0.1:$(free_port)
+start prometheus prometheus --config.file="$ROOM/prometheus.yml" --storage.tsdb.path="$ROOM/prometheus" \
+    --web.listen-address="${PROMETHEUS#http://}" --log.level=warn
+wait_until prometheus curl -fs -m 2 "$PROMETHEUS/-/ready" || die "Prometheus does not start"
+
+# query EXPRESSION: prints the number of series.
+query() {
+    curl -fs -m 5 -G "$PROMETHEUS/api/v1/query" --data-urlencode "query=$1" | jq '.data.result | length'
+}
+
+# firing: the names of the alerts that fire.
+firing() {
+    curl -fs -m 5 "$PROMETHEUS/api/v1/alerts" | jq -r '.data.alerts[] | select(.state == "firing") | .labels.alertname' | sort -u
+}
+
+# causes ALERT COMMAND...: repeats the command until the alert fires, for 60 s at most.
+causes() {
+    local alert=$1 deadline=$((SECONDS + 60))
+    shift
+    CAUSED[$alert]=yes
+    while ((SECONDS < deadline)); do
+        "$@" >/dev/null 2>&1 || true
+        if firing | grep -qx "$alert"; then
+            say "$alert fires"
+            passed=$((passed + 1))
+            return
+        fi
+        sleep 0.2
+    done
+    say "$alert does not fire"
+    failed=$((failed + 1))
+}
+
+KEYS=0
+# acquire URL BODY: a key of its own.
+acquire() {
+    KEYS=$((KEYS + 1))
+    curl -s -m 5 -d "$2" "$1/v1/locks/alert-$KEYS/acquire"
+}
+
+a_holder_dies() { acquire "$PLAIN" '{"ttl_ms": 100}'; }
+
+an_operation_runs_twice() {
+    local contents first second url
+    KEYS=$((KEYS + 1))
+    contents="{\"operation\": \"pay\", \"contents\": $KEYS, \"lease_ms\": 100}"
+    first=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
+    sleep 0.3
+    second=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
+    url=$PLAIN/v1/operations/$(jq -r .id <<<"$first")/post
+    for go in "$second" "$first"; do
+        curl -s -m 5 -d "$(jq '{stamp, outcome: "success"}' <<<"$go")" "$url"
+    done
+}
+
+the_store_is_slow() {
+    redis-cli -u "$REDIS_URL" client pause 250
+    acquire "$ON_REDIS" '{}'
+}
+
+the_store_loses_its_data() {
+    [[ -n ${HAS_LOST_DATA-} ]] || redis-cli -u "$REDIS_URL" flushall
+    HAS_LOST_DATA=yes
+    acquire "$ON_REDIS" '{}'
+}
+
+a_call_needs_the_store() { acquire "$ON_REDIS" '{}'; }
+
+a_pre_falls_back() {
+    KEYS=$((KEYS + 1))
+    curl -s -m 5 -d "{\"operation\": \"pay\", \"contents\": $KEYS, \"on_outage\": \"fallback\"}" "$GATE/v1/operations/pre"
+}
+
+deadline=$((SECONDS + 30))
+until [[ $(query 'latchgate_ready == 1') == 3 ]]; do
+    ((SECONDS < deadline)) || die "Prometheus does not read the nodes: $(curl -s "$PROMETHEUS/api/v1/targets")"
+    sleep 0.2
+done
+# The rules have been evaluated since.
+sleep 2
+if [[ -n $(firing) ]]; then
+    say "alerts fire although nothing has happened: $(firing)"
+    failed=$((failed + 1))
+else
+    passed=$((passed + 1))
+fi
+
+causes LatchgateLeasesExpire a_holder_dies
+causes LatchgateDoubleRun an_operation_runs_twice
+causes LatchgateSlowCommits the_store_is_slow
+causes LatchgateHoldOff the_store_loses_its_data
+stop redis
+causes LatchgateGateDegraded a_pre_falls_back
+causes LatchgateNotReady a_call_needs_the_store
+causes LatchgateErrors a_call_needs_the_store
+stop plain
+causes LatchgateDown true
+
+for alert in $(sed -nE 's/^ *- alert: //p' deploy/alerts.yml); do
+    if [[ -z ${CAUSED[$alert]-} ]]; then
+        say "$alert was not caused"
+        skipped=$((skipped + 1))
+    fi
+    anchor=${alert,,}
+    grep -q "runbook: docs/OPERATIONS.md#$anchor\$" deploy/alerts.yml && grep -q "^### $alert\$" docs/OPERATIONS.md || {
+        say "$alert has no section in docs/OPERATIONS.md"
+        failed=$((failed + 1))
+    }
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0 && skipped == 0))

@@ -1,0 +1,156 @@
+//! The figures of a node's locks.
+
+use std::time::Duration;
+
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Event, EventKind, LockState};
+
+use super::count::{Counter, Counters, Histogram};
+use super::live::LiveLeases;
+use super::page::Page;
+
+/// How leases end.
+const ENDS: [EventKind; 5] =
+    [EventKind::Released, EventKind::Expired, EventKind::Revoked, EventKind::Forced, EventKind::GivenBack];
+/// The kinds of stores.
+const STORES: [&str; 4] = ["sqlite", "postgres", "redis", "memory"];
+
+/// Why a key of a batch was evaluated once more, besides a lost race.
+#[derive(Clone, Copy, Debug)]
+pub enum Retry {
+    /// This node's estimate of the store's clock was off, or its commit arrived too late.
+    Clock,
+    /// The epoch was over.
+    Epoch,
+    /// Other sessions of the store were in the way.
+    Contended,
+}
+
+#[derive(Debug)]
+pub struct LockMetrics {
+    pub wait_seconds: Histogram,
+    pub handoff_seconds: Histogram,
+    pub shard_queue_seconds: Histogram,
+    pub batch_calls: Histogram,
+    commit_seconds: [Histogram; STORES.len()],
+    granted: Counter,
+    ended: Counters<{ ENDS.len() }>,
+    live: LiveLeases,
+    pub lost_races: Counter,
+    retries: Counters<3>,
+    pub cache_hits: Counter,
+    pub cache_misses: Counter,
+    pub events_dropped: Counter,
+    pub wake_ups_sent: Counter,
+    pub wake_ups_lost: Counter,
+    pub found_by_timer: Counter,
+}
+
+impl Default for LockMetrics {
+    fn default() -> Self {
+        Self {
+            wait_seconds: Histogram::of_durations(),
+            handoff_seconds: Histogram::of_durations(),
+            shard_queue_seconds: Histogram::of_durations(),
+            batch_calls: Histogram::of_sizes(),
+            commit_seconds: std::array::from_fn(|_| Histogram::of_durations()),
+            granted: Counter::default(),
+            ended: Counters::new(ENDS.map(EventKind::as_str)),
+            live: LiveLeases::default(),
+            lost_races: Counter::default(),
+            retries: Counters::new(["clock", "epoch", "contended"]),
+            cache_hits: Counter::default(),
+            cache_misses: Counter::default(),
+            events_dropped: Counter::default(),
+            wake_ups_sent: Counter::default(),
+            wake_ups_lost: Counter::default(),
+            found_by_timer: Counter::default(),
+        }
+    }
+}
+
+/// Grants and ends of leases in a change that is not committed yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uncounted {
+    granted: u32,
+    ended: [u32; ENDS.len()],
+}
+
+impl Uncounted {
+    pub fn of(events: &[Event]) -> Self {
+        let mut uncounted = Self::default();
+        for event in events {
+            if event.kind == EventKind::Granted {
+                uncounted.granted += 1;
+            } else if let Some(end) = ENDS.iter().position(|end| *end == event.kind) {
+                uncounted.ended[end] += 1;
+            }
+        }
+        uncounted
+    }
+}
+
+impl LockMetrics {
+    /// A change of a key was committed.
+    pub fn committed(&self, uncounted: Uncounted, before: &LockState, after: &LockState, now: Timestamp) {
+        if uncounted.granted > 0 {
+            self.granted.add(uncounted.granted.into());
+        }
+        for (index, count) in uncounted.ended.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            self.ended.add(index, count.into());
+        }
+        self.live.changed(before, after, now);
+    }
+
+    /// A commit to this kind of store took so long.
+    pub fn commit_took(&self, store: &str, time: Duration) {
+        if let Some(index) = STORES.iter().position(|kind| *kind == store) {
+            self.commit_seconds[index].add_duration(time);
+        }
+    }
+
+    pub fn retried(&self, why: Retry, keys: usize) {
+        self.retries.add(why as usize, keys as u64);
+    }
+
+    /// `now` by the store's clock.
+    pub fn encode(&self, now: Timestamp, page: &mut Page) {
+        let help = "Time that requests with wait_ms were in a queue, whether they got the lock or not.";
+        page.histogram("latchgate_wait_seconds", help, &self.wait_seconds);
+        let help = "Time from the end of a lease to the grant to a waiter of the lock.";
+        page.histogram("latchgate_handoff_seconds", help, &self.handoff_seconds);
+        page.counter("latchgate_leases_granted", "Leases granted by commits of this node.", self.granted.get());
+        let mut ended = page.counters("latchgate_leases_ended", "Leases ended by commits of this node.");
+        for (why, count) in self.ended.iter() {
+            ended.count(&[("why", why)], count);
+        }
+        let help = "Leases that are live: the sum over all nodes. One node alone may be below 0, because a lease may end at another \
+                    node than the one that granted it.";
+        page.gauge("latchgate_leases_live", help, self.live.get(now));
+        let help = "Time that calls wait for their shard.";
+        page.histogram("latchgate_shard_queue_seconds", help, &self.shard_queue_seconds);
+        page.histogram("latchgate_batch_calls", "Calls in a batch of a shard.", &self.batch_calls);
+        let mut commits = page.histograms("latchgate_commit_seconds", "Time of a commit of lock states.");
+        for (store, seconds) in STORES.iter().zip(&self.commit_seconds).filter(|(_, seconds)| !seconds.is_empty()) {
+            commits.buckets(&[("store", store)], seconds);
+        }
+        let help = "Keys of a batch that another node had changed meanwhile.";
+        page.counter("latchgate_lost_races", help, self.lost_races.get());
+        let mut retries =
+            page.counters("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
+        for (why, count) in self.retries.iter() {
+            retries.count(&[("why", why)], count);
+        }
+        let help = "Batches of a key that began with a cached state.";
+        page.counter("latchgate_cache_hits", help, self.cache_hits.get());
+        let help = "Batches of a key whose state had to be loaded.";
+        page.counter("latchgate_cache_misses", help, self.cache_misses.get());
+        let help = "Events that were not written, and event streams that were ended because their client was too slow.";
+        page.counter("latchgate_events_dropped", help, self.events_dropped.get());
+        page.counter("latchgate_wake_ups_sent", "Notifications to other nodes.", self.wake_ups_sent.get());
+        let help = "Notifications to other nodes that could not be sent.";
+        page.counter("latchgate_wake_ups_lost", help, self.wake_ups_lost.get());
+        let help = "Grants after a release of which no notification came: a timer found it.";
+        page.counter("latchgate_wake_ups_found_by_timer", help, self.found_by_timer.get());
+    }
+}

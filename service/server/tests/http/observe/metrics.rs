@@ -1,0 +1,119 @@
+//! `/metrics`, and the files that name its metrics.
+
+use std::collections::BTreeSet;
+
+use latchgate_core::access::ApiKey;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::{free_port, until};
+use reqwest::Client;
+use serde_json::json;
+
+use crate::client::{BIN, acquire, begun, embedded, get, granted, pre, release, report, send, until_waiting, waiting};
+
+async fn page(node: &Node) -> String {
+    reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap()
+}
+
+/// The value of the line that begins with this; 0 if there is none.
+fn value(page: &str, metric: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
+    let node = embedded().await;
+    let held = granted(&node, "secret-key", json!({ "owner": "secret-owner" })).await;
+    acquire(&node, "secret-key", json!({})).await.assert_problem(423, "lock-held");
+    let waits = waiting(&node, "secret-key", json!({ "wait_ms": 20_000 }));
+    until_waiting(&node, "secret-key", 1).await;
+    assert_eq!(value(&page(&node).await, "latchgate_waiters"), 1.0);
+    assert_eq!(release(&node, "secret-key", &held.text("lease_id")).await.status, 200);
+    assert_eq!(waits.await.unwrap().status, 200);
+    granted(&node, "another", json!({ "ttl_ms": 100 })).await;
+    let first = begun(&node, json!({ "operation": "pay", "contents": 1 })).await;
+    pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(409, "operation-in-progress");
+    assert_eq!(report(&node, &first, json!({ "outcome": "success" })).await.status, 200);
+    get(&node, "/nowhere").await.assert_problem(404, "not-found");
+    let expired = r#"latchgate_leases_ended_total{why="expired"}"#;
+    until("the expiry", || async { value(&page(&node).await, expired) == 1.0 }).await;
+    let page = page(&node).await;
+    for (metric, expected) in [
+        (r#"latchgate_requests_total{route="acquire",code="200",app="default"}"#, 3.0),
+        (r#"latchgate_requests_total{route="acquire",code="423",app="default"}"#, 1.0),
+        (r#"latchgate_requests_total{route="other",code="404",app="default"}"#, 1.0),
+        (r#"latchgate_request_seconds_count{route="release",app="default"}"#, 1.0),
+        ("latchgate_wait_seconds_count", 1.0),
+        ("latchgate_handoff_seconds_count", 1.0),
+        ("latchgate_leases_granted_total", 3.0),
+        (r#"latchgate_leases_ended_total{why="released"}"#, 1.0),
+        ("latchgate_leases_live", 1.0),
+        ("latchgate_waiters", 0.0),
+        ("latchgate_ready", 1.0),
+        (r#"latchgate_operations_total{outcome="go"}"#, 1.0),
+        (r#"latchgate_operations_total{outcome="in_progress"}"#, 1.0),
+        (r#"latchgate_operations_total{outcome="success"}"#, 1.0),
+        (r#"latchgate_pool_connections{of="locks",pool="writer",state="max"}"#, 1.0),
+        (r#"latchgate_engine{of="locks",engine="sqlite",kind="sqlite"}"#, 1.0),
+        (r#"latchgate_store{kind="sqlite"}"#, 1.0),
+    ] {
+        assert_eq!(value(&page, metric), expected, "{metric} in\n{page}");
+    }
+    for metric in [
+        r#"latchgate_commit_seconds_count{store="sqlite"}"#,
+        "latchgate_batch_calls_count",
+        "latchgate_shard_queue_seconds_count",
+        "latchgate_cache_misses_total",
+        r#"latchgate_epoch{of="locks"}"#,
+        "process_open_fds",
+    ] {
+        assert!(value(&page, metric) > 0.0, "{metric} in\n{page}");
+    }
+    assert!(!page.contains("secret-") && page.ends_with("\n# EOF\n"), "{page}");
+}
+
+#[tokio::test]
+async fn metrics_have_an_address_of_their_own_which_needs_no_api_key_and_serves_nothing_else() {
+    let (port, key) = (free_port(), ApiKey::of_random([1; 6], [2; 32]));
+    let address = format!("127.0.0.1:{port}");
+    let admin = [("LATCHGATE_ADMIN_KEY", key.as_str())];
+    let node = Node::start_with(BIN, &["--metrics-listen", &address], &admin).await;
+    get(&node, "/metrics").await.assert_problem(401, "unauthorized");
+    let there = async |path: &str| send(Client::new().get(format!("http://{address}{path}"))).await;
+    let metrics = there("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    let content_type = metrics.headers["content-type"].to_str().unwrap();
+    assert!(content_type.starts_with("application/openmetrics-text; version=1.0.0"), "{content_type}");
+    for path in ["/v1/locks", "/docs", "/", "/readyz"] {
+        there(path).await.assert_problem(404, "not-found");
+    }
+}
+
+/// The metrics that a text names, as families.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
+    let is_metric = |word: &&str| word.starts_with("latchgate_") || word.starts_with("process_");
+    let family = |word: &str| {
+        let suffixes = ["_bucket", "_sum", "_count", "_total"];
+        suffixes.iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word).to_owned()
+    };
+    words.filter(is_metric).map(family).collect()
+}
+
+#[tokio::test]
+async fn every_metric_of_the_dashboard_and_of_the_alerts_exists_and_every_metric_is_documented() {
+    let page = page(&embedded().await).await;
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let served: BTreeSet<String> = families.map(str::to_owned).collect();
+    let documented = named(include_str!("../../../../../docs/OPERATIONS.md"));
+    for (file, names) in [
+        ("deploy/grafana.json", named(include_str!("../../../../../deploy/grafana.json"))),
+        ("deploy/alerts.yml", named(include_str!("../../../../../deploy/alerts.yml"))),
+        ("docs/OPERATIONS.md", documented.clone()),
+    ] {
+        let unknown: Vec<_> = names.difference(&served).collect();
+        assert!(!names.is_empty() && unknown.is_empty(), "{file} names {unknown:?}, which no node has");
+    }
+    let undocumented: Vec<_> = served.difference(&documented).collect();
+    assert!(undocumented.is_empty(), "docs/OPERATIONS.md lacks {undocumented:?}");
+}

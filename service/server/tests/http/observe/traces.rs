@@ -1,0 +1,185 @@
+//! Traces at a collector, and what ties a log entry to them.
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::routing::post;
+use latchgate_core::access::ApiKey;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
+use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::client::{Answer, BIN, embedded, send};
+
+const FIRST: &str = "0af7651916cd43dd8448eb211c80319c";
+const SECOND: &str = "1bf7651916cd43dd8448eb211c80319c";
+const UNSAMPLED: &str = "2cf7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+
+/// A collector that keeps what it is sent.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<Bytes>>>);
+
+impl Collector {
+    async fn start(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let Self(received) = self.clone();
+        let keep = post(move |body: Bytes| async move {
+            received.lock().unwrap().push(body);
+            StatusCode::OK
+        });
+        let routes = axum::Router::new().route("/v1/traces", keep);
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        url
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let received = self.0.lock().unwrap();
+        let resources = received.iter().flat_map(|request| parts(request, 1));
+        let scopes = resources.flat_map(|resource| parts(resource, 2));
+        scopes.flat_map(|scope| parts(scope, 2)).map(Span::read).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Span {
+    name: String,
+    parent: String,
+    /// Trace and span, as in a `traceparent`.
+    id: String,
+    links: Vec<String>,
+    /// As it was sent.
+    bytes: Vec<u8>,
+}
+
+impl Span {
+    fn read(bytes: &[u8]) -> Self {
+        let text = |number| parts(bytes, number).first().map(|text| String::from_utf8_lossy(text).into_owned());
+        let id_in = |bytes| format!("{}-{}", hex(parts(bytes, 1)[0]), hex(parts(bytes, 2)[0]));
+        Self {
+            name: text(5).unwrap_or_default(),
+            parent: parts(bytes, 4).first().map(|id| hex(id)).unwrap_or_default(),
+            id: id_in(bytes),
+            links: parts(bytes, 13).into_iter().map(id_in).collect(),
+            bytes: bytes.to_vec(),
+        }
+    }
+
+    fn says(&self, text: &str) -> bool {
+        self.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The parts of a message of protobuf that have this number and a length.
+fn parts(mut message: &[u8], number: u64) -> Vec<&[u8]> {
+    fn varint(message: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (byte, rest) = message.split_first().unwrap();
+            *message = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+    let mut parts = Vec::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message);
+        let length = match tag & 7 {
+            0 => {
+                varint(&mut message);
+                continue;
+            }
+            1 => 8,
+            2 => usize::try_from(varint(&mut message)).unwrap(),
+            5 => 4,
+            other => panic!("{other} is no kind of field"),
+        };
+        let (part, rest) = message.split_at(length);
+        message = rest;
+        if (tag >> 3, tag & 7) == (number, 2) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+fn trace_parent(answer: &Answer) -> String {
+    answer.headers["traceparent"].to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_commit_is_linked_to_the_requests_that_it_carries_out_and_logs_name_their_traces() {
+    let collector = Collector::default();
+    let url = collector.start().await;
+    let key = ApiKey::of_random([1; 6], [2; 32]);
+    let args = ["--otlp-endpoint", &url, "--otlp-percent", "0", "--log-format", "json", "--access-log"];
+    let mut node = Node::start_with(BIN, &args, &[("LATCHGATE_ADMIN_KEY", key.as_str())]).await;
+    let call = |verb: &str, body: Value, trace: &str, flags: &str| -> RequestBuilder {
+        let url = format!("{}/v1/locks/k/{verb}", node.base_url());
+        let request = Client::new().post(url).bearer_auth(key.as_str()).body(body.to_string());
+        request.header("traceparent", format!("00-{trace}-{PARENT}-{flags}"))
+    };
+    // Of the same trace as the client's request, and not traced because the client's is not.
+    let held = send(call("acquire", json!({ "lease_id": "held" }), UNSAMPLED, "00")).await;
+    assert!(trace_parent(&held).starts_with(&format!("00-{UNSAMPLED}-")), "{}", trace_parent(&held));
+    let waits = tokio::spawn(send(call("acquire", json!({ "wait_ms": 30_000 }), SECOND, "01")));
+    let waiters = || async {
+        let url = format!("{}/v1/locks/k", node.base_url());
+        send(Client::new().get(url).bearer_auth(key.as_str())).await.body["waiters"] == 1
+    };
+    until("the waiter", waiters).await;
+    let release = call("release", json!({ "lease_id": "held" }), FIRST, "01").header("x-request-id", "mine-1");
+    let released = trace_parent(&send(release).await);
+    let granted = trace_parent(&waits.await.unwrap());
+    let commit = || {
+        let mut spans = collector.spans().into_iter();
+        let links_both = |span: &Span| {
+            [&released, &granted].iter().all(|parent| span.links.iter().any(|link| parent.contains(link.as_str())))
+        };
+        spans.find(|span| span.name == "commit" && links_both(span))
+    };
+    until("the span of the commit", || async { commit().is_some() }).await;
+    let request = || collector.spans().into_iter().find(|span| released.contains(&span.id));
+    until("the span of the request", || async { request().is_some() }).await;
+    let request = request().unwrap();
+    assert_eq!((request.name.as_str(), request.parent.as_str()), ("release", PARENT));
+    for text in ["mine-1", "POST", "default", "010101010101"] {
+        assert!(request.says(text), "no {text} in {request:?}");
+    }
+    let spans = collector.spans();
+    assert!(spans.iter().any(|span| span.name == "release" && request.id.contains(&span.parent)), "{spans:?}");
+    assert!(!spans.iter().any(|span| span.id.contains(UNSAMPLED)), "{spans:?}");
+    node.terminate();
+    node.wait_exit(std::time::Duration::from_secs(30)).await.unwrap();
+    let entry = node.log().lines().find(|line| line.contains("mine-1")).map(serde_json::from_str::<Value>);
+    let entry = entry.unwrap().unwrap();
+    for (field, expected) in [
+        ("request_id", "mine-1"),
+        ("app", "default"),
+        ("key_id", "010101010101"),
+        ("trace_id", FIRST),
+        ("path", "/v1/locks/k/release"),
+    ] {
+        assert_eq!(entry[field], expected, "{entry}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_collector_a_good_traceparent_is_sent_back_and_a_bad_one_is_ignored() {
+    let node = embedded().await;
+    let ask = |sent: &str| Client::new().get(format!("{}/readyz", node.base_url())).header("traceparent", sent);
+    let good = format!("00-{FIRST}-{PARENT}-01");
+    assert_eq!(trace_parent(&send(ask(&good)).await), good);
+    assert!(!send(ask("00-nonsense")).await.headers.contains_key("traceparent"));
+}
