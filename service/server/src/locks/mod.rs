@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use latchgate_core::lock::{Command, Lease, LeaseId, Outcome, WaiterId};
+use latchgate_core::lock::{Command, Lease, LeaseId, NodeId, Outcome, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -260,6 +260,11 @@ impl Locks {
         }
         let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
         self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
+    }
+
+    /// Distinguishes this node from the others.
+    pub fn node_id(&self) -> &NodeId {
+        &self.node.id
     }
 
     /// How many waiters this node's queues have.
