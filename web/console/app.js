@@ -59,7 +59,7 @@ class View {
     replace(this.root, this.trouble, content);
   }
 
-  /** Loads now and then every so often, while the page is visible. Returns a function that loads at once. */
+  /** Loads now, and again after `ms` (or what it returns), while the page is visible. Returns a function that loads at once. */
   every(ms, load) {
     let timer;
     let state = "idle";
@@ -81,7 +81,7 @@ class View {
       const isWanted = state === "again";
       state = "idle";
       if (isWanted) run();
-      else if (!this.signal.aborted) timer = setTimeout(run, ms);
+      else if (!this.signal.aborted) timer = setTimeout(run, typeof ms === "function" ? ms() : ms);
     };
     document.addEventListener("visibilitychange", run, { signal: this.signal });
     run();

@@ -28,7 +28,8 @@ export function empty(...text) {
 
 /** `columns`: [{ label, cell: (row) => content, class }]. `hide` in the class: not on a phone. */
 export function table(label, columns, rows) {
-  const cells = (row) => columns.map((column) => h("td", { class: column.class }, column.cell(row)));
+  const cells = (row) => columns.map((column) =>
+    h("td", { class: column.class, "data-label": typeof column.label === "string" ? column.label : null }, column.cell(row)));
   // Wide tables scroll, so the keyboard must reach them.
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
     h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.label)))),

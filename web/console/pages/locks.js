@@ -39,14 +39,15 @@ export function locks(view) {
   view.show(
     head("Locks", null, view.may("locks") && button("Take a lock…", () => take(view, query.prefix))),
     form, list, pages.element);
-  const refresh = view.every(4000, load);
+  // With a filter, the node looks through many keys for one page.
+  const refresh = view.every(() => (query.owner || query.held ? 30_000 : 4000), load);
 }
 
 function listed({ locks: rows, unreadable = [], next_cursor }, query) {
   const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The state of these keys cannot be read: ", unreadable.join(", "));
   if (rows.length === 0) {
     const isFiltered = query.prefix || query.owner || query.held;
-    return [broken, empty(next_cursor ? "None among the keys of this page: look at the next one."
+    return [broken, empty(next_cursor ? "None among the keys that were looked through for this page. The next page looks further."
       : isFiltered ? "No lock fits." : "No lock has been taken yet.")];
   }
   return [broken, table("Locks", [

@@ -37,7 +37,7 @@ export function operations(view) {
       h("label", { class: "check" }, inputs.suspect, "only suspected double runs"),
       h("button", { type: "submit", class: "primary" }, "Search")),
     list, pages.element);
-  const refresh = view.every(4000, async () => {
+  const refresh = view.every(() => (query.operation || query.state || query.suspect ? 30_000 : 4000), async () => {
     const answer = await view.get("/v1/operations", { ...query, limit: PAGE, cursor: pages.cursor });
     replace(list, listed(answer, query));
     pages.show(answer.next_cursor, answer.operations.length > 0 && `, ${plural(answer.operations.length, "operation")}`);
@@ -47,7 +47,7 @@ export function operations(view) {
 function listed({ operations: rows, next_cursor: next }, query) {
   if (rows.length === 0) {
     const isFiltered = query.operation || query.state || query.suspect;
-    return empty(next ? "None on this page: look at the next one." : isFiltered ? "No operation fits." : "No operation has been claimed yet.");
+    return empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered ? "No operation fits." : "No operation has been claimed yet.");
   }
   return table("Operations", [
     { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },

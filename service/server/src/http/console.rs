@@ -93,7 +93,8 @@ pub async fn name_node(State(context): State<Shared>, mut response: Response) ->
 /// A browser keeps the file, and asks each time whether it is the same.
 fn answer(file: &File, headers: &HeaderMap) -> Response {
     let kept = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
-    let is_kept = kept.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == *ENTITY_TAG));
+    let is_kept =
+        kept.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == *ENTITY_TAG));
     let mut response = if is_kept { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
