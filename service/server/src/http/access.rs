@@ -135,7 +135,7 @@ impl Need {
             return match path {
                 "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" => Self::Nothing,
                 "/metrics" => Self::Metrics,
-                _ if path.starts_with("/errors/") || path.starts_with("/docs/") => Self::Nothing,
+                _ if ["/console/", "/errors/", "/docs/"].iter().any(|of| path.starts_with(of)) => Self::Nothing,
                 _ => Self::ApiKey,
             };
         };
@@ -183,7 +183,10 @@ mod tests {
             ("GET", "/healthz", Need::Nothing),
             ("GET", "/readyz", Need::Nothing),
             ("GET", "/errors/unauthorized", Need::Nothing),
+            ("GET", "/", Need::Nothing),
+            ("GET", "/console/app.js", Need::Nothing),
             ("GET", "/metrics", Need::Metrics),
+            ("GET", "/v1/me", Need::ApiKey),
             ("GET", "/nothing", Need::ApiKey),
             ("GET", "/v1/nothing", Need::ApiKey),
             ("GET", "/v1/locks", get),

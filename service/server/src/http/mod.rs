@@ -8,10 +8,12 @@ mod apps;
 mod body;
 mod client;
 mod connections;
+mod console;
 mod format;
 mod hosts;
 mod leases;
 mod locks;
+mod me;
 mod metrics;
 mod multilocks;
 mod openapi;
@@ -171,6 +173,7 @@ impl FromRef<Shared> for Access {
 
 /// All routes.
 pub fn router(context: Shared) -> Router {
+    let name_node = axum::middleware::map_response_with_state(Arc::clone(&context), console::name_node);
     Router::new()
         .route("/v1/locks", routing::get(locks::reading::list))
         .route("/v1/locks/", routing::any(locks::any))
@@ -194,10 +197,12 @@ pub fn router(context: Shared) -> Router {
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/v1/admin/hold-off", routing::post(admin::hold_off))
         .merge(apps::routes())
-        .route("/metrics", routing::get(metrics::metrics))
+        .route("/v1/me", routing::get(me::me))
+        .route("/metrics", routing::get(metrics::metrics).layer(name_node))
         .route("/healthz", routing::get(status::healthz))
         .route("/readyz", routing::get(status::readyz))
-        .route("/", routing::get(pages::index))
+        .route("/", routing::get(console::index))
+        .route("/console/{*path}", routing::get(console::file))
         .route("/errors/{code}", routing::get(pages::error))
         .route("/openapi.json", routing::get(openapi::serve))
         .merge(openapi::swagger_ui())

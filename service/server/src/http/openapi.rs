@@ -9,7 +9,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, leases, locks, metrics, multilocks, operations, pages, status};
+use super::{admin, apps, leases, locks, me, metrics, multilocks, operations, pages, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,6 +27,7 @@ use super::{admin, apps, leases, locks, metrics, multilocks, operations, pages, 
         (name = "multilocks", description = "Several locks as one: all or none"),
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
+        (name = "access", description = "What an API key permits"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
@@ -57,6 +58,7 @@ use super::{admin, apps, leases, locks, metrics, multilocks, operations, pages, 
         operations::inspect,
         operations::forget,
         operations::list,
+        me::me,
         admin::engines,
         admin::switch_locks,
         admin::switch_gate,

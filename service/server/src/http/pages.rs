@@ -1,4 +1,4 @@
-//! HTML pages.
+//! HTML pages without scripts, and the policy of Swagger UI.
 
 use axum::extract::Path;
 use axum::http::{HeaderValue, header};
@@ -8,10 +8,6 @@ use super::problem::{self, Code, Problem};
 
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                                        form-action 'none'; frame-ancestors 'none'";
-
-pub async fn index() -> Response {
-    page(include_str!("../../../../web/index.html").to_owned())
-}
 
 /// Swagger UI has scripts, which the browser loads from this node alone.
 const CONTENT_SECURITY_POLICY_OF_DOCS: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \

@@ -30,6 +30,25 @@ async fn swagger_ui_comes_from_the_binary_and_names_this_api() {
 }
 
 #[tokio::test]
+async fn the_console_comes_from_the_binary_and_is_kept_by_browsers() {
+    let node = embedded().await;
+    let page = get(&node, "/").await;
+    let policy = page.headers["content-security-policy"].to_str().unwrap();
+    assert!(!policy.contains("unsafe") && policy.contains("script-src 'self';"), "{policy}");
+    let html = page.body.as_str().unwrap();
+    let files: Vec<&str> = html.split('"').filter(|text| text.starts_with("/console/")).collect();
+    assert!(!html.contains("://") && files.contains(&"/console/app.js"), "{html}");
+    for path in files {
+        let file = get(&node, path).await;
+        assert_eq!(file.status, 200, "{path}");
+        assert_eq!(file.headers["cache-control"], "no-cache");
+        let again = Client::new().get(format!("{}{path}", node.base_url()));
+        assert_eq!(send(again.header("if-none-match", &file.headers["etag"])).await.status, 304, "{path}");
+    }
+    get(&node, "/console/test/console.test.mjs").await.assert_problem(404, "not-found");
+}
+
+#[tokio::test]
 async fn every_documented_path_is_served_with_its_method() {
     let node = embedded().await;
     let api = get(&node, "/openapi.json").await.body;

@@ -46,13 +46,14 @@ async fn with_the_first_api_key_every_request_needs_one() {
         (Method::POST, "/v1/admin/hold-off"),
         (Method::GET, "/v1/admin/keys"),
         (Method::GET, "/metrics"),
+        (Method::GET, "/v1/me"),
         (Method::GET, "/no/such/path"),
     ] {
         let refused = request(&node, method, path, json!({})).await;
         refused.assert_problem(401, "unauthorized");
         assert_eq!(refused.headers["www-authenticate"], "Bearer realm=\"latchgate\"", "{path}");
     }
-    for path in ["/healthz", "/readyz", "/errors/unauthorized", "/openapi.json"] {
+    for path in ["/", "/console/app.js", "/healthz", "/readyz", "/errors/unauthorized", "/openapi.json"] {
         assert_eq!(get(&node, path).await.status, 200, "{path}");
     }
     let caller = Caller::new(&node, &created.text("key"));
@@ -61,6 +62,22 @@ async fn with_the_first_api_key_every_request_needs_one() {
     // That is for good, even if no API key is left.
     caller.revoke(caller.id()).await;
     acquire(&node, "other", json!({})).await.assert_problem(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_caller_can_ask_what_it_may_do() {
+    let open = embedded().await;
+    let all = json!(["read", "locks", "operations", "admin"]);
+    let without_key = json!({ "app": "default", "scopes": all, "prefixes": [], "operator": true });
+    assert_eq!(get(&open, "/v1/me").await.body, without_key);
+    let node = guarded(&[]).await;
+    assert_eq!(Caller::operator(&node).get("/v1/me").await.body["operator"], true);
+    let permitted = json!({ "app": "jobs", "scopes": ["locks", "admin"], "prefixes": ["nightly/"] });
+    let caller = Caller::with(&node, permitted.clone()).await;
+    let mut expected = permitted;
+    expected["key_id"] = caller.id().into();
+    expected["operator"] = false.into();
+    assert_eq!(caller.get("/v1/me").await.body, expected);
 }
 
 #[tokio::test]

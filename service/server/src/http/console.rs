@@ -1,0 +1,108 @@
+//! The console at `/`: a page for people. Its files are in the binary, and it calls the same API as every other client.
+
+use std::sync::LazyLock;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use super::Shared;
+use super::problem::{Code, Problem};
+
+const NODE: HeaderName = HeaderName::from_static("x-latchgate-node");
+
+/// Nothing but the node's own files, and no text that becomes markup or script.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                                       require-trusted-types-for 'script'; trusted-types 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+struct File {
+    path: &'static str,
+    content_type: &'static str,
+    text: &'static str,
+}
+
+macro_rules! files {
+    ($($path:literal $content_type:ident),* $(,)?) => {
+        &[$(File {
+            path: $path,
+            content_type: $content_type,
+            text: include_str!(concat!("../../../../web/console/", $path)),
+        }),*]
+    };
+}
+
+const FILES: &[File] = files![
+    "api.js" JS,
+    "app.js" JS,
+    "charts.js" JS,
+    "dom.js" JS,
+    "events.js" JS,
+    "format.js" JS,
+    "icon.svg" SVG,
+    "metrics.js" JS,
+    "pages/access.js" JS,
+    "pages/audit.js" JS,
+    "pages/engines.js" JS,
+    "pages/events.js" JS,
+    "pages/lock.js" JS,
+    "pages/locks.js" JS,
+    "pages/operations.js" JS,
+    "pages/overview.js" JS,
+    "style.css" CSS,
+    "theme.js" JS,
+    "widgets.js" JS,
+];
+
+const INDEX: File = File { path: "", content_type: HTML, text: include_str!("../../../../web/index.html") };
+
+/// One for all files: they change together.
+static ENTITY_TAG: LazyLock<String> = LazyLock::new(|| {
+    let mut hash = Sha256::new();
+    hash.update(INDEX.text);
+    FILES.iter().for_each(|file| hash.update(file.text));
+    let short: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{short}\"")
+});
+
+pub async fn index(headers: HeaderMap) -> Response {
+    answer(&INDEX, &headers)
+}
+
+pub async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
+    match FILES.iter().find(|file| file.path == path) {
+        Some(file) => answer(file, &headers),
+        None => Problem::new(Code::NotFound, "The console has no such file.").into_response(),
+    }
+}
+
+/// Names the node in its metrics: behind a load balancer, a browser gets those of several nodes by turns.
+pub async fn name_node(State(context): State<Shared>, mut response: Response) -> Response {
+    if let Ok(node) = HeaderValue::try_from(context.locks.node_id().as_str()) {
+        response.headers_mut().insert(NODE, node);
+    }
+    response
+}
+
+/// A browser keeps the file, and asks each time whether it is the same.
+fn answer(file: &File, headers: &HeaderMap) -> Response {
+    let kept = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
+    let is_kept =
+        kept.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == *ENTITY_TAG));
+    let mut response = if is_kept { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    if let Ok(tag) = HeaderValue::try_from(ENTITY_TAG.as_str()) {
+        headers.insert(header::ETAG, tag);
+    }
+    response
+}

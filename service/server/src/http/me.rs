@@ -1,0 +1,47 @@
+//! `GET /v1/me`: what the caller may do.
+
+use axum::Extension;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::access::By;
+use super::answer::ok;
+use super::apps::ScopeName;
+use super::body::NoBody;
+use super::problem::ProblemBody;
+use super::query::NoQuery;
+
+#[derive(Serialize, ToSchema)]
+pub struct MeAnswer {
+    #[schema(example = "billing")]
+    app: String,
+    /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "3f9a1c20b7d4")]
+    key_id: Option<String>,
+    scopes: Vec<ScopeName>,
+    /// Only locks whose keys begin with one of these; all locks of the app if empty.
+    prefixes: Vec<String>,
+    /// May call `/v1/admin`.
+    operator: bool,
+}
+
+/// Show what the caller may do.
+#[utoipa::path(
+    get, path = "/v1/me", tag = "access",
+    responses(
+        (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
+        (status = 503, description = "`store-unavailable`: this node does not know yet which API keys there are", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn me(Extension(caller): By, _: NoQuery, _: NoBody) -> Response {
+    let permissions = &caller.permissions;
+    ok(&MeAnswer {
+        app: permissions.app.as_str().to_owned(),
+        key_id: caller.key_id.map(|id| id.to_string()),
+        scopes: permissions.scopes.iter().map(ScopeName::from).collect(),
+        prefixes: permissions.prefixes.clone(),
+        operator: permissions.is_operator(),
+    })
+}

@@ -1,0 +1,296 @@
+// The console: who is signed in, which page is shown, and whether the node answers.
+
+import * as api from "./api.js";
+import { h, replace } from "./dom.js";
+import { time } from "./format.js";
+import { ask, button, empty, problemBox } from "./widgets.js";
+import { access } from "./pages/access.js";
+import { audit } from "./pages/audit.js";
+import { engines } from "./pages/engines.js";
+import { events } from "./pages/events.js";
+import { lock } from "./pages/lock.js";
+import { locks } from "./pages/locks.js";
+import { operation, operations } from "./pages/operations.js";
+import { overview } from "./pages/overview.js";
+
+/** `needs`: a scope, or `operator`. `key` follows `g` on the keyboard. */
+const PAGES = [
+  { path: "", name: "Overview", show: overview, key: "o" },
+  { path: "locks", name: "Locks", show: locks, showOne: lock, needs: "read", key: "l" },
+  { path: "operations", name: "Operations", show: operations, showOne: operation, needs: "read", key: "p" },
+  { path: "events", name: "Events", show: events, needs: "read", key: "e" },
+  { path: "engines", name: "Engines", show: engines, needs: "operator", key: "n" },
+  { path: "access", name: "Apps and keys", show: access, needs: "operator", key: "a" },
+  { path: "audit", name: "Audit", show: audit, needs: "operator", key: "u" },
+];
+
+const element = (id) => document.getElementById(id);
+const main = element("main");
+let me = null;
+let view = null;
+
+/** One visit of a page. It ends when another one begins. */
+class View {
+  root = h("div", { class: "view" });
+  trouble = h("div", {});
+  controller = new AbortController();
+  hasContent = false;
+
+  constructor(one, query) {
+    this.one = one;
+    this.query = query;
+    this.me = me;
+  }
+
+  get signal() {
+    return this.controller.signal;
+  }
+
+  /** Whether the caller has a scope; for a lock, also whether it may touch the key. */
+  may(scope, key) {
+    const { scopes, prefixes, operator } = this.me;
+    if (scope === "operator") return operator;
+    return scopes.includes(scope) && (key === undefined || prefixes.length === 0 || prefixes.some((prefix) => key.startsWith(prefix)));
+  }
+
+  get = (path, query) => api.get(path, { query, signal: this.signal });
+
+  show(...content) {
+    replace(this.root, this.trouble, content);
+  }
+
+  /** Loads now, and again after `ms` (or what it returns), while the page is visible. Returns a function that loads at once. */
+  every(ms, load) {
+    let timer;
+    let state = "idle";
+    const run = async () => {
+      clearTimeout(timer);
+      if (this.signal.aborted || document.hidden) return;
+      if (state !== "idle") {
+        state = "again";
+        return;
+      }
+      state = "busy";
+      try {
+        await load();
+        this.hasContent = true;
+        replace(this.trouble);
+      } catch (problem) {
+        this.fail(problem);
+      }
+      const isWanted = state === "again";
+      state = "idle";
+      if (isWanted) run();
+      else if (!this.signal.aborted) timer = setTimeout(run, typeof ms === "function" ? ms() : ms);
+    };
+    document.addEventListener("visibilitychange", run, { signal: this.signal });
+    run();
+    return run;
+  }
+
+  /** Shows the problem; or, if there is content and only the node or its store is away, leaves that to the banner. */
+  fail(problem) {
+    if (this.signal.aborted || problem.status === 401) return;
+    if (!(problem instanceof api.Problem)) console.error(problem);
+    const isAway = problem.status === 0 || problem.status === 503;
+    if (!(isAway && this.hasContent)) replace(this.trouble, problemBox(problem));
+  }
+
+  /** Changes the query in the address without a new visit. */
+  remember(query) {
+    const params = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    const path = location.hash.split("?")[0] || "#/";
+    history.replaceState(null, "", params.size ? `${path}?${params}` : path);
+  }
+}
+
+function route() {
+  if (!me) return;
+  view?.controller.abort();
+  document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
+  const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const page = PAGES.find((candidate) => candidate.path === name);
+  const one = rest.length > 0 ? decoded(rest.join("/")) : undefined;
+  view = new View(one, Object.fromEntries(new URLSearchParams(search)));
+  for (const link of element("nav").children) {
+    const isCurrent = link.dataset.path === name;
+    if (isCurrent) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    if (isCurrent) link.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  replace(main, view.root);
+  window.scrollTo(0, 0);
+  document.title = `${one ? `${one} · ` : ""}${page?.name ?? "No such page"} · Latchgate`;
+  if (!page) view.show(h("h1", {}, "No such page"), empty("Choose one of the pages."));
+  else if (page.needs && !view.may(page.needs)) view.show(h("h1", {}, page.name), empty(reason(page.needs)));
+  else (one ? page.showOne : page.show)?.(view);
+}
+
+function reason(needs) {
+  if (needs === "operator") return "This page needs an API key of the app default with the scope admin and without prefixes.";
+  return `This page needs an API key with the scope ${needs}.`;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+// Signing in.
+
+async function enter(trouble = null) {
+  try {
+    me = await api.get("/v1/me");
+  } catch (problem) {
+    me = null;
+    if (problem.status === 401) {
+      const hadKey = api.hasKey();
+      api.useKey(null);
+      return signIn(trouble ?? (hadKey ? problem : null));
+    }
+    return unreachable(problem);
+  }
+  showWho();
+  route();
+}
+
+/** Neither signed in nor refused: the node does not answer, or does not know its API keys yet. */
+function unreachable(problem) {
+  element("nav").hidden = true;
+  replace(main, h("h1", {}, "Latchgate"), problemBox(problem), empty("The console tries again every two seconds."));
+  setTimeout(enter, 2000);
+}
+
+function signIn(problem) {
+  view?.controller.abort();
+  view = null;
+  element("nav").hidden = true;
+  replace(element("who"));
+  document.title = "Sign in · Latchgate";
+  const key = h("input", { type: "password", id: "api-key", autocomplete: "off", spellcheck: "false", required: true, placeholder: "lgk_…" });
+  const submit = h("button", { type: "submit", class: "primary" }, "Sign in");
+  const form = h("form", { class: "sign-in" },
+    h("h1", {}, "Sign in"),
+    h("p", { class: "about" }, "This node needs an API key. The console keeps it in this tab alone, until you close the tab or sign out."),
+    h("label", { class: "field", for: "api-key" }, "API key", key),
+    problem && problemBox(problem), submit);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit.disabled = true;
+    api.useKey(key.value.trim());
+    enter();
+  });
+  replace(main, form);
+  key.focus();
+}
+
+function showWho() {
+  const pages = PAGES.filter((page) => !page.needs || (page.needs === "operator" ? me.operator : me.scopes.includes(page.needs)));
+  const nav = element("nav");
+  replace(nav, pages.map((page) => h("a", { href: `#/${page.path}`, "data-path": page.path }, page.name)));
+  nav.hidden = false;
+  const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
+  replace(element("who"),
+    h("span", {}, "App ", h("b", {}, me.app)),
+    h("span", { class: "about" }, me.key_id ? `Key ${me.key_id}` : "No API key needed"),
+    h("span", { class: "about" }, rights, me.prefixes.length > 0 && ` · only ${me.prefixes.join(", ")}`),
+    me.key_id && button("Sign out", signOut, { class: "plain" }));
+}
+
+function signOut() {
+  me = null;
+  api.useKey(null);
+  history.replaceState(null, "", "#/");
+  enter();
+}
+
+// Whether the node and its store answer.
+
+let lastAnswerAt = null;
+let probing = null;
+
+async function probe() {
+  clearTimeout(probing);
+  if (!document.hidden) {
+    try {
+      await api.request("GET", "/readyz", { patienceMs: 4000 });
+      replace(element("banner"));
+    } catch (problem) {
+      const seen = me && lastAnswerAt && ` What you see is from ${time(lastAnswerAt)} or older.`;
+      const text = problem.status === 0 ? "The node does not answer." : problem.message;
+      replace(element("banner"), h("p", { class: "away" }, h("b", {}, text), seen));
+    }
+  }
+  clearTimeout(probing);
+  probing = setTimeout(probe, 3000);
+}
+
+api.on("answered", (response) => {
+  if (!response.url.endsWith("/readyz")) lastAnswerAt = new Date().toISOString();
+});
+api.on("failed", (problem) => {
+  const isSeen = element("banner").hasChildNodes();
+  if (!isSeen && (problem.status === 0 || problem.code === "store-unavailable")) {
+    clearTimeout(probing);
+    probing = setTimeout(probe, 100);
+  }
+});
+api.on("signedOut", (problem) => {
+  if (!me) return;
+  me = null;
+  api.useKey(null);
+  signIn(problem);
+});
+
+// Theme and keyboard.
+
+const theme = element("theme");
+theme.value = document.documentElement.dataset.theme ?? "system";
+theme.addEventListener("change", () => {
+  if (theme.value === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme.value;
+  try {
+    localStorage.setItem("latchgate.theme", theme.value);
+  } catch {
+    // Without storage, the choice lives as long as the page.
+  }
+});
+
+let went = 0;
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input, textarea, select") || document.querySelector("dialog[open]");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const page = PAGES.find(({ key }) => key === event.key);
+  if (event.key === "g") went = event.timeStamp;
+  else if (page && event.timeStamp - went < 1500) location.hash = `#/${page.path}`;
+  else if (event.key === "/") {
+    const search = main.querySelector("input, textarea");
+    if (search) event.preventDefault();
+    search?.focus();
+  } else if (event.key === "?") shortcuts();
+});
+
+function shortcuts() {
+  const keys = [["/", "to the first field of the page"], ["?", "this list"], ["Escape", "closes a dialog"],
+    ...PAGES.map(({ key, name }) => [`g ${key}`, name])];
+  const list = h("dl", { class: "keys" }, keys.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))));
+  ask({ title: "Keyboard", text: [list], action: "Close", run: () => {} });
+}
+
+element("shortcuts").addEventListener("click", shortcuts);
+window.addEventListener("hashchange", () => {
+  route();
+  main.focus({ preventScroll: true });
+});
+document.addEventListener("visibilitychange", () => document.hidden || probe());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+
+enter();
+probe();

@@ -1,0 +1,174 @@
+// Apps and their API keys.
+
+import { call, post } from "../api.js";
+import { h, replace } from "../dom.js";
+import { number, time } from "../format.js";
+import { ask, badge, button, empty, head, panel, reveal, table, toast } from "../widgets.js";
+
+const SCOPES = ["read", "locks", "operations", "admin"];
+const QUOTAS = [
+  ["requests_per_second", "Requests per second"], ["waiters", "Waiting requests"], ["leases", "Leases"], ["operations", "Operations"],
+  ["event_streams", "Event streams"],
+];
+const DAY_MS = 86_400_000;
+/** Most API keys that are drawn. */
+const SHOWN_MAX = 200;
+
+export function access(view) {
+  const apps = panel("Apps", empty("Loading…"));
+  const keys = panel("API keys", empty("Loading…"));
+  const filter = h("select", { "aria-label": "App" });
+  const withEnded = h("input", { type: "checkbox" });
+  let names = [];
+  view.show(head("Apps and keys", "An app is a namespace: the same key in two apps is two locks."), apps, keys);
+  const refresh = view.every(10_000, async () => {
+    const [{ apps: all }, { keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/keys", { app: filter.value })]);
+    const named = all.map(({ app }) => app);
+    if (named.join("\n") !== names.join("\n")) {
+      const chosen = filter.value;
+      names = named;
+      replace(filter, h("option", { value: "" }, "all apps"), names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+    }
+    replace(apps, h("div", { class: "head" }, h("h2", {}, "Apps"), button("Create an app…", () => createApp(refresh), { "data-focus": "create-app" })),
+      appsTable(all, refresh));
+    const wanted = listed.filter((key) => withEnded.checked || key.state === "active");
+    replace(keys,
+      h("div", { class: "head" }, h("h2", {}, "API keys"),
+        h("div", { class: "actions" }, filter, h("label", { class: "check" }, withEnded, "also those that are not accepted"),
+          button("Create an API key…", () => createKey(names, filter.value || view.me.app, refresh), { "data-focus": "create-key" }))),
+      wanted.length === 0 ? empty("No API key.") : keysTable(view, wanted.slice(0, SHOWN_MAX), refresh),
+      wanted.length > SHOWN_MAX && h("p", { class: "about" }, `The first ${SHOWN_MAX} of ${number(wanted.length)}: choose an app.`));
+  });
+  filter.addEventListener("change", () => refresh());
+  withEnded.addEventListener("change", () => refresh());
+}
+
+function appsTable(apps, refresh) {
+  const hasQuotas = apps.some((app) => app.quotas !== undefined);
+  return table("Apps", [
+    { label: "App", cell: (app) => app.app, class: "key" },
+    { label: "State", cell: (app) => (app.disabled ? badge("disabled", "bad") : badge("enabled", "good")) },
+    { label: "API keys", cell: (app) => number(app.api_keys), class: "number" },
+    { label: "Created", cell: (app) => time(app.created_at), class: "hide" },
+    hasQuotas && { label: "Quotas", cell: quotasInShort, class: "hide" },
+    { label: h("span", { class: "unseen" }, "Actions"), cell: (app) => h("div", { class: "actions" },
+      hasQuotas && button("Quotas…", () => changeQuotas(app, refresh), { "data-focus": `quotas-${app.app}`, "aria-label": `Quotas of ${app.app}` }),
+      app.disabled
+        ? button("Enable", () => enable(app.app, refresh), { "data-focus": `able-${app.app}`, "aria-label": `Enable ${app.app}` })
+        : app.app !== "default" && button("Disable…", () => disable(app.app, refresh), { class: "danger", "data-focus": `able-${app.app}`, "aria-label": `Disable ${app.app}` })) },
+  ].filter(Boolean), apps);
+}
+
+function quotasInShort({ quotas }) {
+  const set = QUOTAS.filter(([name]) => quotas?.[name] !== undefined && quotas[name] !== null);
+  return set.length === 0 ? "none" : set.map(([name, label]) => h("div", {}, `${label}: ${number(quotas[name])}`));
+}
+
+function changeQuotas({ app, quotas }, refresh) {
+  ask({
+    title: `Quotas of ${app}`,
+    text: "An empty field is no limit.",
+    fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: quotas?.[name] ?? "" })),
+    action: "Save",
+    run: async (values) => {
+      await post(`/v1/admin/apps/${encodeURIComponent(app)}/quotas`, values);
+      toast(`The quotas of ${app} are saved.`);
+      refresh();
+    },
+  });
+}
+
+function createApp(refresh) {
+  ask({
+    title: "Create an app",
+    text: "An app keeps its locks and operations apart from those of the others.",
+    fields: [{ name: "app", label: "Name", required: true, placeholder: "billing" }],
+    action: "Create",
+    run: async ({ app }) => {
+      await post("/v1/admin/apps", { app });
+      toast(`The app ${app} is there.`);
+      refresh();
+    },
+  });
+}
+
+async function enable(app, refresh) {
+  try {
+    await post("/v1/admin/apps", { app });
+    toast(`The app ${app} is enabled.`);
+  } catch (problem) {
+    toast(problem.message);
+  }
+  refresh();
+}
+
+function disable(app, refresh) {
+  ask({
+    title: `Disable ${app}`,
+    text: "All its API keys are refused until you enable it again. Its locks and operations stay.",
+    action: "Disable",
+    isDanger: true,
+    run: async () => {
+      await call("POST", `/v1/admin/apps/${encodeURIComponent(app)}/disable`);
+      toast(`The app ${app} is disabled.`);
+      refresh();
+    },
+  });
+}
+
+function keysTable(view, keys, refresh) {
+  return table("API keys", [
+    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.key_id && h("span", { class: "about" }, " yours")) },
+    { label: "App", cell: (key) => key.app, class: "key" },
+    { label: "Scopes", cell: (key) => key.scopes.join(", ") },
+    { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key hide" },
+    { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
+    { label: "Used", cell: (key) => time(key.used_at), class: "hide" },
+    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), class: "hide" },
+    { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
+      { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
+  ], keys);
+}
+
+/** An API key of the node's configuration has no time of creation, and is revoked there. */
+function revocable(key) {
+  return key.state === "active" && key.created_at !== undefined;
+}
+
+function revoke(view, key, refresh) {
+  ask({
+    title: `Revoke ${key.id}`,
+    text: [
+      "Every node refuses it within two seconds. Its waits and event streams end; its leases stay until they expire.",
+      ...(key.id === view.me.key_id ? ["This is your own API key: you will be signed out."] : []),
+    ],
+    action: "Revoke",
+    isDanger: true,
+    run: async () => {
+      await call("DELETE", `/v1/admin/keys/${key.id}`);
+      toast(`The API key ${key.id} is revoked.`);
+      refresh();
+    },
+  });
+}
+
+function createKey(apps, app, refresh) {
+  ask({
+    title: "Create an API key",
+    text: "It belongs to one app. No scope includes another one.",
+    fields: [
+      { name: "app", label: "App", type: "select", options: apps, value: app },
+      { name: "scopes", label: "Scopes", type: "checks", options: SCOPES, value: ["read", "locks", "operations"] },
+      { name: "prefixes", label: "Only keys that begin with", placeholder: "jobs/, reports/", hint: "Several with commas; all keys if empty" },
+      { name: "days", label: "Expires after days", type: "number", hint: "Never if empty" },
+    ],
+    action: "Create",
+    run: async ({ app: chosen, scopes, prefixes, days }) => {
+      const named = prefixes.split(",").map((prefix) => prefix.trim()).filter(Boolean);
+      const body = { app: chosen, scopes, prefixes: named, ...(days !== null && { expires_in_ms: days * DAY_MS }) };
+      const { key } = await post("/v1/admin/keys", body);
+      refresh();
+      reveal("The new API key", "Copy it now: it is not shown again, and the store keeps only its hash.", key);
+    },
+  });
+}

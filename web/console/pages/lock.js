@@ -1,0 +1,201 @@
+// One lock: who holds it, who waits, and what has happened.
+
+import { call, lockPath, post } from "../api.js";
+import { h, replace } from "../dom.js";
+import { duration, plural, time, words } from "../format.js";
+import {
+  Pages, ask, badge, button, countdown, empty, eventDetails, eventDot, facts, head, panel, problemBox, since, table, toast,
+} from "../widgets.js";
+import { stateOf, take, taken } from "./locks.js";
+
+const HISTORY_PAGE = 30;
+
+export function lock(view) {
+  const key = view.one;
+  const title = h("span", {});
+  const actions = h("div", { class: "actions" });
+  const now = h("div", {});
+  const timeline = new Timeline(view, key);
+  view.show(
+    h("p", { class: "crumb" }, h("a", { href: "#/locks" }, "Locks")),
+    h("div", { class: "head" }, h("h1", { class: "mono key" }, key, " ", title), actions),
+    now, timeline.element);
+  const pages = new Pages(() => view.refresh());
+  let before = "";
+  view.refresh = view.every(2000, async () => {
+    const shown = await view.get(lockPath(key), { limit: 50, cursor: pages.cursor });
+    pages.show(shown.next_cursor, `, ${plural(shown.holders_count, "holder")}`);
+    replace(title, stateOf(shown));
+    replace(actions, actionsOf(view, shown));
+    replace(now, own(view, key), nowOf(shown, pages));
+    // A change of the holders is an event.
+    const holders = JSON.stringify([shown.token, shown.holders_count, shown.holders.map((holder) => [holder.token, holder.revocation?.deadline])]);
+    if (holders !== before) await timeline.load();
+    before = holders;
+  });
+}
+
+function actionsOf(view, shown) {
+  const { key } = shown;
+  return [
+    view.may("locks", key) && button("Take it…", () => take(view, key, true), { "data-focus": "take" }),
+    view.may("locks", key) && shown.held && button("Revoke…", () => revoke(view, shown), { "data-focus": "revoke" }),
+    view.may("admin", key) && shown.held && button("Force…", () => force(view, shown), { class: "danger", "data-focus": "force" }),
+  ];
+}
+
+function revoke(view, { key, holders_count: count }) {
+  ask({
+    title: `Revoke ${key}`,
+    text: `The ${count === 1 ? "holder learns" : `${count} holders learn`} it from the next renewal, and can end the work within the grace period. Then the lease ends.`,
+    fields: [
+      { name: "grace_s", label: "Grace period, in seconds", type: "number", value: "10" },
+      { name: "reason", label: "Reason", placeholder: "deploy", hint: "The holder reads it" },
+    ],
+    action: "Revoke",
+    isDanger: true,
+    run: async ({ grace_s: grace, reason }) => {
+      const body = { grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) };
+      const { leases } = await post(lockPath(key, "revoke"), body);
+      toast(`Revoked ${plural(leases, "lease")} of ${key}.`);
+      view.refresh();
+    },
+  });
+}
+
+function force(view, { key, holders, holders_count: count }) {
+  const first = holders[0]?.owner ?? "the holder";
+  ask({
+    title: `Force ${key}`,
+    text: [
+      `${count === 1 ? `The lease of ${first} ends` : `All ${count} leases end`} now, and the first waiter gets the lock.`,
+      "A holder that still works does not know it until its next renewal: two clients may work at once. Revoke, if you can wait.",
+    ],
+    fields: [{ name: "reason", label: "Reason", placeholder: "the host is gone" }],
+    action: "End the leases now",
+    isDanger: true,
+    run: async ({ reason }) => {
+      const { ended } = await call("DELETE", lockPath(key), { query: { reason, by: by(view) } });
+      toast(`Ended ${plural(ended, "lease")} of ${key}.`);
+      view.refresh();
+    },
+  });
+}
+
+function by(view) {
+  return view.me.key_id ? `console, key ${view.me.key_id}` : "console";
+}
+
+/** The lease that this page has taken. */
+function own(view, key) {
+  const lease = taken.get(key);
+  if (!lease) return null;
+  const act = (verb, said) => async () => {
+    try {
+      const answer = await post(lockPath(key, verb), { lease_id: lease.lease_id });
+      if (verb === "release") taken.delete(key);
+      else Object.assign(lease, answer);
+      toast(said);
+    } catch (problem) {
+      if (problem.status === 410) taken.delete(key);
+      toast(problem.message);
+    }
+    view.refresh();
+  };
+  return h("div", { class: "own" }, h("p", {}, "This page holds the lock, with token ", h("b", {}, lease.token), "."),
+    h("div", { class: "actions" },
+      button("Renew", act("renew", "Renewed."), { "data-focus": "renew" }),
+      button("Release", act("release", "Released."), { "data-focus": "release", class: "primary" })));
+}
+
+function nowOf(shown, pages) {
+  return [
+    facts(
+      ["Highest token", shown.token || "none yet"],
+      ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held`],
+      ["Highest token presented", shown.fence],
+      ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
+    panel("Held by", shown.held ? holdersTable(shown.holders) : empty("No lease: the lock is free."), pages.element),
+    panel("Waiting", waitingOf(shown)),
+  ];
+}
+
+function holdersTable(holders) {
+  return table("Holders", [
+    { label: "Owner", cell: ownerOf, class: "key" },
+    { label: "Mode", cell: ({ mode, permits }) => (permits ? plural(permits, "permit") : mode) },
+    { label: "Token", cell: ({ token }) => token, class: "number" },
+    { label: "Held for", cell: heldFor },
+    { label: "Time left", cell: ({ ttl_ms: ms, granted_at: from, expires_at: to }) => countdown(ms, Math.max(Date.parse(to) - Date.parse(from), ms)) },
+  ], holders);
+}
+
+/** By the holder's own times, which are those of the store's clock. */
+function heldFor({ granted_at: from, expires_at: to, ttl_ms: ms }) {
+  const held = Date.parse(to) - ms - Date.parse(from);
+  return h("span", { "data-since": performance.now() - Math.max(0, held), title: time(from) }, duration(Math.floor(Math.max(0, held) / 1000) * 1000).replace("0 ms", "0 s"));
+}
+
+function ownerOf({ owner, revocation, metadata, hold_until: until }) {
+  return [owner,
+    revocation && h("p", { class: "about" }, badge("revoked", "warn"), " ends within ", countdown(revocation.deadline_ms),
+      revocation.reason && ` · “${revocation.reason}”`, revocation.by && ` · by ${revocation.by}`),
+    until && h("p", { class: "about" }, `Not renewed beyond ${time(until)}`),
+    metadata && h("p", { class: "about mono" }, JSON.stringify(metadata))];
+}
+
+function waitingOf({ waiters, waiting, waiting_elsewhere: elsewhere }) {
+  if (!waiting) return empty(waiters === 0 ? "No request waits." : `${plural(waiters, "request waits", "requests wait")}. This node does not tell which.`);
+  const others = Array.isArray(elsewhere) ? elsewhere.length : Number(elsewhere ?? 0);
+  const rest = others > 0 && h("p", { class: "about" }, `${plural(others, "more request waits", "more requests wait")} at other nodes.`);
+  if (waiting.length === 0) return others > 0 ? rest : empty("No request waits.");
+  const beyond = waiters - waiting.length - others;
+  return [table("Waiting requests", [
+    { label: "Owner", cell: ({ owner }) => owner ?? h("span", { class: "about" }, "without a name"), class: "key" },
+    { label: "Mode", cell: ({ mode, permits }) => (permits ? plural(permits, "permit") : mode) },
+    { label: "Priority", cell: ({ priority }) => priority, class: "number" },
+    { label: "Waits for", cell: ({ since: from }) => since(from) },
+  ], waiting), rest, beyond > 0 && h("p", { class: "about" }, `${plural(beyond, "more request waits", "more requests wait")}.`)];
+}
+
+/** The history, newest first. */
+class Timeline {
+  events = [];
+  element = panel("History", empty("Loading…"));
+
+  constructor(view, key) {
+    this.view = view;
+    this.key = key;
+  }
+
+  /** Loads what is new, or the page before what is shown. */
+  async load(before) {
+    let answer;
+    try {
+      answer = await this.view.get(lockPath(this.key, "history"), { limit: HISTORY_PAGE, before });
+    } catch (problem) {
+      if (problem.status === 0 || problem.status === 503) throw problem;
+      const off = problem.code === "history-off" && empty("This node keeps no history.");
+      replace(this.element, h("h2", {}, "History"), off || problemBox(problem));
+      return;
+    }
+    if (before) this.events.push(...answer.events);
+    else this.events = answer.events;
+    this.next = answer.next_before;
+    this.show();
+  }
+
+  show() {
+    const older = () => this.load(this.next).catch((problem) => this.view.fail(problem));
+    replace(this.element, h("h2", {}, "History"),
+      this.events.length === 0 ? empty("No events are kept.") : h("ol", { class: "timeline" }, this.events.map(entry)),
+      this.next && button("Older events", older, { "data-focus": "older" }));
+  }
+}
+
+function entry(event) {
+  return h("li", {}, eventDot(event.kind),
+    h("time", { datetime: event.at, title: event.at }, time(event.at)),
+    h("div", {}, h("b", {}, words(event.kind)), event.owner && [" ", h("span", { class: "key" }, event.owner)],
+      h("span", { class: "about" }, " ", eventDetails(event))));
+}

@@ -1,0 +1,250 @@
+// The console in a real browser, against a real node. scripts/test-console.sh starts both and sets:
+//   CONSOLE_URL   the node, or the load balancer in front of several
+//   CONSOLE_KEY   an operator's API key
+//   CHROMIUM      the browser
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { after, before, test } from "node:test";
+import { chromium } from "playwright-core";
+
+const { CONSOLE_URL: url, CONSOLE_KEY: operatorKey, CHROMIUM: executablePath } = process.env;
+const FLAGS = [
+  "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+/** All keys begin with it, so that a node can be tested several times. */
+const OWN = `console ${Date.now()}/`;
+/** Paths and headings. */
+const PAGES = [
+  ["", "Overview"], ["locks", "Locks"], [`locks/${encodeURIComponent(`${OWN}seen`)}`, `${OWN}seen`], ["operations", "Operations"], ["events", "Events"], ["engines", "Engines"],
+  ["access", "Apps and keys"], ["audit", "Audit"],
+];
+const PATIENCE_MS = 30_000;
+
+let browser;
+let axe;
+
+before(async () => {
+  browser = await chromium.launch({ executablePath, args: FLAGS });
+  axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+});
+after(() => browser?.close());
+
+/** A page of a new visitor. `faults` gets what must not happen. */
+async function visit(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const faults = [];
+  await context.exposeBinding("reportFault", (_, fault) => faults.push(fault));
+  await context.addInitScript(() => addEventListener("securitypolicyviolation",
+    (event) => globalThis.reportFault(`policy: ${event.effectiveDirective} ${event.blockedURI} ${event.sample}`)));
+  await context.addInitScript(axe);
+  const page = await context.newPage();
+  page.on("pageerror", (error) => faults.push(`error: ${error.stack}`));
+  // The browser itself reports answers 4xx and 5xx in this way.
+  page.on("console", (message) => message.type() === "error" && !message.text().startsWith("Failed to load resource") && faults.push(message.text()));
+  page.on("request", (request) => new URL(request.url()).origin !== new URL(url).origin && faults.push(`request to ${request.url()}`));
+  await page.goto(url);
+  return { page, context, faults };
+}
+
+async function signIn(page, key) {
+  await page.getByLabel("API key").fill(key);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("navigation", { name: "Pages", exact: true }).waitFor();
+}
+
+const navigation = (page, name) => page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link", { name });
+
+async function api(method, path, body, key = operatorKey) {
+  const response = await fetch(url + path, { method, body: body && JSON.stringify(body), headers: { authorization: `Bearer ${key}` } });
+  return { status: response.status, body: await response.json() };
+}
+
+async function ok(...request) {
+  const answer = await api(...request);
+  assert.ok(answer.status < 300, `${request.slice(0, 2).join(" ")}: ${JSON.stringify(answer.body)}`);
+  return answer.body;
+}
+
+const acquire = (key, body) => api("POST", `/v1/locks/${encodeURIComponent(key)}/acquire`, body);
+
+/** Goes to a page, and waits for its content. */
+async function open(page, [path, name]) {
+  await page.goto(`${url}/#/${path}`);
+  await page.getByRole("heading", { level: 1, name }).waitFor();
+  await page.waitForFunction(() => [...document.querySelectorAll("main .empty")].every((text) => text.textContent !== "Loading…"));
+}
+
+/** A client in a process of its own, which waits for a lock. */
+function waiter(key, owner) {
+  const path = `/v1/locks/${encodeURIComponent(key)}/acquire`;
+  const body = JSON.stringify({ owner, wait_ms: 50_000, ttl_ms: 60_000 });
+  const curl = spawn("curl", ["-s", "-H", `Authorization: Bearer ${operatorKey}`, "-X", "POST", url + path, "-d", body]);
+  let text = "";
+  curl.stdout.on("data", (chunk) => (text += chunk));
+  return once(curl, "close").then(() => JSON.parse(text));
+}
+
+test("a person finds a held lock, sees who waits, forces it, and sees the waiter get it", async () => {
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  const lease = await acquire(`${OWN}orders/1`, { owner: "curl-one", ttl_ms: 600_000 });
+  assert.equal(lease.status, 200);
+  const granted = waiter(`${OWN}orders/1`, "curl-two");
+
+  await navigation(page, "Locks").click();
+  await page.getByLabel("Key begins with").fill(OWN);
+  await page.getByRole("button", { name: "Search" }).click();
+  const row = page.getByRole("row", { name: `${OWN}orders/1` });
+  await row.getByText("curl-one").waitFor();
+  await row.getByRole("link").click();
+
+  const holders = page.getByRole("region", { name: "Holders" });
+  await holders.getByText("curl-one").waitFor();
+  await page.getByText(/curl-two|1 request waits/).first().waitFor();
+  await page.getByRole("button", { name: "Force…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Reason").fill("the host is <b>gone</b>");
+  await dialog.getByRole("button", { name: "End the leases now" }).click();
+  await dialog.waitFor({ state: "detached" });
+
+  assert.equal((await granted).key, `${OWN}orders/1`);
+  await holders.getByText("curl-two").waitFor();
+  // What clients and people have written is text.
+  await page.getByText("“the host is <b>gone</b>”").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a person takes a lock for trying out, by keyboard, and releases it", async () => {
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.locator("main").focus();
+  await page.keyboard.press("g");
+  await page.keyboard.press("l");
+  await page.getByRole("heading", { name: "Locks" }).waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type(`${OWN}tried/`);
+  await page.keyboard.press("Enter");
+  await page.getByText("No lock fits.").waitFor();
+  await page.getByRole("button", { name: "Take a lock…" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").getByLabel("Key", { exact: true }).fill(`${OWN}tried/one`);
+  await page.keyboard.press("Enter");
+  await page.getByText("This page holds the lock").waitFor();
+  assert.equal((await acquire(`${OWN}tried/one`, {})).status, 423);
+  await page.getByRole("button", { name: "Release" }).click();
+  await page.getByText("No lease: the lock is free.").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a person finds an operation by its contents, and forgets it", async () => {
+  const order = Date.now();
+  const contents = { order, amount: "19.90" };
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "success", result: { receipt: "<i>r-1</i>" } });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await navigation(page, "Operations").click();
+  await page.getByLabel("Operation", { exact: true }).first().fill("charge");
+  await page.getByLabel("Contents").fill(`{"amount": "19.90",  "order": ${order}}`);
+  await page.getByRole("button", { name: "Find" }).click();
+  await page.getByRole("link", { name: id }).click();
+  await page.getByText("\"receipt\": \"<i>r-1</i>\"").waitFor();
+  await page.getByRole("button", { name: "Forget…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Forget" }).click();
+  await page.getByText("There is no record of this operation").waitFor();
+  assert.equal((await api("GET", `/v1/operations/${id}`)).status, 404);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("events arrive while they happen", async () => {
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await navigation(page, "Events").click();
+  await page.getByText("live", { exact: true }).waitFor();
+  await acquire(`${OWN}live`, { owner: "curl-three" });
+  await page.getByRole("list", { name: "Events" }).getByText("curl-three").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("an API key without admin sees no button that it may not press", async () => {
+  const { key } = await ok("POST", "/v1/admin/keys", { scopes: ["read"], prefixes: [OWN] });
+  await acquire(`${OWN}watched`, { owner: "curl-four", ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, key);
+  const links = page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link");
+  assert.deepEqual(await links.allTextContents(), ["Overview", "Locks", "Operations", "Events"]);
+  await navigation(page, "Locks").click();
+  await page.getByRole("link", { name: `${OWN}watched` }).click();
+  await page.getByRole("region", { name: "Holders" }).getByText("curl-four").waitFor();
+  for (const name of ["Take it…", "Revoke…", "Force…"]) assert.equal(await page.getByRole("button", { name }).count(), 0, name);
+  for (const path of ["engines", "access", "audit"]) {
+    await page.goto(`${url}/#/${path}`);
+    await page.getByText("This page needs an API key of the app default with the scope admin").waitFor();
+    assert.equal(await page.locator("main button").count(), 0, path);
+  }
+  assert.deepEqual(faults, []);
+  // Signing out leaves nothing in the browser.
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("API key").waitFor();
+  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+  await page.getByLabel("API key").fill("lgk_wrong");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("alert").waitFor();
+  await context.close();
+});
+
+test("every page is accessible in both themes and fits a phone", async () => {
+  await acquire(`${OWN}seen`, { owner: "curl-five", ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  const serious = [];
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const backgrounds = new Set();
+  for (const theme of ["light", "dark"]) {
+    await page.getByLabel("Theme").selectOption(theme);
+    backgrounds.add(await background());
+    for (const of of PAGES) {
+      await open(page, of);
+      const { violations } = await page.evaluate(() => globalThis.axe.run({ resultTypes: ["violations"] }));
+      serious.push(...violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
+        .map(({ id, nodes }) => `${theme} /${of[0]} ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`));
+    }
+  }
+  assert.deepEqual(serious, []);
+  assert.equal(backgrounds.size, 2);
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const of of PAGES) {
+    await open(page, of);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `/${of[0]} is wider than a phone`);
+  }
+  // The theme stays after a reload.
+  await page.reload();
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the console says when the node is away, and goes on when it is back", async () => {
+  const { page, context } = await visit();
+  await signIn(page, operatorKey);
+  await acquire(`${OWN}away`, { owner: "curl-six", ttl_ms: 600_000 });
+  await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}away`)}`);
+  await page.getByRole("region", { name: "Holders" }).getByText("curl-six").waitFor();
+  await context.setOffline(true);
+  await page.getByText("The node does not answer.").waitFor();
+  // What was seen stays.
+  await page.getByRole("region", { name: "Holders" }).getByText("curl-six").waitFor();
+  await context.setOffline(false);
+  await page.getByText("The node does not answer.").waitFor({ state: "detached" });
+  await context.close();
+});
