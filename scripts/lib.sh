@@ -24,8 +24,8 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst etcd haproxy jq nginx patroni pgbouncer postgres
-# python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst etcd haproxy jq nginx node patroni pgbouncer
+# postgres python3 python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -60,6 +60,7 @@ package_of() {
         cc) echo build-essential ;; # SQLite is compiled into the binary
         envsubst) echo gettext-base ;;
         etcd) echo etcd-server ;;
+        node) echo nodejs ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
         *) echo "$1" ;;
