@@ -16,12 +16,13 @@ CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
 
 # Most of the time the tests wait, so all files run at once.
-files=()
+files=() runners=()
 run() {
     local name=$1
     shift
     files+=("$name")
-    (set +e; "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
+    (set +e; timeout --kill-after=10 240 "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
+    runners+=($!)
 }
 
 cd service/clients/python
@@ -34,7 +35,7 @@ for file in tests/*.test.js; do
     run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"
 done
 cd ../../..
-wait
+wait "${runners[@]}" # and not for Postgres
 
 passed=0 failed=0 skipped=0
 for name in "${files[@]}"; do
