@@ -24,8 +24,9 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl envsubst etcd haproxy jq nginx node npm patroni pgbouncer postgres prometheus
-# python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl envsubst etcd haproxy jq nginx node npm patroni
+# pgbouncer postgres prometheus python3 python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user
+# what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do

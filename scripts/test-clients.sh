@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Tests the clients for Python and TypeScript against real nodes on a private Postgres: the scenarios of service/clients/SCENARIOS.md,
+# each language in its own test runner. The last line is the sum: `N passed, N failed, N skipped`.
+#
+#   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
+source "$(dirname "$0")/lib.sh"
+
+ensure_packages node postgres python3
+binary=${CLIENT_BINARY-}
+if [[ -z $binary ]]; then
+    cargo build --locked -p latchgate
+    binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
+fi
+start_postgres
+CLIENT_BINARY=$(realpath "$binary")
+export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
+
+# Most of the time the tests wait, so all files run at once.
+files=() runners=()
+run() {
+    local name=$1
+    shift
+    files+=("$name")
+    (set +e; timeout --kill-after=10 240 "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
+    runners+=($!)
+}
+
+cd service/clients/python
+for file in tests/test_*.py; do
+    file=${file##*/}
+    run "python-${file%.py}" python3 -B -m unittest -b "tests.${file%.py}"
+done
+cd ../typescript
+for file in tests/*.test.js; do
+    run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"
+done
+cd ../../..
+wait "${runners[@]}" # and not for Postgres
+
+passed=0 failed=0 skipped=0
+for name in "${files[@]}"; do
+    log=$SCRATCH/$name.log code=$(<"$SCRATCH/$name.code")
+    read -r ran bad left_out < <(awk '
+        # unittest
+        /^Ran [0-9]+ tests? in/ { ran = $2 }
+        /^FAILED \(|^OK \(/ {
+            gsub(/[(),]/, " ")
+            for (i = 2; i <= NF; i++) {
+                split($i, count, "=")
+                if (count[1] == "failures" || count[1] == "errors") bad += count[2]
+                if (count[1] == "skipped") left_out += count[2]
+            }
+        }
+        # node
+        /^# tests [0-9]+$/ { ran = $3 }
+        /^# (fail|cancelled) [0-9]+$/ { bad += $3 }
+        /^# (skipped|todo) [0-9]+$/ { left_out += $3 }
+        END { print ran + 0, bad + 0, left_out + 0 }' "$log")
+    # A runner that crashed, or that found no test, is a failure too.
+    if ((code != 0 && bad == 0 || ran == 0)); then bad=$((bad + 1)) ran=$((ran + 1)); fi
+    if ((bad > 0)); then
+        say "$name failed:"
+        cat "$log" >&2
+    fi
+    passed=$((passed + ran - bad - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+done
+stop_all
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

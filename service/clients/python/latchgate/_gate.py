@@ -1,0 +1,147 @@
+"""`once`: work that is done once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, Union
+
+from ._clock import now
+from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
+from ._keeper import Keeper, Renew, Renewed
+from ._nodes import Nodes
+
+_log = logging.getLogger("latchgate")
+
+Result = TypeVar("Result")
+OnExpiry = Literal["retry", "block"]
+
+
+@dataclass(frozen=True)
+class Done(Generic[Result]):
+    """The operation has been done, now or earlier.
+
+    `duplicate`: an earlier attempt has done it, and `result` is what that attempt stored. `result_omitted`: the result is not
+    stored, because it is too long or no JSON; a duplicate's `result` is then None.
+    """
+
+    result: Union[Result, Any]
+    duplicate: bool
+    result_omitted: bool
+
+
+class Attempt:
+    """Permission to do the operation, kept by heartbeats while the work runs."""
+
+    def __init__(self, nodes: Nodes, granted: dict[str, Any], length: float, sent: float) -> None:
+        self.id: str = granted["id"]
+        # Which attempt this is, from 1; None if it is not guarded.
+        self.number: int | None = granted.get("attempt")
+        # False: the store does not answer, and the call said `on_outage="open"`, so other callers may proceed too.
+        self.guarded: bool = granted["guarded"]
+        # An earlier attempt may have done part of the work.
+        self.reentry: bool = granted.get("reentry", False)
+        # The store may have lost the record of an earlier attempt.
+        self.possibly_repeated: bool = granted.get("possibly_repeated", False)
+        self._keeper: Keeper | None = None
+        if self.guarded:
+            beat = _heartbeat(nodes, self.id, granted["stamp"])
+            first = Renewed(sent, granted["lease_ms"] / 1000, granted)
+            # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
+            if first.until - now() < length * 2 / 3:
+                first = beat(now() + length, threading.Event())
+            self._keeper = Keeper(f"operation {self.id}", length, first, beat)
+        self.lost: threading.Event = self._keeper.lost if self._keeper else threading.Event()
+
+    def remaining(self) -> float:
+        """Seconds for which no other attempt can begin; 0 if it is lost, or not guarded."""
+        return self._keeper.remaining() if self._keeper else 0.0
+
+    def check(self) -> None:
+        """Raises `AttemptLost` if another attempt may have begun. Call it before each step that cannot be undone."""
+        if self._keeper and self._keeper.remaining() <= 0:
+            loss = self._keeper.loss or LeaseLost("lease-lost", "the attempt has ended")
+            raise AttemptLost(loss.code, loss.detail, loss.status, loss.fields)
+
+    def _stop(self) -> None:
+        if self._keeper:
+            self._keeper.stop()
+
+
+def once(
+    nodes: Nodes,
+    request: dict[str, Any],
+    work: Callable[[Attempt], Result],
+    *,
+    length: float,
+    wait: float,
+    keep: dict[str, Any],
+) -> Done[Result]:
+    """Runs the work if the gate permits it, and posts its outcome."""
+    wait_until = now() + wait
+    until = max(wait_until, now() + nodes.retry_for)
+    # Names this attempt: a repeated pre gets the same stamp.
+    request["attempt_id"] = str(uuid.uuid4())
+    try:
+        answer = nodes.call("/v1/operations/pre", request, until=until, wait_until=wait_until)
+    except Error as error:
+        if error.code != "operation-duplicate":
+            raise
+        return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
+    granted = answer.body
+    try:
+        attempt = Attempt(nodes, granted, length, answer.sent)
+    except Unavailable:
+        # The work has not begun.
+        _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
+        raise
+    try:
+        result = work(attempt)
+    except BaseException as error:
+        # A second run is worse than none for `block`; and only the work can know that nothing was done.
+        unsure = request.get("on_expiry") == "block" and not isinstance(error, NotDone)
+        attempt._stop()
+        _post_quietly(nodes, granted["id"], granted["stamp"], "unknown" if unsure else "failure")
+        raise
+    attempt._stop()
+    return Done(result, False, _post_success(nodes, granted, result, keep))
+
+
+def _heartbeat(nodes: Nodes, id: str, stamp: str) -> Renew:
+    def beat(until: float, stop: threading.Event) -> Renewed:
+        answer = nodes.call(f"/v1/operations/{id}/heartbeat", {"stamp": stamp}, until=until, fit=True, stop=stop)
+        return Renewed(answer.sent, answer.body["lease_ms"] / 1000, answer.body)
+
+    return beat
+
+
+def _post_success(nodes: Nodes, granted: dict[str, Any], result: Any, keep: dict[str, Any]) -> bool:
+    """Whether the result was omitted."""
+    path = f"/v1/operations/{granted['id']}/post"
+    success = {"stamp": granted["stamp"], "outcome": "success", **keep}
+    until = now() + max(nodes.retry_for, granted.get("lease_ms", 0) / 1000)
+    try:
+        try:
+            body = nodes.call(path, {**success, "result": result}, until=until).body
+            return bool(body.get("result_omitted"))
+        except (TypeError, ValueError, RecursionError) as error:
+            _log.warning("the result of operation %s is no JSON, and is not stored: %s", granted["id"], error)
+        except Error as error:
+            if error.status not in (400, 413):
+                raise
+            _log.warning("the result of operation %s is not stored: %s", granted["id"], error)
+        nodes.call(path, success, until=until)
+        return True
+    except Error as error:
+        raise NotRecorded(error, result) from error
+
+
+def _post_quietly(nodes: Nodes, id: str, stamp: str, outcome: str) -> None:
+    """After a failure, which is more important than that of the post."""
+    try:
+        nodes.call(f"/v1/operations/{id}/post", {"stamp": stamp, "outcome": outcome}, until=now() + nodes.retry_for)
+    except Error as failure:
+        _log.warning("the outcome %s of operation %s is not recorded: %s", outcome, id, failure)

@@ -1,0 +1,62 @@
+"""The scenarios of refusals, and the examples of README.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import latchgate
+from latchgate import Refused
+
+from .world import Node, Scenario
+
+
+class Errors(Scenario):
+    def test_20_a_refusal_has_its_code_and_its_fields(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        with self.assertRaises(Refused) as raised:
+            client.lock("key\n", wait=0)
+        self.assertEqual((raised.exception.status, raised.exception.code), (400, "invalid-key"))
+        with client.lock(self.key, limit=2):
+            with self.assertRaises(Refused) as raised:
+                client.lock(self.key, limit=3)
+        self.assertEqual((raised.exception.code, raised.exception.fields["limit"]), ("limit-mismatch", 2))
+        self.assertEqual(len(proxy.requests("/acquire")), 3)
+
+    def test_20_an_api_key_is_needed_where_there_is_one(self) -> None:
+        generate = [os.environ["CLIENT_BINARY"], "key", "generate"]
+        key = subprocess.run(generate, check=True, capture_output=True, text=True).stdout.strip()
+        node = Node("--locks", "sqlite:locks.db", LATCHGATE_ADMIN_KEY=key)
+        self.addCleanup(node.stop)
+        with self.assertRaises(Refused) as raised:
+            self.client(node).lock(self.key)
+        self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
+        with self.client(node, api_key=key).lock(self.key) as lease:
+            self.assertGreater(lease.remaining(), 0)
+
+    def test_22_a_node_that_is_busy_is_called_again_after_its_time(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.refuse(2)
+        self.client(proxy).lock(self.key).release()
+        times = [at for path, at, _ in proxy.seen if path.endswith("/acquire")]
+        self.assertEqual(len(times), 3)
+        self.assertGreaterEqual(min(times[1] - times[0], times[2] - times[1]), 1)
+
+    def test_keys_are_encoded_in_the_path(self) -> None:
+        for key in (self.key + "/ü %2F?#", self.key + "\N{GRINNING FACE}"):
+            with self.client().lock(key) as lease:
+                self.assertEqual(lease.tokens, {key: lease.token})
+
+    def test_the_examples_of_the_readme_run(self) -> None:
+        readme = Path(__file__).parent.parent / "README.md"
+        examples = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.DOTALL | re.MULTILINE)
+        self.assertGreater(len(examples), 1)
+        names = {"latchgate": latchgate, "time": time}
+        os.environ["LATCHGATE_URL"] = f"{self.a.url},{self.b.url}"
+        self.addCleanup(os.environ.pop, "LATCHGATE_URL")
+        for example in examples:
+            exec(compile(example, "README.md", "exec"), names)

@@ -1,0 +1,82 @@
+"""The scenarios in which nodes are killed or freeze: see ../../SCENARIOS.md."""
+
+from __future__ import annotations
+
+from latchgate import LeaseLost, Unavailable
+from latchgate._clock import now
+
+from .world import Background, Scenario, eventually
+
+
+class Faults(Scenario):
+    def test_04_a_node_is_killed_while_a_lease_is_held(self) -> None:
+        a, b = self.pair()
+        with self.client(a, b).lock(self.key, ttl=6) as lease:
+            a.kill()
+            self.until_renewed(lease)
+            self.assertEqual([holder["token"] for holder in b.lock(self.key)["holders"]], [lease.token])
+        self.free(self.key)
+
+    def test_05_a_node_is_killed_while_a_call_waits_there(self) -> None:
+        a, b = self.pair()
+        first = self.client(b).lock(self.key)
+        second = Background(lambda: self.client(a, b).lock(self.key))
+        eventually(lambda: b.lock(self.key)["waiters"] == 1, "it waits at A")
+        a.kill()
+        first.release()
+        with second.result() as lease:
+            self.assertGreater(lease.token, first.token)
+
+    def test_06_a_node_freezes_while_a_lease_is_held(self) -> None:
+        a, b = self.pair()
+        with self.client(a, b).lock(self.key, ttl=9) as lease:
+            a.freeze()
+            self.until_renewed(lease)
+            self.assertEqual([holder["token"] for holder in b.lock(self.key)["holders"]], [lease.token])
+        self.free(self.key)
+
+    def test_07_every_node_freezes_for_longer_than_the_ttl(self) -> None:
+        a, b = self.pair()
+        lease = self.client(a, b).lock(self.key, ttl=2)
+        a.freeze()
+        b.freeze()
+        until = lease._keeper.last.until
+        self.assertTrue(lease.lost.wait(60))
+        self.assertGreaterEqual(now(), until)
+        self.assertEqual(lease.remaining(), 0)
+        with self.assertRaises(LeaseLost) as raised:
+            lease.check()
+        self.assertEqual(raised.exception.why, "unanswered")
+        with self.assertRaises(LeaseLost):
+            lease.release()
+
+    def test_08_a_lease_is_ended_by_force(self) -> None:
+        with self.assertRaises(LeaseLost) as raised:
+            with self.client().lock(self.key, ttl=3) as lease:
+                self.b.force(self.key)
+                self.assertTrue(lease.lost.wait(60))
+                self.assertEqual(lease.remaining(), 0)
+        self.assertEqual((raised.exception.why, raised.exception.status), ("forced", 410))
+        # A release says so too, if no renewal has noticed it before.
+        lease = self.client().lock(self.key)
+        self.b.force(self.key)
+        with self.assertRaises(LeaseLost) as raised:
+            lease.release()
+        self.assertEqual(raised.exception.why, "forced")
+
+    def test_19_a_node_is_killed_while_the_work_runs(self) -> None:
+        a, b = self.pair()
+
+        def work(_: object) -> str:
+            a.kill()
+            return "done"
+
+        self.assertEqual(self.client(a, b).once(self.key, work, operation="test").result, "done")
+        self.assertTrue(self.client(b).once(self.key, work, operation="test").duplicate)
+
+    def test_21_no_node_answers(self) -> None:
+        a, b = self.pair()
+        a.kill()
+        b.freeze()
+        with self.assertRaises(Unavailable):
+            self.client(a, b, timeout=0.3, retry_for=1).lock(self.key, wait=0)

@@ -1,0 +1,239 @@
+"""Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
+CLIENT_BINARY and the Postgres in CLIENT_POSTGRES."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import uuid
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from latchgate import Client
+
+PATIENCE = 60.0
+
+
+class Node:
+    """A node in a process of its own."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="latchgate-")
+        self._log = open(os.path.join(self._directory.name, "log"), "w+b")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LATCHGATE_")}
+        arguments = arguments or ("--locks", os.environ["CLIENT_POSTGRES"])
+        # The node ends with this process, however that ends.
+        command = ["setpriv", "--pdeathsig", "KILL", "--", os.environ["CLIENT_BINARY"], "serve", "--listen", "127.0.0.1:0"]
+        self._process = subprocess.Popen(
+            [*command, *arguments],
+            env={**kept, **environment},
+            cwd=self._directory.name,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        assert self._process.stdout is not None
+        words = self._process.stdout.readline().decode().split()
+        if not words:
+            self._log.seek(0)
+            raise RuntimeError(self._log.read().decode())
+        self.url = words[-1]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self.thaw()
+        self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._log.close()
+        self._directory.cleanup()
+
+    def get(self, path: str) -> dict[str, Any]:
+        return request(self.url, "GET", path)
+
+    def lock(self, key: str) -> dict[str, Any]:
+        """What the node says of the lock."""
+        return self.get(f"/v1/locks/{quote(key, safe='')}")
+
+    def force(self, key: str) -> None:
+        request(self.url, "DELETE", f"/v1/locks/{quote(key, safe='')}")
+
+    def revoke(self, key: str, **body: Any) -> None:
+        request(self.url, "POST", f"/v1/locks/{quote(key, safe='')}/revoke", body)
+
+
+def request(url: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+    connection.request(method, path, None if body is None else json.dumps(body))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    assert response.status == 200, answer
+    assert isinstance(answer, dict)
+    return answer
+
+
+class Proxy:
+    """Passes requests on to a node. It loses answers, or refuses requests, as often as it is told to."""
+
+    def __init__(self, node: Node) -> None:
+        self.seen: list[tuple[str, float, dict[str, Any]]] = []
+        self._lose: dict[str, int] = {}
+        self._refuse = 0
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                proxy._pass_on(self, node)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def lose(self, verb: str, times: int = 1) -> None:
+        """Loses the next answers to requests of paths that end so."""
+        self._lose[verb] = times
+
+    def refuse(self, times: int) -> None:
+        """Answers the next requests with 503 and `Retry-After: 1`."""
+        self._refuse = times
+
+    def requests(self, verb: str) -> list[dict[str, Any]]:
+        return [body for path, _, body in self.seen if path.endswith(verb)]
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _pass_on(self, handler: BaseHTTPRequestHandler, node: Node) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        verb = handler.path.rsplit("/", 1)[-1]
+        self.seen.append((handler.path, time.monotonic(), json.loads(body)))
+        if self._refuse > 0:
+            self._refuse -= 1
+            problem = {"code": "overloaded", "detail": "This proxy refuses.", "retry_after_ms": 1000}
+            return self._answer(handler, 503, json.dumps(problem).encode())
+        parts = urlsplit(node.url)
+        assert parts.hostname is not None
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+        connection.request("POST", handler.path, body)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        if self._lose.get(verb, 0) > 0:
+            self._lose[verb] -= 1
+            handler.close_connection = True
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self._answer(handler, response.status, answer)
+
+    @staticmethod
+    def _answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        if status == 503:
+            handler.send_header("Retry-After", "1")
+        handler.end_headers()
+        handler.wfile.write(body)
+
+
+class Background:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._result = call()
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the call has not ended"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.02)
+
+
+class Scenario(unittest.TestCase):
+    """Two nodes, started for the class. A test that harms a node starts its own pair with `pair`."""
+
+    a: Node
+    b: Node
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.a, cls.b = Node(), Node()
+        cls.addClassCleanup(cls.b.stop)
+        cls.addClassCleanup(cls.a.stop)
+
+    def setUp(self) -> None:
+        self.key = f"test/{uuid.uuid4()}"
+
+    def pair(self) -> tuple[Node, Node]:
+        a, b = Node(), Node()
+        self.addCleanup(b.stop)
+        self.addCleanup(a.stop)
+        return a, b
+
+    def proxy(self, node: Node) -> Proxy:
+        proxy = Proxy(node)
+        self.addCleanup(proxy.stop)
+        return proxy
+
+    def client(self, *nodes: Node | Proxy, **options: Any) -> Client:
+        """A client of these nodes; without any, of both."""
+        return Client([node.url for node in nodes or (self.a, self.b)], **options)
+
+    def free(self, key: str) -> None:
+        """Checks that nothing is left of the lock."""
+
+        def nothing() -> bool:
+            lock = self.b.lock(key)
+            return not lock["held"] and lock["waiters"] == 0
+
+        eventually(nothing, f"{key} is free")
+
+    def until_renewed(self, lease: Any) -> None:
+        """Waits for a renewal that was sent from now on."""
+        before = lease._keeper.last.sent
+        eventually(lambda: lease._keeper.last.sent > before or lease.lost.is_set(), "a renewal")
+        self.assertFalse(lease.lost.is_set(), lease._keeper.loss)

@@ -1,0 +1,157 @@
+// @ts-check
+// The client. See index.d.ts.
+
+import { now } from "./clock.js";
+import { LeaseLost, LockHeld, Refused } from "./errors.js";
+import { once } from "./gate.js";
+import { untilOf } from "./keeper.js";
+import { Lease, Target } from "./lease.js";
+import { Nodes } from "./nodes.js";
+
+/** For giving back a lease that may have been granted to a caller that has gone. */
+const GIVE_BACK_MS = 2_000;
+const TTL_MS = 30_000;
+const WAIT_MS = 60_000;
+const LEASE_MS = 60_000;
+
+export class Client {
+  #nodes;
+
+  /**
+   * @param {string | readonly string[]} [urls]
+   * @param {import("./index.js").ClientOptions} [options]
+   */
+  constructor(urls, { apiKey, ...options } = {}) {
+    const env = /** @type {any} */ (globalThis).process?.env ?? {};
+    urls ??= env.LATCHGATE_URL || "http://127.0.0.1:7070";
+    if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
+    this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_KEY, options);
+  }
+
+  /**
+   * @param {string} key
+   * @param {import("./index.js").LockOptions} [options]
+   */
+  async lock(key, options = {}) {
+    const fields = { ...mode(options), barge: options.barge };
+    // `fetch` would drop these keys from the path.
+    if (key === "." || key === "..") return this.#acquire([key], true, options, { locks: [{ key, ...fields }] });
+    return this.#acquire([key], false, options, fields);
+  }
+
+  /**
+   * @param {string} key
+   * @param {import("./index.js").LockOptions} [options]
+   */
+  async tryLock(key, options = {}) {
+    try {
+      return await this.lock(key, { ...options, waitMs: 0 });
+    } catch (error) {
+      if (error instanceof LockHeld) return undefined;
+      throw error;
+    }
+  }
+
+  /**
+   * @template T
+   * @param {string} key
+   * @param {import("./index.js").LockOptions | ((lease: Lease) => T | Promise<T>)} options
+   * @param {(lease: Lease) => T | Promise<T>} [work]
+   * @returns {Promise<T>}
+   */
+  async withLock(key, options, work) {
+    if (typeof options === "function") return this.withLock(key, {}, options);
+    const lease = await this.lock(key, options);
+    let result;
+    try {
+      result = await /** @type {(lease: Lease) => T | Promise<T>} */ (work)(lease);
+    } catch (error) {
+      // It is more important than that of the release.
+      await lease.release().catch(() => {});
+      throw error;
+    }
+    await lease[Symbol.asyncDispose]();
+    return result;
+  }
+
+  /**
+   * @param {ReadonlyArray<string | import("./index.js").Key>} keys
+   * @param {import("./index.js").MultilockOptions} [options]
+   */
+  async multilock(keys, options = {}) {
+    const each = keys.map((key) => (typeof key === "string" ? { key } : key));
+    const locks = each.map((key) => ({ key: key.key, ...mode(key) }));
+    return this.#acquire(each.map(({ key }) => key), true, options, { locks });
+  }
+
+  /**
+   * @template T
+   * @param {unknown} contents
+   * @param {(attempt: import("./gate.js").Attempt) => T | Promise<T>} work
+   * @param {import("./index.js").OnceOptions} options
+   */
+  async once(contents, work, options) {
+    const { leaseMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "retry", signal } = options;
+    const request = {
+      operation: options.operation,
+      contents,
+      checked: options.checked,
+      lease_ms: leaseMs,
+      on_expiry: onExpiry,
+      durability: options.durability,
+      on_outage: options.onOutage,
+    };
+    const keep = { retention_ms: options.retentionMs, permanent: options.permanent };
+    return once(this.#nodes, request, work, { lengthMs: leaseMs, waitMs, keep, signal });
+  }
+
+  /**
+   * @param {string[]} keys
+   * @param {boolean} many
+   * @param {import("./index.js").MultilockOptions} options
+   * @param {Record<string, unknown>} fields
+   */
+  async #acquire(keys, many, options, fields) {
+    const { ttlMs = TTL_MS, waitMs = WAIT_MS, signal } = options;
+    const waitUntil = now() + waitMs;
+    const until = Math.max(waitUntil, now() + this.#nodes.retryForMs);
+    for (;;) {
+      // A fresh id for each lease: a repeated acquire gets the same grant.
+      const target = new Target(this.#nodes, keys, crypto.randomUUID(), many);
+      const body = {
+        ...fields,
+        lease_id: target.leaseId,
+        ttl_ms: ttlMs,
+        owner: options.owner,
+        priority: options.priority,
+        reentrant: options.reentrant,
+        delay_ms: options.delayMs,
+        max_hold_ms: options.maxHoldMs,
+        metadata: options.metadata,
+      };
+      try {
+        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, signal });
+        let first = { sent, leftMs: granted.ttl_ms, body: granted };
+        // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
+        if (untilOf(first) - now() < (ttlMs * 2) / 3) first = await target.renew(now() + ttlMs, signal);
+        return new Lease(target, granted, ttlMs, first);
+      } catch (error) {
+        if (error instanceof LeaseLost && now() < until) {
+          // It was granted in an answer that was lost, and has ended since.
+          continue;
+        }
+        if (!(error instanceof LockHeld || error instanceof Refused)) {
+          await this.#nodes.callQuietly(target.path("release"), target.body(), GIVE_BACK_MS);
+        }
+        throw error;
+      }
+    }
+  }
+}
+
+/** @param {{shared?: boolean, permits?: number, limit?: number}} options */
+function mode({ shared, permits, limit }) {
+  if (permits === undefined && limit === undefined) return { mode: shared ? "shared" : undefined };
+  if (shared) throw new TypeError("a lock is either shared or has permits");
+  return { mode: "permits", permits, limit };
+}

@@ -1,0 +1,133 @@
+// @ts-check
+// `once`: work that is done once.
+
+import { now } from "./clock.js";
+import { AttemptLost, LatchgateError, NotDone, NotRecorded } from "./errors.js";
+import { Keeper, untilOf } from "./keeper.js";
+
+export class Attempt {
+  #keeper;
+
+  /**
+   * @param {Record<string, any>} granted
+   * @param {Keeper | undefined} keeper
+   */
+  constructor(granted, keeper) {
+    this.#keeper = keeper;
+    /** @type {string} */
+    this.id = granted.id;
+    /** @type {number | undefined} */
+    this.number = granted.attempt ?? undefined;
+    /** @type {boolean} */
+    this.guarded = granted.guarded;
+    this.reentry = Boolean(granted.reentry);
+    this.possiblyRepeated = Boolean(granted.possibly_repeated);
+    this.signal = keeper?.signal ?? new AbortController().signal;
+  }
+
+  remainingMs() {
+    return this.#keeper?.remainingMs() ?? 0;
+  }
+
+  check() {
+    if (!this.#keeper || this.#keeper.remainingMs() > 0) return;
+    const { loss } = this.#keeper;
+    throw new AttemptLost(loss?.code ?? "lease-lost", loss?.detail ?? "the attempt has ended", loss?.status, loss?.fields, { cause: loss });
+  }
+}
+
+/**
+ * Runs the work if the gate permits it, and posts its outcome.
+ * @template T
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {Record<string, any>} request
+ * @param {(attempt: Attempt) => T | Promise<T>} work
+ * @param {{lengthMs: number, waitMs: number, keep: Record<string, any>, signal?: AbortSignal}} options
+ */
+export async function once(nodes, request, work, { lengthMs, waitMs, keep, signal }) {
+  const waitUntil = now() + waitMs;
+  const until = Math.max(waitUntil, now() + nodes.retryForMs);
+  let answer;
+  try {
+    // The id names this attempt: a repeated pre gets the same stamp.
+    const body = { ...request, attempt_id: crypto.randomUUID() };
+    answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal });
+  } catch (error) {
+    if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") throw error;
+    return { result: error.fields.result, duplicate: true, resultOmitted: Boolean(error.fields.result_omitted) };
+  }
+  const granted = answer.body;
+  const path = `/v1/operations/${granted.id}`;
+
+  /** @type {import("./keeper.js").Renew} */
+  const beat = async (until, signal) => {
+    const { sent, body } = await nodes.call(`${path}/heartbeat`, { stamp: granted.stamp }, { until, fit: true, signal });
+    return { sent, leftMs: body.lease_ms, body };
+  };
+  /** @param {"failure" | "unknown"} outcome */
+  const postFailure = (outcome) => nodes.callQuietly(`${path}/post`, { stamp: granted.stamp, outcome }, nodes.retryForMs);
+
+  let keeper;
+  if (granted.guarded) {
+    let first = { sent: answer.sent, leftMs: granted.lease_ms, body: granted };
+    try {
+      // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
+      if (untilOf(first) - now() < (lengthMs * 2) / 3) first = await beat(now() + lengthMs, signal);
+    } catch (error) {
+      // The work has not begun.
+      if (!(error instanceof AttemptLost)) await postFailure("failure");
+      throw error;
+    }
+    keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, beat);
+  }
+  let result;
+  try {
+    result = await work(new Attempt(granted, keeper));
+  } catch (error) {
+    keeper?.stop();
+    // A second run is worse than none for `block`; and only the work can know that nothing was done.
+    await postFailure(request.on_expiry === "block" && !(error instanceof NotDone) ? "unknown" : "failure");
+    throw error;
+  }
+  keeper?.stop();
+  const success = { stamp: granted.stamp, outcome: "success", ...keep };
+  return { result, duplicate: false, resultOmitted: await postSuccess(nodes, `${path}/post`, success, result, granted.lease_ms) };
+}
+
+/**
+ * Returns whether the result was omitted.
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {string} path
+ * @param {Record<string, any>} success
+ * @param {unknown} result
+ * @param {number} [leaseMs]
+ */
+async function postSuccess(nodes, path, success, result, leaseMs = 0) {
+  const until = now() + Math.max(nodes.retryForMs, leaseMs);
+  try {
+    if (isJson(result)) {
+      try {
+        const { body } = await nodes.call(path, { ...success, result }, { until });
+        return Boolean(body.result_omitted);
+      } catch (error) {
+        if (!(error instanceof LatchgateError) || (error.status !== 400 && error.status !== 413)) throw error;
+      }
+    }
+    await nodes.call(path, success, { until });
+    return true;
+  } catch (error) {
+    throw error instanceof LatchgateError ? new NotRecorded(error, result) : error;
+  }
+}
+
+/**
+ * Nothing at all is stored as null.
+ * @param {unknown} value
+ */
+function isJson(value) {
+  try {
+    return value === undefined || JSON.stringify(value) !== undefined;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,16 @@
+export { Client } from "./client.js";
+export {
+  AttemptLost,
+  LatchgateError,
+  LeaseLost,
+  LockHeld,
+  NotDone,
+  NotRecorded,
+  OperationInProgress,
+  OperationUnknown,
+  Refused,
+  Unavailable,
+  WaitTimeout,
+} from "./errors.js";
+export { Attempt } from "./gate.js";
+export { Lease } from "./lease.js";

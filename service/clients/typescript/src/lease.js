@@ -1,0 +1,119 @@
+// @ts-check
+// A lease that is held, of one key or of several.
+
+import { now } from "./clock.js";
+import { LatchgateError, LeaseLost } from "./errors.js";
+import { Keeper } from "./keeper.js";
+
+/** Where the calls about a lease go, and what they carry. */
+export class Target {
+  /**
+   * @param {import("./nodes.js").Nodes} nodes
+   * @param {readonly string[]} keys
+   * @param {string} leaseId
+   * @param {boolean} many
+   */
+  constructor(nodes, keys, leaseId, many) {
+    this.nodes = nodes;
+    this.keys = keys;
+    this.leaseId = leaseId;
+    this.many = many;
+    this.name = keys.join(", ");
+  }
+
+  /** @param {"acquire" | "renew" | "release"} verb */
+  path(verb) {
+    return this.many ? `/v1/multilocks/${verb}` : `/v1/locks/${encodeURIComponent(this.keys[0])}/${verb}`;
+  }
+
+  body() {
+    return this.many ? { lease_id: this.leaseId, keys: this.keys } : { lease_id: this.leaseId };
+  }
+
+  /** @type {import("./keeper.js").Renew} */
+  renew = async (until, signal) => {
+    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, fit: true, signal });
+    return { sent, leftMs: body.ttl_ms, body };
+  };
+}
+
+export class Lease {
+  #target;
+  #keeper;
+  #released = false;
+
+  /**
+   * @param {Target} target
+   * @param {Record<string, any>} granted
+   * @param {number} lengthMs
+   * @param {import("./keeper.js").Renewed} first
+   */
+  constructor(target, granted, lengthMs, first) {
+    this.#target = target;
+    this.#keeper = new Keeper(target.name, lengthMs, first, target.renew);
+    this.#keeper.endWith(this);
+    this.keys = target.keys;
+    this.leaseId = target.leaseId;
+    /** @type {string} */
+    this.owner = granted.owner;
+    /** @type {Array<{key: string, token: number}>} */
+    const locks = target.many ? granted.locks : [granted];
+    /** @type {ReadonlyMap<string, number>} */
+    this.tokens = new Map(locks.map(({ key, token }) => [key, token]));
+    /** @type {number} */
+    this.token = locks[0].token;
+    this.signal = this.#keeper.signal;
+  }
+
+  get key() {
+    return this.keys[0];
+  }
+
+  get revocation() {
+    const { body } = this.#keeper.last;
+    const asked = (body.locks ?? [body]).find((/** @type {any} */ lock) => lock.revocation)?.revocation;
+    return asked && { deadline: asked.deadline, reason: asked.reason ?? undefined, by: asked.by ?? undefined };
+  }
+
+  remainingMs() {
+    return this.#released ? 0 : this.#keeper.remainingMs();
+  }
+
+  check() {
+    if (this.remainingMs() <= 0) throw this.#loss();
+  }
+
+  async release() {
+    if (this.#released) return;
+    const leftMs = this.remainingMs();
+    this.#released = true;
+    this.#keeper.stop();
+    const { loss } = this.#keeper;
+    try {
+      if (loss?.status === undefined || this.#target.many) {
+        // Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
+        const { nodes } = this.#target;
+        const until = now() + Math.min(leftMs || 1_000, nodes.retryForMs);
+        await nodes.call(this.#target.path("release"), this.#target.body(), { until, fit: true });
+      }
+    } catch (error) {
+      if (!loss) throw error;
+    }
+    if (loss) throw this.#loss();
+  }
+
+  /** A lease that cannot be released because no node answers ends by its TTL. */
+  async [Symbol.asyncDispose]() {
+    try {
+      await this.release();
+    } catch (error) {
+      if (error instanceof LeaseLost || !(error instanceof LatchgateError)) throw error;
+    }
+  }
+
+  #loss() {
+    const { loss } = this.#keeper;
+    if (loss) return new LeaseLost(loss.code, loss.detail, loss.status, loss.fields, { cause: loss });
+    return new LeaseLost("lease-lost", `the lease of ${this.#target.name} is released`, undefined, { why: "released" });
+  }
+}

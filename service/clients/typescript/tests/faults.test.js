@@ -1,0 +1,94 @@
+// The scenarios in which nodes are killed or freeze: see ../../SCENARIOS.md.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { LeaseLost, Unavailable } from "../src/index.js";
+import { now } from "../src/clock.js";
+import { aborted, clientOf, eventually, freshKey, isFree, startPair, untilRenewed, world } from "./world.js";
+
+const nodes = world();
+
+test("4: a node is killed while a lease is held", async () => {
+  const [a, b] = await startPair();
+  const key = freshKey();
+  const lease = await clientOf(a, b).lock(key, { ttlMs: 6_000 });
+  await a.kill();
+  await untilRenewed(lease);
+  assert.deepEqual((await b.lock(key)).holders.map(({ token }) => token), [lease.token]);
+  await lease.release();
+  await isFree(b, key);
+});
+
+test("5: a node is killed while a call waits there", async () => {
+  const [a, b] = await startPair();
+  const key = freshKey();
+  const first = await clientOf(b).lock(key);
+  const second = clientOf(a, b).lock(key);
+  await eventually(async () => (await b.lock(key)).waiters === 1, "it waits at A");
+  await a.kill();
+  await first.release();
+  const lease = await second;
+  assert.ok(lease.token > first.token);
+  await lease.release();
+});
+
+test("6: a node freezes while a lease is held", async () => {
+  const [a, b] = await startPair();
+  const key = freshKey();
+  const lease = await clientOf(a, b).lock(key, { ttlMs: 9_000 });
+  a.freeze();
+  await untilRenewed(lease);
+  assert.deepEqual((await b.lock(key)).holders.map(({ token }) => token), [lease.token]);
+  await lease.release();
+  await isFree(b, key);
+});
+
+test("7: every node freezes for longer than the TTL", async () => {
+  const [a, b] = await startPair();
+  const sent = now();
+  const lease = await clientOf(a, b).lock(freshKey(), { ttlMs: 2_000 });
+  a.freeze();
+  b.freeze();
+  const loss = await aborted(lease.signal);
+  assert.ok(loss instanceof LeaseLost);
+  assert.equal(loss.why, "unanswered");
+  assert.ok(now() - sent >= 1_900);
+  assert.equal(lease.remainingMs(), 0);
+  assert.throws(() => lease.check(), LeaseLost);
+  await assert.rejects(lease.release(), LeaseLost);
+});
+
+test("8: a lease is ended by force", async () => {
+  const key = freshKey();
+  const client = clientOf(nodes.a, nodes.b);
+  const holding = client.withLock(key, { ttlMs: 3_000 }, async (lease) => {
+    await nodes.b.force(key);
+    await aborted(lease.signal);
+    assert.equal(lease.remainingMs(), 0);
+  });
+  const forced = (error) => error instanceof LeaseLost && error.why === "forced" && error.status === 410;
+  await assert.rejects(holding, forced);
+  // A release says so too, if no renewal has noticed it before.
+  const lease = await client.lock(key);
+  await nodes.b.force(key);
+  await assert.rejects(lease[Symbol.asyncDispose](), forced);
+});
+
+test("19: a node is killed while the work runs", async () => {
+  const [a, b] = await startPair();
+  const contents = freshKey();
+  const work = async () => {
+    await a.kill();
+    return "done";
+  };
+  assert.equal((await clientOf(a, b).once(contents, work, { operation: "test" })).result, "done");
+  assert.equal((await clientOf(b).once(contents, work, { operation: "test" })).duplicate, true);
+});
+
+test("21: no node answers", async () => {
+  const [a, b] = await startPair();
+  await a.kill();
+  b.freeze();
+  await assert.rejects(clientOf(a, b, { timeoutMs: 300, retryForMs: 1_000 }).lock(freshKey(), { waitMs: 0 }), Unavailable);
+});

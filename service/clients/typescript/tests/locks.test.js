@@ -1,0 +1,161 @@
+// The scenarios of locks without faults: see ../../SCENARIOS.md.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { LeaseLost, LockHeld, Unavailable, WaitTimeout } from "../src/index.js";
+import { aborted, clientOf, eventually, freshKey, isFree, startProxy, untilRenewed, world } from "./world.js";
+
+const nodes = world();
+const both = (options = {}) => clientOf(nodes.a, nodes.b, options);
+
+test("1: a lease is renewed for longer than its TTL", async () => {
+  const key = freshKey();
+  const lease = await clientOf(nodes.a).lock(key, { ttlMs: 3_000 });
+  const other = clientOf(nodes.b);
+  const until = performance.now() + 6_500;
+  while (performance.now() < until) {
+    assert.equal(await other.tryLock(key), undefined);
+    assert.ok(lease.remainingMs() > 0);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  lease.check();
+  assert.deepEqual((await nodes.b.lock(key)).holders.map(({ token }) => token), [lease.token]);
+  await lease.release();
+  await isFree(nodes.b, key);
+});
+
+test("2: a waiter gets the lock when it is released", async () => {
+  const key = freshKey();
+  const first = await clientOf(nodes.a).lock(key);
+  const second = clientOf(nodes.b).lock(key);
+  await eventually(async () => (await nodes.b.lock(key)).waiters === 1, "it waits");
+  await first.release();
+  const lease = await second;
+  assert.ok(lease.token > first.token);
+  assert.ok(lease.remainingMs() > 15_000);
+  await lease[Symbol.asyncDispose]();
+  await isFree(nodes.b, key);
+});
+
+test("3: a long wait goes on with tickets", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  const first = await clientOf(nodes.b).lock(key, { owner: "first" });
+  const second = clientOf(proxy, { waitPerCallMs: 500 }).lock(key);
+  await eventually(() => proxy.requests("acquire").filter(({ ticket }) => ticket).length >= 2, "two tickets");
+  await first.release();
+  await (await second).release();
+  assert.equal(new Set(proxy.requests("acquire").map(({ lease_id }) => lease_id)).size, 1);
+});
+
+test("3: a wait that ends names the holders", async () => {
+  const key = freshKey();
+  await clientOf(nodes.b).withLock(key, { owner: "first" }, async () => {
+    await assert.rejects(both({ waitPerCallMs: 500 }).lock(key, { waitMs: 1_200 }), (error) => {
+      assert.ok(error instanceof WaitTimeout);
+      assert.deepEqual(error.holders.map(({ owner }) => owner), ["first"]);
+      assert.deepEqual([error.code, error.status], ["wait-timeout", 423]);
+      return true;
+    });
+  });
+  await isFree(nodes.b, key);
+});
+
+test("9: the answer to an acquire is lost", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.lose("acquire");
+  const lease = await clientOf(proxy, nodes.b).lock(key);
+  assert.deepEqual((await nodes.b.lock(key)).holders.map(({ token }) => token), [lease.token]);
+  assert.deepEqual(proxy.requests("acquire").map(({ lease_id }) => lease_id), [lease.leaseId]);
+  await lease.release();
+  await isFree(nodes.b, key);
+});
+
+test("10: the answers to a renewal and a release are lost", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  const lease = await clientOf(proxy).lock(key, { ttlMs: 6_000 });
+  proxy.lose("renew");
+  await eventually(() => proxy.requests("renew").length === 2, "the renewal is repeated");
+  lease.check();
+  proxy.lose("release");
+  await lease.release();
+  assert.equal(proxy.requests("release").length, 2);
+  await isFree(nodes.b, key);
+});
+
+test("11: nothing is left behind", async () => {
+  const key = freshKey();
+  const client = both();
+  const failing = client.withLock(key, () => {
+    throw new RangeError("the work fails");
+  });
+  await assert.rejects(failing, RangeError);
+  await isFree(nodes.b, key);
+  await client.withLock(key, async () => {
+    await assert.rejects(client.lock(key, { waitMs: 500 }), WaitTimeout);
+    assert.equal((await nodes.b.lock(key)).waiters, 0);
+    const waiting = new AbortController();
+    const wait = client.lock(key, { signal: waiting.signal });
+    await eventually(async () => (await nodes.b.lock(key)).waiters === 1, "it waits");
+    waiting.abort(new RangeError("no longer wanted"));
+    await assert.rejects(wait, RangeError);
+    await eventually(async () => (await nodes.b.lock(key)).waiters === 0, "the waiter has left");
+  });
+  await isFree(nodes.b, key);
+});
+
+test("11: an acquire that may have been granted is given back", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.lose("acquire", 1_000);
+  await assert.rejects(clientOf(proxy, { retryForMs: 1_000 }).lock(key, { waitMs: 0 }), Unavailable);
+  assert.ok(proxy.requests("release").length > 0);
+  await isFree(nodes.b, key);
+});
+
+test("12: shared leases and permits", async () => {
+  const key = freshKey();
+  const client = both();
+  const readers = [await client.lock(key, { shared: true }), await client.lock(key, { shared: true })];
+  assert.equal(await client.tryLock(key), undefined);
+  for (const reader of readers) await reader.release();
+  const permits = freshKey();
+  const holders = [await client.lock(permits, { permits: 2, limit: 3 }), await client.lock(permits, { limit: 3 })];
+  assert.equal(await client.tryLock(permits, { limit: 3 }), undefined);
+  for (const holder of holders) await holder.release();
+  await isFree(nodes.b, permits);
+});
+
+test("12: a multilock is renewed and released as one", async () => {
+  const key = freshKey();
+  const other = freshKey();
+  const client = both();
+  let lease = await client.multilock([key, { key: other, shared: true }], { ttlMs: 3_000 });
+  await untilRenewed(lease);
+  assert.deepEqual([...lease.tokens.keys()], [key, other]);
+  await assert.rejects(client.lock(key, { waitMs: 0 }), LockHeld);
+  await (await client.lock(other, { shared: true })).release();
+  await lease.release();
+  await isFree(nodes.b, key);
+  await isFree(nodes.b, other);
+
+  lease = await client.multilock([key, other], { ttlMs: 3_000 });
+  await nodes.a.force(other);
+  await aborted(lease.signal);
+  await assert.rejects(lease.release(), (error) => error instanceof LeaseLost && error.why === "forced");
+  await isFree(nodes.b, key);
+});
+
+test("13: the holder sees a revocation", async () => {
+  const key = freshKey();
+  const lease = await both().lock(key, { ttlMs: 6_000 });
+  assert.equal(lease.revocation, undefined);
+  await nodes.b.revoke(key, { reason: "hotfix", by: "ann", grace_ms: 30_000 });
+  await eventually(() => lease.revocation, "the revocation");
+  assert.deepEqual([lease.revocation.reason, lease.revocation.by], ["hotfix", "ann"]);
+  assert.ok(lease.remainingMs() <= 30_000);
+  await lease.release();
+});

@@ -1,0 +1,165 @@
+// Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
+// CLIENT_BINARY and the Postgres in CLIENT_POSTGRES.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, open } from "node:fs/promises";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { after, before } from "node:test";
+
+import { Client } from "../src/index.js";
+
+export const PATIENCE_MS = 60_000;
+
+/** Runs what tests leave to clean up, last first. */
+const cleanups = [];
+
+export async function startNode(args = ["--locks", process.env.CLIENT_POSTGRES], environment = {}) {
+  const directory = await mkdtemp(join(tmpdir(), "latchgate-"));
+  const log = await open(join(directory, "log"), "w");
+  const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("LATCHGATE_"));
+  // The node ends with this process, however that ends.
+  const command = ["--pdeathsig", "KILL", "--", process.env.CLIENT_BINARY, "serve", "--listen", "127.0.0.1:0"];
+  const child = spawn("setpriv", [...command, ...args], {
+    env: { ...Object.fromEntries(kept), ...environment },
+    cwd: directory,
+    stdio: ["ignore", "pipe", log.fd],
+  });
+  const exited = once(child, "exit");
+  const [line] = await Promise.race([once(createInterface(child.stdout), "line"), exited.then(() => [])]);
+  if (line === undefined) throw new Error(await readFile(join(directory, "log"), "utf8"));
+  const url = line.split(" ").at(-1);
+  const node = {
+    url,
+    async kill() {
+      child.kill("SIGKILL");
+      await exited;
+    },
+    freeze: () => child.kill("SIGSTOP"),
+    thaw: () => child.kill("SIGCONT"),
+    /** What the node says of the lock. */
+    lock: (key) => request(url, "GET", `/v1/locks/${encodeURIComponent(key)}`),
+    force: (key) => request(url, "DELETE", `/v1/locks/${encodeURIComponent(key)}`),
+    revoke: (key, body) => request(url, "POST", `/v1/locks/${encodeURIComponent(key)}/revoke`, body),
+  };
+  cleanups.push(async () => {
+    node.thaw();
+    await node.kill();
+    await log.close();
+    await rm(directory, { recursive: true });
+  });
+  return node;
+}
+
+export async function startPair() {
+  return Promise.all([startNode(), startNode()]);
+}
+
+/** Two nodes for all tests of a file. A test that harms a node starts its own pair. */
+export function world() {
+  const nodes = {};
+  before(async () => {
+    [nodes.a, nodes.b] = await startPair();
+  });
+  after(async () => {
+    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
+  });
+  return nodes;
+}
+
+async function request(url, method, path, body) {
+  const response = await fetch(url + path, { method, body: body && JSON.stringify(body) });
+  const answer = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(answer));
+  return answer;
+}
+
+/** Passes requests on to a node. It loses answers, or refuses requests, as often as it is told to. */
+export async function startProxy(node) {
+  const lose = new Map();
+  const seen = [];
+  let refuse = 0;
+  const server = createServer(async (incoming, outgoing) => {
+    const chunks = [];
+    for await (const chunk of incoming) chunks.push(chunk);
+    const body = Buffer.concat(chunks).toString();
+    const verb = incoming.url.split("/").at(-1);
+    seen.push({ verb, at: performance.now(), body: JSON.parse(body) });
+    if (refuse > 0) {
+      refuse -= 1;
+      outgoing.writeHead(503, { "Retry-After": "1" });
+      outgoing.end(JSON.stringify({ code: "overloaded", detail: "This proxy refuses.", retry_after_ms: 1_000 }));
+      return;
+    }
+    const answer = await fetch(node.url + incoming.url, { method: "POST", body });
+    const text = await answer.text();
+    if ((lose.get(verb) ?? 0) > 0) {
+      lose.set(verb, lose.get(verb) - 1);
+      incoming.socket.destroy();
+      return;
+    }
+    outgoing.writeHead(answer.status);
+    outgoing.end(text);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  cleanups.push(async () => {
+    server.close();
+    server.closeAllConnections();
+  });
+  return {
+    url: `http://127.0.0.1:${server.address().port}`,
+    seen,
+    /** Loses the next answers to requests of paths that end so. */
+    lose: (verb, times = 1) => lose.set(verb, times),
+    /** Answers the next requests with 503 and `Retry-After: 1`. */
+    refuse: (times) => (refuse = times),
+    requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),
+  };
+}
+
+export function clientOf(...nodes) {
+  const options = nodes.at(-1).url ? {} : nodes.pop();
+  return new Client(nodes.map(({ url }) => url), options);
+}
+
+export const freshKey = () => `test/${crypto.randomUUID()}`;
+
+export async function eventually(condition, what) {
+  const deadline = performance.now() + PATIENCE_MS;
+  while (!(await condition())) {
+    assert.ok(performance.now() < deadline, `not within ${PATIENCE_MS} ms: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+/** Checks that nothing is left of the lock. */
+export async function isFree(node, key) {
+  await eventually(async () => {
+    const { held, waiters } = await node.lock(key);
+    return !held && waiters === 0;
+  }, `${key} is free`);
+}
+
+/** Waits for a renewal that was answered after this call, seen by what the lease has left: at most its length, right after one. */
+export async function untilRenewed(lease) {
+  let before = lease.remainingMs();
+  await eventually(() => {
+    const left = lease.remainingMs();
+    const renewed = left > before;
+    before = left;
+    return renewed || lease.signal.aborted;
+  }, "a renewal");
+  assert.ok(!lease.signal.aborted, String(lease.signal.reason));
+}
+
+/** Waits until the signal is aborted; returns its reason. */
+export async function aborted(signal) {
+  // A signal does not keep the process alive.
+  await eventually(() => signal.aborted, "the loss");
+  return signal.reason;
+}
