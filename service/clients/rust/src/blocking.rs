@@ -1,0 +1,144 @@
+//! The client for programs without tokio. A thread of its own renews leases and sends heartbeats.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use latchgate_client::blocking::Client;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(["http://127.0.0.1:7070"])?;
+//! let lease = client.acquire(|client| client.lock("orders/42").wait(Duration::from_secs(60)))?;
+//! // … check `lease.remaining()` before each step …
+//! lease.release()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::{Error, Loss};
+use crate::operation::{Begun, Done, Failed, OnExpiry, OnceError, Operation};
+use crate::{Lease as AsyncLease, LockRequest, Method};
+
+/// As [`crate::Client`]. It must not be used inside of tokio.
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: crate::Client,
+    runtime: Arc<Runtime>,
+}
+
+impl Client {
+    /// # Errors
+    /// As [`crate::Client::new`].
+    pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
+        Self::of(crate::Client::new(urls)?)
+    }
+
+    /// The blocking twin of a client that was configured before.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn of(client: crate::Client) -> Result<Self, Error> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("latchgate").enable_all().build();
+        let runtime = runtime.map_err(|error| Error::Invalid(format!("no thread can be started: {error}")))?;
+        Ok(Self { client, runtime: Arc::new(runtime) })
+    }
+
+    /// Acquires what `request` asks for.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    pub fn acquire(&self, request: impl FnOnce(&crate::Client) -> LockRequest) -> Result<Lease, Error> {
+        let lease = self.runtime.block_on(request(&self.client).acquire())?;
+        Ok(Lease { lease, runtime: self.runtime.clone() })
+    }
+
+    /// Operations of this name, for [`once`](Self::once).
+    #[must_use]
+    pub fn operation(&self, name: &str) -> Operation {
+        self.client.operation(name)
+    }
+
+    /// As [`Operation::once`]; but work that is running is not stopped when another attempt may take over. The error says so then.
+    ///
+    /// # Errors
+    /// As [`Operation::once`].
+    pub fn once<T, E>(
+        &self,
+        operation: &Operation,
+        contents: &(impl Serialize + ?Sized),
+        work: impl FnOnce() -> Result<T, Failed<E>>,
+    ) -> Result<Done<T>, OnceError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let attempt = match self.runtime.block_on(operation.begin(contents)).map_err(OnceError::Gate)? {
+            Begun::Go(attempt) => attempt,
+            Begun::Duplicate(duplicate) => {
+                let result = serde_json::from_value(duplicate.result).map(Done::Before);
+                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
+            }
+        };
+        match work() {
+            Ok(result) => {
+                let json = serde_json::to_value(&result).unwrap_or(json!(null));
+                self.runtime.block_on(attempt.succeed(&json)).map_err(OnceError::Gate)?;
+                Ok(Done::Now(result))
+            }
+            Err(failed) => {
+                let report = async {
+                    if failed.is_nothing_done() || operation.expiry() == OnExpiry::Retry {
+                        attempt.fail().await
+                    } else {
+                        attempt.leave_unknown().await
+                    }
+                };
+                // The error of the work says more than that of a report.
+                let _ = self.runtime.block_on(report);
+                Err(OnceError::Work(failed.error))
+            }
+        }
+    }
+
+    /// As [`crate::Client::call`].
+    ///
+    /// # Errors
+    /// Each answer but 2xx is an error.
+    pub fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        self.runtime.block_on(self.client.call(method, path, body))
+    }
+}
+
+/// As [`crate::Lease`], with its methods that return at once.
+#[derive(Debug)]
+#[must_use = "the lock is released when the lease is dropped"]
+pub struct Lease {
+    lease: AsyncLease,
+    runtime: Arc<Runtime>,
+}
+
+impl Lease {
+    /// Returns when the lease is lost.
+    pub fn wait_for_loss(&self) -> Loss {
+        self.runtime.block_on(self.lease.lost())
+    }
+
+    /// # Errors
+    /// As [`crate::Lease::release`].
+    pub fn release(self) -> Result<(), Error> {
+        self.runtime.block_on(self.lease.release())
+    }
+}
+
+impl Deref for Lease {
+    type Target = AsyncLease;
+
+    fn deref(&self) -> &AsyncLease {
+        &self.lease
+    }
+}

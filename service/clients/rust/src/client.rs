@@ -1,0 +1,134 @@
+//! A client of one Latchgate.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{Method, Url};
+use serde_json::Value;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::events::Events;
+use crate::lock::{LockRequest, Wanted};
+use crate::operation::Operation;
+use crate::transport::{ANSWER_MAX, Failure, Transport};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A client of one Latchgate. Clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) transport: Arc<Transport>,
+    urls: Vec<Url>,
+    pub(crate) patience: Duration,
+}
+
+impl Client {
+    /// A client of the nodes at these base URLs, `http://` or `https://`. It calls one of them until that one fails, then the next.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no URL, or one has the wrong form.
+    pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
+        let urls: Vec<Url> = urls.into_iter().map(|url| parse(url.as_ref())).collect::<Result<_, _>>()?;
+        if urls.is_empty() {
+            return Err(Error::Invalid("a client needs at least one base URL".to_owned()));
+        }
+        Ok(Self { transport: Arc::new(Transport::new(urls.clone(), None)?), urls, patience: PATIENCE })
+    }
+
+    /// Sends this API key with each request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it cannot be sent in a header.
+    pub fn api_key(mut self, key: &str) -> Result<Self, Error> {
+        self.transport = Arc::new(Transport::new(self.urls.clone(), Some(key))?);
+        Ok(self)
+    }
+
+    /// How long a call is repeated while no node answers; 10 s unless set. A wait for a lock is repeated for as long as it lasts.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// A lock that is to be acquired.
+    #[must_use]
+    pub fn lock(&self, key: impl Into<String>) -> LockRequest {
+        LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], false)
+    }
+
+    /// Several locks that are to be acquired together, all or none.
+    #[must_use]
+    pub fn multilock(&self, wanted: impl IntoIterator<Item = Wanted>) -> LockRequest {
+        LockRequest::new(self.clone(), wanted.into_iter().collect(), true)
+    }
+
+    /// Operations of this name, each of which is done once.
+    #[must_use]
+    pub fn operation(&self, name: impl Into<String>) -> Operation {
+        Operation::new(self.clone(), name.into())
+    }
+
+    /// The events of one lock from now on.
+    #[must_use]
+    pub fn watch(&self, key: &str) -> Events {
+        Events::new(self.clone(), format!("/v1/locks/{}/events", encode(key)))
+    }
+
+    /// The events of all locks whose keys begin with `prefix`, from now on.
+    #[must_use]
+    pub fn watch_prefix(&self, prefix: &str) -> Events {
+        Events::new(self.clone(), format!("/v1/events?prefix={}", encode(prefix)))
+    }
+
+    /// Any endpoint. A GET is repeated while no node answers; another call is sent to one node at a time, and to the next one only if it
+    /// was certainly not carried out.
+    ///
+    /// # Errors
+    /// Each answer but 2xx is an error.
+    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        if method == Method::GET {
+            return self.transport.repeat(&method, path, body, ANSWER_MAX, Moment::now().plus(self.patience)).await;
+        }
+        let mut nodes = self.transport.nodes();
+        loop {
+            nodes -= 1;
+            match self.transport.call(&method, path, body, ANSWER_MAX * 6).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Later(problem)) if nodes > 0 && problem.code() != "outcome-unknown" => {}
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+    }
+}
+
+/// A key or a name in a path or a query.
+pub(crate) fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn parse(text: &str) -> Result<Url, Error> {
+    let invalid = || Error::Invalid(format!("{text:?} is not a base URL such as http://127.0.0.1:7070"));
+    let url = Url::parse(text.trim()).map_err(|_| invalid())?;
+    if !["http", "https"].contains(&url.scheme()) || url.query().is_some() || !url.has_host() {
+        return Err(invalid());
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_needs_base_urls() {
+        assert!(Client::new([""; 0]).is_err());
+        for wrong in ["", "localhost:7070", "ftp://a", "/v1"] {
+            assert!(matches!(Client::new([wrong]), Err(Error::Invalid(_))), "{wrong}");
+        }
+        assert!(Client::new(["http://a:7070", "https://b/latchgate/"]).is_ok());
+    }
+}

@@ -1,0 +1,110 @@
+//! The stream of events of locks.
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::transport::{Failure, Pause};
+
+/// Longest line of a stream.
+const LINE_MAX: usize = 1024 * 1024;
+
+/// An event of a lock.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// `granted`, `released`, `expired` and so on.
+    pub kind: String,
+    /// All fields.
+    pub data: Value,
+}
+
+/// Events from now on. After a broken connection the stream continues at another node without a gap.
+pub struct Events {
+    client: Client,
+    path: String,
+    stream: Option<reqwest::Response>,
+    last_id: Option<String>,
+    unread: Vec<u8>,
+    kind: String,
+    data: String,
+}
+
+impl Events {
+    pub(crate) fn new(client: Client, path: String) -> Self {
+        Self { client, path, stream: None, last_id: None, unread: Vec::new(), kind: String::new(), data: String::new() }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], and [`Error::Unreachable`] if no node has answered for the client's patience.
+    pub async fn next(&mut self) -> Result<Event, Error> {
+        loop {
+            if let Some(line) = self.line().await? {
+                if let Some(event) = self.take(&line) {
+                    return Ok(event);
+                }
+            }
+        }
+    }
+
+    /// A line of the stream; `None` after a broken connection.
+    async fn line(&mut self) -> Result<Option<String>, Error> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()));
+            }
+            let Some(stream) = &mut self.stream else {
+                self.connect().await?;
+                continue;
+            };
+            match stream.chunk().await {
+                Ok(Some(bytes)) if self.unread.len() < LINE_MAX => self.unread.extend_from_slice(&bytes),
+                _ => {
+                    self.stream = None;
+                    self.unread.clear();
+                    self.kind.clear();
+                    self.data.clear();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), Error> {
+        let until = Moment::now().plus(self.client.patience);
+        let mut pause = Pause::new(self.client.transport.nodes());
+        loop {
+            let failure = match self.client.transport.stream(&self.path, self.last_id.as_deref()).await {
+                Ok(stream) => {
+                    self.stream = Some(stream);
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            if matches!(failure, Failure::Decided(_)) || !pause.after(&failure, until).await {
+                return Err(failure.into_error());
+            }
+        }
+    }
+
+    fn take(&mut self, line: &str) -> Option<Event> {
+        if line.is_empty() {
+            let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
+            let data = serde_json::from_str(&data).ok()?;
+            // The server ends the stream after it; the next one continues behind the last id.
+            return (kind != "dropped" && !kind.is_empty()).then_some(Event { kind, data });
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "id" => self.last_id = Some(value.to_owned()),
+            "event" => value.clone_into(&mut self.kind),
+            "data" => self.data.push_str(value),
+            _ => {}
+        }
+        None
+    }
+}

@@ -1,0 +1,338 @@
+//! A lease, and the task that renews it.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::RngExt;
+use reqwest::Method;
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, Loss};
+use crate::lock::{Target, ms};
+use crate::transport::{ANSWER_MAX, Failure, Pause};
+
+/// Shortest time between two renewals.
+const RENEW_MIN: Duration = Duration::from_millis(30);
+/// Longest time for a release that goes on behind the caller's back.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
+
+/// What is known of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseState {
+    /// It certainly lasts until this moment.
+    Held {
+        until: Moment,
+        /// An operator asks to release the lock: the lease ends at the deadline.
+        revocation: Option<Revocation>,
+    },
+    /// Another client may hold the lock: stop the work.
+    Lost(Loss),
+    Released,
+}
+
+/// An operator asks the holder to release the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    pub reason: Option<String>,
+    pub by: Option<String>,
+    /// When the lease ends, by the store's clock.
+    pub deadline: String,
+}
+
+impl Revocation {
+    fn of(answer: &Value) -> Option<Self> {
+        let many = answer["locks"].as_array().into_iter().flatten().map(|lock| &lock["revocation"]);
+        let found = std::iter::once(&answer["revocation"]).chain(many).find(|revocation| revocation.is_object())?;
+        let text = |name: &str| found[name].as_str().map(str::to_owned);
+        Some(Self { reason: text("reason"), by: text("by"), deadline: text("deadline").unwrap_or_default() })
+    }
+}
+
+/// What an acquire has granted.
+#[derive(Clone)]
+pub(crate) struct Grant {
+    pub(crate) target: Target,
+    pub(crate) lease_id: String,
+    /// When the request was sent whose answer says how long the lease lasts.
+    pub(crate) sent: Moment,
+    until: Moment,
+    revocation: Option<Revocation>,
+    owner: String,
+    /// One for each key.
+    tokens: Vec<u64>,
+    ttl: Duration,
+}
+
+impl Grant {
+    pub(crate) fn of(
+        target: &Target,
+        lease_id: &str,
+        sent: Moment,
+        ttl: Duration,
+        answer: &Value,
+    ) -> Result<Self, Error> {
+        let tokens: Option<Vec<u64>> = match target {
+            Target::One(_) => answer["token"].as_u64().map(|token| vec![token]),
+            Target::Many(_) => {
+                answer["locks"].as_array().and_then(|locks| locks.iter().map(|lock| lock["token"].as_u64()).collect())
+            }
+        };
+        let tokens = tokens.ok_or_else(|| Error::Invalid("the grant has no token".to_owned()))?;
+        let owner = answer["owner"].as_str().unwrap_or_default().to_owned();
+        let target = target.clone();
+        let mut grant =
+            Self { target, lease_id: lease_id.to_owned(), sent, until: sent, revocation: None, owner, tokens, ttl };
+        grant.extend(sent, answer);
+        Ok(grant)
+    }
+
+    /// The answer to a request that was sent then says how long the lease lasts.
+    pub(crate) fn extend(&mut self, sent: Moment, answer: &Value) {
+        self.sent = sent;
+        self.until = sent.plus(Duration::from_millis(answer["ttl_ms"].as_u64().unwrap_or(0)));
+        self.revocation = Revocation::of(answer);
+    }
+}
+
+/// A lease of one lock, or of several together. It is renewed until it is released or dropped.
+#[must_use = "the lock is released when the lease is dropped"]
+pub struct Lease {
+    client: Client,
+    grant: Grant,
+    state: watch::Sender<LeaseState>,
+    renewer: JoinHandle<()>,
+    runtime: Handle,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the lease id, which is secret.
+        formatter
+            .debug_struct("Lease")
+            .field("target", &self.grant.target)
+            .field("state", &*self.state.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    pub(crate) fn keep(client: Client, grant: Grant) -> Self {
+        let held = LeaseState::Held { until: grant.until, revocation: grant.revocation.clone() };
+        let state = watch::Sender::new(held);
+        let renewer =
+            tokio::spawn(Renewer { client: client.clone(), grant: grant.clone(), state: state.clone() }.run());
+        Self { client, grant, state, renewer, runtime: Handle::current() }
+    }
+
+    /// Higher than the token of every earlier lease of the key. Of several keys, that of the first.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.grant.tokens[0]
+    }
+
+    /// One token for each key, in the order of the request.
+    #[must_use]
+    pub fn tokens(&self) -> &[u64] {
+        &self.grant.tokens
+    }
+
+    /// Proves that the lease is the caller's: keep it secret.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.grant.lease_id
+    }
+
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.grant.owner
+    }
+
+    /// How long the lease certainly lasts; zero if it is lost. Do not begin a step that takes longer.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        match &*self.state.borrow() {
+            LeaseState::Held { until, .. } => until.left(),
+            LeaseState::Lost(_) | LeaseState::Released => Duration::ZERO,
+        }
+    }
+
+    /// Until when the lease certainly lasts. `None` if it is lost.
+    #[must_use]
+    pub fn until(&self) -> Option<Moment> {
+        match &*self.state.borrow() {
+            LeaseState::Held { until, .. } if !until.has_passed() => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Fails if the lease is lost.
+    ///
+    /// # Errors
+    /// Says how it was lost.
+    pub fn check(&self) -> Result<(), Loss> {
+        match &*self.state.borrow() {
+            LeaseState::Held { until, .. } if !until.has_passed() => Ok(()),
+            LeaseState::Lost(loss) => Err(loss.clone()),
+            LeaseState::Held { .. } | LeaseState::Released => Err(Loss::not_renewed()),
+        }
+    }
+
+    /// Set if an operator asks to release the lock.
+    #[must_use]
+    pub fn revocation(&self) -> Option<Revocation> {
+        match &*self.state.borrow() {
+            LeaseState::Held { revocation, .. } => revocation.clone(),
+            _ => None,
+        }
+    }
+
+    /// Notifies of each renewal, of a revocation, and of the loss.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<LeaseState> {
+        self.state.subscribe()
+    }
+
+    /// Returns when the lease is lost.
+    pub async fn lost(&self) -> Loss {
+        let mut state = self.state.subscribe();
+        let lost = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await;
+        match lost.as_deref() {
+            Ok(LeaseState::Lost(loss)) => loss.clone(),
+            _ => Loss::not_renewed(),
+        }
+    }
+
+    /// Releases the lock. The call is repeated if it has no answer.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] if the lease had ended before, so the work may have overlapped with that of another holder.
+    /// [`Error::Unreachable`] if no node has answered: the lease expires by itself.
+    pub async fn release(self) -> Result<(), Error> {
+        self.renewer.abort();
+        let state = self.state.send_replace(LeaseState::Released);
+        let lost = match state {
+            LeaseState::Lost(loss) => Some(loss),
+            LeaseState::Held { .. } | LeaseState::Released => None,
+        };
+        let released = release(self.client.clone(), self.grant.clone()).await;
+        match lost {
+            Some(loss) => Err(Error::LeaseLost(loss)),
+            None => released,
+        }
+    }
+
+    /// Stops the renewals and leaves the lock taken for this long from now.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release). The lease has its former length then.
+    pub async fn leave_for(self, time: Duration) -> Result<(), Error> {
+        self.renewer.abort();
+        let state = self.state.send_replace(LeaseState::Released);
+        if let LeaseState::Lost(loss) = state {
+            return Err(Error::LeaseLost(loss));
+        }
+        let mut body = self.grant.target.body(&self.grant.lease_id);
+        body.insert("ttl_ms".to_owned(), ms(time).into());
+        call_until(&self.client, &self.grant, "renew", &Value::Object(body)).await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.renewer.abort();
+        let state = self.state.send_replace(LeaseState::Released);
+        if matches!(state, LeaseState::Held { .. }) {
+            let releasing = release(self.client.clone(), self.grant.clone());
+            self.runtime.spawn(timeout(RELEASE_MAX, releasing));
+        }
+    }
+}
+
+async fn release(client: Client, grant: Grant) -> Result<(), Error> {
+    let body = Value::Object(grant.target.body(&grant.lease_id));
+    call_until(&client, &grant, "release", &body).await
+}
+
+/// Repeats the call while no node answers.
+async fn call_until(client: &Client, grant: &Grant, verb: &str, body: &Value) -> Result<(), Error> {
+    let answer_max = (grant.ttl / 3).clamp(Duration::from_secs(1), ANSWER_MAX);
+    let until = Moment::now().plus(client.patience);
+    let called = client.transport.repeat(&Method::POST, &grant.target.path(verb), Some(body), answer_max, until).await;
+    match called {
+        Ok(_) => Ok(()),
+        Err(Error::Refused(problem)) if problem.status() == 410 => Err(Error::LeaseLost(Loss::of(&problem))),
+        Err(error) => Err(error),
+    }
+}
+
+struct Renewer {
+    client: Client,
+    grant: Grant,
+    state: watch::Sender<LeaseState>,
+}
+
+impl Renewer {
+    async fn run(mut self) {
+        loop {
+            // A lease that must end soon, by a revocation or its longest hold, is renewed more often.
+            let length = self.grant.until.since(self.grant.sent).min(self.grant.ttl);
+            let period = (length / 3).mul_f64(rand::rng().random_range(0.8..1.0)).max(RENEW_MIN);
+            sleep_until(self.grant.sent.plus(period).max(Moment::now().plus(RENEW_MIN)).min(self.grant.until)).await;
+            if let Err(loss) = self.renew().await {
+                tracing::warn!(keys = ?self.grant.target, %loss, "a lease is lost");
+                self.state.send_if_modified(|state| {
+                    let is_held = matches!(state, LeaseState::Held { .. });
+                    if is_held {
+                        *state = LeaseState::Lost(loss);
+                    }
+                    is_held
+                });
+                return;
+            }
+            let held = LeaseState::Held { until: self.grant.until, revocation: self.grant.revocation.clone() };
+            self.state.send_if_modified(|state| {
+                let is_held = matches!(state, LeaseState::Held { .. });
+                if is_held {
+                    *state = held;
+                }
+                is_held
+            });
+        }
+    }
+
+    /// Repeats the renewal until it is answered, or the lease may have ended.
+    async fn renew(&mut self) -> Result<(), Loss> {
+        let path = self.grant.target.path("renew");
+        let body = Value::Object(self.grant.target.body(&self.grant.lease_id));
+        let until = self.grant.until;
+        let answer_max = (self.grant.ttl / 6).clamp(Duration::from_millis(100), ANSWER_MAX);
+        let mut pause = Pause::of_renewal(self.client.transport.nodes(), self.grant.ttl);
+        while !until.has_passed() {
+            let sent = Moment::now();
+            let call = self.client.transport.call(&Method::POST, &path, Some(&body), answer_max);
+            let failure = tokio::select! {
+                answer = call => match answer {
+                    Ok(answer) => {
+                        self.grant.extend(sent, &answer);
+                        return Ok(());
+                    }
+                    Err(Failure::Decided(problem)) if problem.status() == 410 => return Err(Loss::of(&problem)),
+                    Err(failure) => failure,
+                },
+                () = sleep_until(until) => break,
+            };
+            // A refusal that is not about the lease, such as a revoked API key, may be lifted before the lease ends.
+            if !pause.after(&failure, until).await {
+                sleep_until(until).await;
+            }
+        }
+        Err(Loss::not_renewed())
+    }
+}

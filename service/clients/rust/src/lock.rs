@@ -1,0 +1,386 @@
+//! Acquiring a lock, or several together.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use crate::client::{Client, encode};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, Problem};
+use crate::lease::{Grant, Lease};
+use crate::transport::{ANSWER_MAX, Failure, Pause};
+
+/// The first call of a wait is short: it returns a ticket, with which the position in the queue survives the node.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// How long each later call of a wait lasts: below the time-outs of proxies, and a node that freezes is noticed soon.
+const NEXT_WAIT: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_secs(30);
+
+type OnWait = Arc<dyn Fn(&Problem) + Send + Sync>;
+
+/// A key, and how it is wanted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    key: String,
+    mode: &'static str,
+    permits: Option<u32>,
+    limit: Option<u32>,
+}
+
+impl Wanted {
+    /// No other lease at the same time.
+    pub fn exclusive(key: impl Into<String>) -> Self {
+        Self { key: key.into(), mode: "exclusive", permits: None, limit: None }
+    }
+
+    /// Together with other shared leases.
+    pub fn shared(key: impl Into<String>) -> Self {
+        Self { mode: "shared", ..Self::exclusive(key) }
+    }
+
+    /// `permits` of a semaphore with `limit` permits; without `limit`, that of the key applies.
+    pub fn permits(key: impl Into<String>, permits: u32, limit: Option<u32>) -> Self {
+        Self { mode: "permits", permits: Some(permits), limit, ..Self::exclusive(key) }
+    }
+
+    fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        fields.insert("mode".to_owned(), self.mode.into());
+        for (name, number) in [("permits", self.permits), ("limit", self.limit)] {
+            if let Some(number) = number {
+                fields.insert(name.to_owned(), number.into());
+            }
+        }
+        fields
+    }
+}
+
+/// The keys of a lease, and where calls about them go.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Target {
+    pub(crate) fn path(&self, verb: &str) -> String {
+        match self {
+            Self::One(key) => format!("/v1/locks/{}/{verb}", encode(key)),
+            Self::Many(_) => format!("/v1/multilocks/{verb}"),
+        }
+    }
+
+    /// The body of a renewal or a release.
+    pub(crate) fn body(&self, lease_id: &str) -> Map<String, Value> {
+        let mut body = Map::new();
+        body.insert("lease_id".to_owned(), lease_id.into());
+        if let Self::Many(keys) = self {
+            body.insert("keys".to_owned(), json!(keys));
+        }
+        body
+    }
+}
+
+/// A lock that is to be acquired, or several together.
+#[derive(Clone)]
+#[must_use = "nothing is acquired before `acquire`"]
+pub struct LockRequest {
+    client: Client,
+    wanted: Vec<Wanted>,
+    is_multilock: bool,
+    fields: Map<String, Value>,
+    ttl: Duration,
+    wait: Duration,
+    on_wait: Option<OnWait>,
+}
+
+impl fmt::Debug for LockRequest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LockRequest")
+            .field("wanted", &self.wanted)
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockRequest {
+    pub(crate) fn new(client: Client, wanted: Vec<Wanted>, is_multilock: bool) -> Self {
+        Self { client, wanted, is_multilock, fields: Map::new(), ttl: TTL, wait: Duration::ZERO, on_wait: None }
+    }
+
+    /// Length of the lease between two renewals; 30 s unless set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for the lock; not at all unless set. There is no upper limit.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The holder's name, which refused clients see; the host's name and the process id unless set.
+    pub fn owner(self, owner: impl Into<String>) -> Self {
+        self.field("owner", owner.into())
+    }
+
+    /// Together with other shared leases.
+    pub fn shared(mut self) -> Self {
+        self.wanted = self.wanted.into_iter().map(|wanted| Wanted::shared(wanted.key)).collect();
+        self
+    }
+
+    /// `permits` of a semaphore with `limit` permits.
+    pub fn permits(mut self, permits: u32, limit: u32) -> Self {
+        self.wanted = self.wanted.into_iter().map(|wanted| Wanted::permits(wanted.key, permits, Some(limit))).collect();
+        self
+    }
+
+    /// 1 to 10, higher first; 1 unless set.
+    pub fn priority(self, priority: u8) -> Self {
+        self.field("priority", priority)
+    }
+
+    /// If `owner` holds the lock already, it gets another lease with the same token. Use a name that no other client uses.
+    pub fn reentrant(self, owner: impl Into<String>) -> Self {
+        self.owner(owner).field("reentrant", true)
+    }
+
+    /// Takes a free lock ahead of the queue.
+    pub fn barge(self) -> Self {
+        self.field("barge", true)
+    }
+
+    /// If the lease expires, the lock is not granted for this long.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.field("delay_ms", ms(delay))
+    }
+
+    /// Renewals extend the lease no further than this after the grant.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.field("max_hold_ms", ms(max_hold))
+    }
+
+    /// A JSON object of at most 1 KiB, which refused clients see.
+    pub fn metadata(self, metadata: Map<String, Value>) -> Self {
+        self.field("metadata", metadata)
+    }
+
+    /// Called with each refusal while the wait goes on: it has the `holders`, the `position` and the `waiters`.
+    pub fn on_wait(mut self, notice: impl Fn(&Problem) + Send + Sync + 'static) -> Self {
+        self.on_wait = Some(Arc::new(notice));
+        self
+    }
+
+    fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Acquires the lock. The lease is renewed until it is released or dropped.
+    ///
+    /// If the future is dropped, nothing stays behind: the waiter leaves, and a lease that was granted meanwhile is released.
+    ///
+    /// # Errors
+    /// [`Error::NotAcquired`] if the lock was not had within the wait.
+    pub async fn acquire(mut self) -> Result<Lease, Error> {
+        if !self.fields.contains_key("owner") {
+            self.fields.insert("owner".to_owned(), default_owner().into());
+        }
+        let target = if self.is_multilock {
+            Target::Many(self.wanted.iter().map(|wanted| wanted.key.clone()).collect())
+        } else {
+            Target::One(self.wanted[0].key.clone())
+        };
+        let started = Moment::now();
+        let wait_until = started.plus(self.wait);
+        let mut pending = Pending::new(&self.client, target);
+        let mut ticket = Value::Null;
+        let mut next_wait = FIRST_WAIT;
+        let mut silent_since: Option<Moment> = None;
+        let mut was_answered = false;
+        let mut pause = self.pause();
+        loop {
+            let wait = wait_until.left().min(next_wait);
+            let body = self.body(&pending.lease_id, wait, &ticket);
+            let sent = Moment::now();
+            pending.is_in_doubt = true;
+            let path = pending.target.path("acquire");
+            let failure = match self.call(&path, &body, wait + ANSWER_MAX).await {
+                Ok(answer) => {
+                    let grant = Grant::of(&pending.target, &pending.lease_id, sent, self.ttl, &answer)?;
+                    match self.confirmed(grant).await {
+                        Ok(Some(grant)) => {
+                            pending.is_over = true;
+                            tracing::debug!(keys = ?grant.target, waited = ?started.elapsed(), "acquired");
+                            return Ok(Lease::keep(self.client, grant));
+                        }
+                        // It ended before this client knew of it.
+                        Ok(None) => {
+                            pending.begin_again();
+                            ticket = Value::Null;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(failure) => failure,
+            };
+            match failure {
+                Failure::Decided(problem) => {
+                    pending.is_in_doubt = false;
+                    was_answered = true;
+                    let was_in_doubt = silent_since.take().is_some();
+                    pause = self.pause();
+                    match problem.code() {
+                        _ if problem.status() == 423 && wait_until.has_passed() => {
+                            return Err(Error::NotAcquired(problem));
+                        }
+                        _ if problem.status() == 423 => {
+                            if let Some(notice) = &self.on_wait {
+                                notice(&problem);
+                            }
+                            ticket = problem.field("ticket").clone();
+                            next_wait = NEXT_WAIT;
+                            if ticket.is_null() {
+                                let retry_after =
+                                    Duration::from_millis(problem.field("retry_after_ms").as_u64().unwrap_or(100));
+                                sleep_until(Moment::now().plus(retry_after.min(wait_until.left()))).await;
+                            }
+                        }
+                        "invalid-ticket" if !ticket.is_null() => ticket = Value::Null,
+                        // It was granted in an answer that was lost, and has ended.
+                        "lease-lost" if was_in_doubt || !ticket.is_null() => {
+                            pending.begin_again();
+                            ticket = Value::Null;
+                        }
+                        _ => return Err(Error::Refused(problem)),
+                    }
+                }
+                failure => {
+                    if let Failure::Later(problem) = &failure
+                        && !problem.field("ticket").is_null()
+                    {
+                        ticket = problem.field("ticket").clone();
+                    }
+                    let patience_ends = silent_since.get_or_insert(sent).plus(self.client.patience);
+                    // A wait goes on through an outage, but does not begin in one: the base URL may be wrong.
+                    let give_up = if was_answered { wait_until.max(patience_ends) } else { patience_ends };
+                    if !pause.after(&failure, give_up).await {
+                        return Err(failure.into_error());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A grant that surely has most of its length left: it is renewed after a wait, because it began at an unknown time.
+    /// `None` if it has ended.
+    async fn confirmed(&self, mut grant: Grant) -> Result<Option<Grant>, Error> {
+        if grant.sent.elapsed() <= self.ttl / 10 {
+            return Ok(Some(grant));
+        }
+        let path = grant.target.path("renew");
+        let body = Value::Object(grant.target.body(&grant.lease_id));
+        let give_up = Moment::now().plus(self.client.patience);
+        let mut pause = self.pause();
+        loop {
+            let sent = Moment::now();
+            let failure = match self.call(&path, &body, (self.ttl / 2).min(ANSWER_MAX)).await {
+                Ok(answer) => {
+                    grant.extend(sent, &answer);
+                    return Ok(Some(grant));
+                }
+                Err(Failure::Decided(problem)) if problem.status() == 410 => return Ok(None),
+                Err(failure) => failure,
+            };
+            if matches!(failure, Failure::Decided(_)) || !pause.after(&failure, give_up).await {
+                return Err(failure.into_error());
+            }
+        }
+    }
+
+    async fn call(&self, path: &str, body: &Value, answer_max: Duration) -> Result<Value, Failure> {
+        self.client.transport.call(&Method::POST, path, Some(body), answer_max).await
+    }
+
+    fn pause(&self) -> Pause {
+        Pause::new(self.client.transport.nodes())
+    }
+
+    fn body(&self, lease_id: &str, wait: Duration, ticket: &Value) -> Value {
+        let mut body = self.fields.clone();
+        if self.is_multilock {
+            let locks = self.wanted.iter().map(|wanted| {
+                let mut lock = wanted.fields();
+                lock.insert("key".to_owned(), wanted.key.clone().into());
+                Value::Object(lock)
+            });
+            body.insert("locks".to_owned(), locks.collect());
+        } else {
+            body.extend(self.wanted[0].fields());
+        }
+        body.insert("lease_id".to_owned(), lease_id.into());
+        body.insert("ttl_ms".to_owned(), ms(self.ttl).into());
+        body.insert("wait_ms".to_owned(), ms(wait).into());
+        if !ticket.is_null() {
+            body.insert("ticket".to_owned(), ticket.clone());
+        }
+        Value::Object(body)
+    }
+}
+
+/// A lease that may have been granted. When the acquire ends without it, or its future is dropped, it is released.
+struct Pending {
+    client: Client,
+    target: Target,
+    lease_id: String,
+    /// The last call has no answer: a lease may have been granted.
+    is_in_doubt: bool,
+    is_over: bool,
+}
+
+impl Pending {
+    fn new(client: &Client, target: Target) -> Self {
+        Self { client: client.clone(), target, lease_id: new_id(), is_in_doubt: false, is_over: false }
+    }
+
+    fn begin_again(&mut self) {
+        self.lease_id = new_id();
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.is_over || !self.is_in_doubt {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (client, target, lease_id) = (self.client.clone(), self.target.clone(), self.lease_id.clone());
+        runtime.spawn(async move {
+            let (path, body) = (target.path("release"), Value::Object(target.body(&lease_id)));
+            let until = Moment::now().plus(client.patience);
+            let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;
+        });
+    }
+}
+
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+fn default_owner() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    let host = host.as_deref().map_or("client", str::trim);
+    let host: String = host.chars().filter(|letter| !letter.is_control()).take(60).collect();
+    format!("{host}:{}", std::process::id())
+}

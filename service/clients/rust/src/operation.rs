@@ -1,0 +1,325 @@
+//! Work that is done once: the gate.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::attempt::Attempt;
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, Problem};
+use crate::lock::{ms, new_id};
+use crate::transport::{ANSWER_MAX, Failure, Pause};
+
+/// How long each call of a wait lasts.
+const WAIT_PER_CALL: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(60);
+
+/// What happens if the caller dies half-way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// The next caller does the work again.
+    #[default]
+    Retry,
+    /// No caller does the work until a person has found out whether it was done.
+    Block,
+}
+
+/// What happens while the gate's store does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnOutage {
+    /// No work is done.
+    #[default]
+    Closed,
+    /// The operation is claimed in the second store.
+    Fallback,
+    /// The work is done, and nothing keeps two callers apart.
+    Open,
+}
+
+/// Operations of one name.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub(crate) client: Client,
+    fields: Map<String, Value>,
+    lease: Duration,
+    wait: Duration,
+    retention: Option<Duration>,
+    on_expiry: OnExpiry,
+}
+
+/// The answer to [`Operation::begin`].
+#[derive(Debug)]
+pub enum Begun {
+    /// The work is the caller's: report how it ended.
+    Go(Attempt),
+    /// The work was done before.
+    Duplicate(Duplicate),
+}
+
+/// The work was done before.
+#[derive(Clone, Debug)]
+pub struct Duplicate {
+    /// What the attempt that did it has reported; null if nothing.
+    pub result: Value,
+    /// All fields of the answer: `at`, `attempt`, `result_omitted` and so on.
+    pub problem: Problem,
+}
+
+/// What [`Operation::once`] returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done<T> {
+    /// The work was done now.
+    Now(T),
+    /// The work was done before, with this result.
+    Before(T),
+}
+
+impl<T> Done<T> {
+    /// The result, whenever the work was done.
+    pub fn into_result(self) -> T {
+        match self {
+            Self::Now(result) | Self::Before(result) => result,
+        }
+    }
+
+    pub fn is_duplicate(&self) -> bool {
+        matches!(self, Self::Before(_))
+    }
+}
+
+/// Why work failed. An error becomes one by `?`: the work may then be half done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed<E> {
+    pub error: E,
+    nothing_done: bool,
+}
+
+impl<E> Failed<E> {
+    /// The work failed before it did anything: the next caller may do it, also with [`OnExpiry::Block`].
+    pub fn nothing_done(error: E) -> Self {
+        Self { error, nothing_done: true }
+    }
+
+    #[must_use]
+    pub fn is_nothing_done(&self) -> bool {
+        self.nothing_done
+    }
+}
+
+impl<E> From<E> for Failed<E> {
+    fn from(error: E) -> Self {
+        Self { error, nothing_done: false }
+    }
+}
+
+/// Why [`Operation::once`] has no result.
+#[derive(Debug)]
+pub enum OnceError<E> {
+    /// The work itself failed.
+    Work(E),
+    /// The gate did not let the work begin or go on, or does not know that it was done.
+    Gate(Error),
+}
+
+impl<E: fmt::Display> fmt::Display for OnceError<E> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Work(error) => error.fmt(formatter),
+            Self::Gate(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for OnceError<E> {}
+
+impl Operation {
+    pub(crate) fn new(client: Client, name: String) -> Self {
+        let mut fields = Map::new();
+        fields.insert("operation".to_owned(), name.into());
+        let (wait, retention, on_expiry) = (Duration::ZERO, None, OnExpiry::default());
+        Self { client, fields, lease: LEASE, wait, retention, on_expiry }
+    }
+
+    /// Length of the lease between two heartbeats; 60 s unless set.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long to wait for the end of another attempt; not at all unless set.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long a success is remembered; a day unless set.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    #[must_use]
+    pub fn on_expiry(mut self, on_expiry: OnExpiry) -> Self {
+        self.on_expiry = on_expiry;
+        let name = match on_expiry {
+            OnExpiry::Retry => "retry",
+            OnExpiry::Block => "block",
+        };
+        self.field("on_expiry", name)
+    }
+
+    #[must_use]
+    pub fn on_outage(self, on_outage: OnOutage) -> Self {
+        let name = match on_outage {
+            OnOutage::Closed => "closed",
+            OnOutage::Fallback => "fallback",
+            OnOutage::Open => "open",
+        };
+        self.field("on_outage", name)
+    }
+
+    /// The claim is committed to disk.
+    #[must_use]
+    pub fn durable(self) -> Self {
+        self.field("durability", "durable")
+    }
+
+    /// What must be equal in every call about the same contents, but does not identify them.
+    #[must_use]
+    pub fn checked(self, checked: impl Into<Value>) -> Self {
+        self.field("checked", checked)
+    }
+
+    fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn expiry(&self) -> OnExpiry {
+        self.on_expiry
+    }
+
+    /// Asks whether the work with these contents may begin. Send with the work what identifies it.
+    ///
+    /// # Errors
+    /// [`Error::InProgress`] if another attempt runs and has not ended within the wait; [`Error::OutcomeUnknown`] if a person must find
+    /// out how an earlier attempt has ended.
+    pub async fn begin(&self, contents: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
+        let contents =
+            serde_json::to_value(contents).map_err(|error| Error::Invalid(format!("the contents: {error}")))?;
+        let started = Moment::now();
+        let wait_until = started.plus(self.wait);
+        // Names this attempt: a repeated call gets the same stamp.
+        let attempt_id = new_id();
+        let mut body = self.fields.clone();
+        body.insert("contents".to_owned(), contents);
+        body.insert("attempt_id".to_owned(), attempt_id.into());
+        body.insert("lease_ms".to_owned(), ms(self.lease).into());
+        let nodes = self.client.transport.nodes();
+        let mut pause = Pause::new(nodes);
+        let mut silent_since = None;
+        loop {
+            let wait = wait_until.left().min(WAIT_PER_CALL);
+            body.insert("wait_ms".to_owned(), ms(wait).into());
+            let sent = Moment::now();
+            let request = Value::Object(body.clone());
+            let call =
+                self.client.transport.call(&Method::POST, "/v1/operations/pre", Some(&request), wait + ANSWER_MAX);
+            match call.await {
+                Ok(answer) => {
+                    let attempt =
+                        Attempt::keep(self.client.clone(), sent, self.lease, self.on_expiry, self.retention, &answer);
+                    return attempt.map(Begun::Go);
+                }
+                Err(Failure::Decided(problem)) => {
+                    if problem.code() == "operation-in-progress" && !wait_until.has_passed() {
+                        pause = Pause::new(nodes);
+                        silent_since = None;
+                        continue;
+                    }
+                    return refused(problem);
+                }
+                Err(failure) => {
+                    let since: Moment = *silent_since.get_or_insert(sent);
+                    let give_up = wait_until.max(since.plus(self.client.patience));
+                    if !pause.after(&failure, give_up).await {
+                        return Err(failure.into_error());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does the work with these contents once: of all callers one does it, and every later one gets its result.
+    ///
+    /// The work is dropped, half done, when another attempt may take over.
+    ///
+    /// ```no_run
+    /// # use latchgate_client::{Client, Failed, OnExpiry};
+    /// # async fn charge(order: u64) -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let charges = Client::new(["http://127.0.0.1:7070"])?.operation("charge").on_expiry(OnExpiry::Block);
+    /// let receipt = charges.once(&42, || async { Ok::<_, Failed<std::io::Error>>(charge(42).await?) }).await?.into_result();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of the work, or that of the gate. After an error of the work the next caller may do it; but with
+    /// [`OnExpiry::Block`] only if the work says that [nothing was done](Failed::nothing_done).
+    pub async fn once<T, E, W>(
+        &self,
+        contents: &(impl Serialize + ?Sized),
+        work: impl FnOnce() -> W,
+    ) -> Result<Done<T>, OnceError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        W: Future<Output = Result<T, Failed<E>>>,
+    {
+        let attempt = match self.begin(contents).await.map_err(OnceError::Gate)? {
+            Begun::Go(attempt) => attempt,
+            Begun::Duplicate(duplicate) => {
+                let result = serde_json::from_value(duplicate.result).map(Done::Before);
+                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
+            }
+        };
+        let ended = tokio::select! {
+            ended = work() => ended,
+            lost = attempt.lost() => return Err(OnceError::Gate(lost)),
+        };
+        match ended {
+            Ok(result) => {
+                let json = serde_json::to_value(&result).unwrap_or(json!(null));
+                attempt.succeed(&json).await.map_err(OnceError::Gate)?;
+                Ok(Done::Now(result))
+            }
+            Err(Failed { error, nothing_done }) => {
+                // The error of the work says more than that of a report.
+                let _ = if nothing_done || self.on_expiry == OnExpiry::Retry {
+                    attempt.fail().await
+                } else {
+                    attempt.leave_unknown().await
+                };
+                Err(OnceError::Work(error))
+            }
+        }
+    }
+}
+
+fn refused(problem: Problem) -> Result<Begun, Error> {
+    match problem.code() {
+        "operation-duplicate" => Ok(Begun::Duplicate(Duplicate { result: problem.field("result").clone(), problem })),
+        "operation-in-progress" => Err(Error::InProgress(problem)),
+        "operation-unknown" => Err(Error::OutcomeUnknown(problem)),
+        _ => Err(Error::Refused(problem)),
+    }
+}

@@ -1,0 +1,243 @@
+//! Calls to the nodes: which one, and when to repeat.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rand::RngExt;
+use reqwest::{Method, Response, Url, header};
+use serde_json::{Map, Value};
+
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, Problem};
+
+/// Longest time for a connection to a node.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Longest time for an answer, beyond what the call asks the node to wait.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Longest `Retry-After` that is obeyed.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Transport {
+    http: reqwest::Client,
+    urls: Vec<Url>,
+    /// The index of the node that has answered last.
+    preferred: AtomicUsize,
+}
+
+/// A call without a 2xx answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The node has decided.
+    Decided(Problem),
+    /// The node cannot serve now: nothing was done, or to repeat the call does it once.
+    Later(Problem),
+    /// No answer: the node may have done it.
+    NoAnswer(String),
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Decided(problem) => Error::Refused(problem),
+            Self::Later(problem) => Error::Unreachable(problem.to_string()),
+            Self::NoAnswer(reason) => Error::Unreachable(reason),
+        }
+    }
+}
+
+impl Transport {
+    pub(crate) fn new(urls: Vec<Url>, api_key: Option<&str>) -> Result<Self, Error> {
+        // Another one may be installed already, which serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut headers = header::HeaderMap::new();
+        if let Some(key) = api_key {
+            let value = header::HeaderValue::from_str(&format!("Bearer {}", key.trim()));
+            let mut value = value.map_err(|_| Error::Invalid("the API key has the wrong form".to_owned()))?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let http = reqwest::Client::builder()
+            .default_headers(headers)
+            .user_agent(concat!("latchgate-client/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_MAX)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| Error::Invalid(reason_of(&error)))?;
+        // So that the clients of a cluster spread over its nodes.
+        let preferred = AtomicUsize::new(rand::rng().random_range(0..urls.len()));
+        Ok(Self { http, urls, preferred })
+    }
+
+    /// One call to one node.
+    pub(crate) async fn call(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        answer_max: Duration,
+    ) -> Result<Value, Failure> {
+        let index = self.preferred.load(Ordering::Relaxed);
+        let called = async {
+            let response = self.send(index, method, path, body, |request| request.timeout(answer_max)).await?;
+            read(response).await
+        };
+        let answer = called.await;
+        if matches!(answer, Err(Failure::Later(_) | Failure::NoAnswer(_))) {
+            self.avoid(index);
+        }
+        if let Err(failure) = &answer {
+            tracing::debug!(node = %self.urls[index], path, ?failure, "the call failed");
+        }
+        answer
+    }
+
+    /// A response whose body is read by the caller, without a time limit.
+    pub(crate) async fn stream(&self, path: &str, last_event_id: Option<&str>) -> Result<Response, Failure> {
+        let index = self.preferred.load(Ordering::Relaxed);
+        let add = |request: reqwest::RequestBuilder| match last_event_id {
+            Some(id) => request.header("last-event-id", id),
+            None => request,
+        };
+        let response = match self.send(index, &Method::GET, path, None, add).await {
+            Ok(response) if response.status().is_success() => return Ok(response),
+            Ok(response) => read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())),
+            Err(failure) => failure,
+        };
+        if !matches!(response, Failure::Decided(_)) {
+            self.avoid(index);
+        }
+        Err(response)
+    }
+
+    async fn send(
+        &self,
+        index: usize,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        add: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+    ) -> Result<Response, Failure> {
+        let base = self.urls[index].as_str().trim_end_matches('/');
+        let mut request = add(self.http.request(method.clone(), format!("{base}{path}")));
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request.send().await.map_err(|error| Failure::NoAnswer(reason_of(&error)))
+    }
+
+    /// Makes the next node the preferred one, unless another call has done so.
+    fn avoid(&self, index: usize) {
+        let next = (index + 1) % self.urls.len();
+        let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        self.urls.len()
+    }
+
+    /// Repeats a call that may be repeated, until a node decides or `until` has passed. The call is made once in any case.
+    pub(crate) async fn repeat(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        answer_max: Duration,
+        until: Moment,
+    ) -> Result<Value, Error> {
+        let mut pause = Pause::new(self.nodes());
+        loop {
+            let failure = match self.call(method, path, body, answer_max).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure @ Failure::Decided(_)) => return Err(failure.into_error()),
+                Err(failure) => failure,
+            };
+            if !pause.after(&failure, until).await {
+                return Err(failure.into_error());
+            }
+        }
+    }
+}
+
+/// The pauses between repeated calls: none until each node was called, then longer and longer, with jitter.
+pub(crate) struct Pause {
+    nodes: usize,
+    failures: usize,
+    next: Duration,
+    max: Duration,
+    retry_after: Duration,
+    retry_after_max: Duration,
+}
+
+impl Pause {
+    pub(crate) fn new(nodes: usize) -> Self {
+        let retry_after = Duration::ZERO;
+        Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max: RETRY_AFTER_MAX }
+    }
+
+    /// Before the renewal of a lease, which must not be lost by a pause.
+    pub(crate) fn of_renewal(nodes: usize, ttl: Duration) -> Self {
+        let max = (ttl / 15).min(PAUSE_MAX);
+        Self { max, next: PAUSE_MIN.min(max), retry_after_max: ttl / 10, ..Self::new(nodes) }
+    }
+
+    /// Waits before the next call. Returns false, at once, if that call would be after `until`.
+    pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
+        self.failures += 1;
+        if let Failure::Later(problem) = failure {
+            let ms = problem.field("retry_after_ms").as_u64().unwrap_or(0);
+            self.retry_after = self.retry_after.max(Duration::from_millis(ms)).min(self.retry_after_max);
+        }
+        if !self.failures.is_multiple_of(self.nodes) {
+            return !until.has_passed();
+        }
+        let pause = self.next.mul_f64(rand::rng().random_range(0.5..1.0)).max(self.retry_after);
+        self.next = (self.next * 2).min(self.max);
+        self.retry_after = Duration::ZERO;
+        if until.left() <= pause {
+            return false;
+        }
+        sleep_until(Moment::now().plus(pause)).await;
+        true
+    }
+}
+
+async fn read(response: Response) -> Result<Value, Failure> {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = response.bytes().await.map_err(|error| Failure::NoAnswer(reason_of(&error)))?;
+    let answer: Result<Value, _> = serde_json::from_slice(&body);
+    if (200..300).contains(&status) {
+        // A truncated or foreign answer is none: 2xx alone does not let a client proceed.
+        return answer.map_err(|_| Failure::NoAnswer(format!("the answer {status} is not from Latchgate")));
+    }
+    let mut fields = match answer {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    if let (false, Some(seconds)) = (fields.contains_key("retry_after_ms"), retry_after) {
+        let seconds: u64 = seconds;
+        fields.insert("retry_after_ms".to_owned(), Value::from(seconds.saturating_mul(1_000)));
+    }
+    let problem = Problem::new(status, fields);
+    match status {
+        429 | 502 | 503 | 504 => Err(Failure::Later(problem)),
+        _ => Err(Failure::Decided(problem)),
+    }
+}
+
+/// The error with its causes, without the URL.
+fn reason_of(error: &reqwest::Error) -> String {
+    let mut reason = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if !reason.is_empty() {
+            reason.push_str(": ");
+        }
+        reason.push_str(&error.to_string());
+        cause = error.source();
+    }
+    if reason.is_empty() { "the request failed".to_owned() } else { reason }
+}
