@@ -5,8 +5,9 @@
 #   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that passes from node to node, beside one whose waiters are at one node
 #   scripts/bench.sh trouble [ARGS]    other keys while one key is in trouble: its row is locked by another session, then its state is
 #                                      unreadable, then it is large
+#   scripts/bench.sh cost [ARGS]       the CPU time per request that metrics cost; with WITH=keys, API keys and metrics together
 #
-# Arguments go to `latchgate-bench compare`, `compare-handoffs` and `beside`: scripts/bench.sh --runs 5 --seconds 20 --json
+# Arguments go to `latchgate-bench compare`, `compare-handoffs`, `beside` and `cost`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
@@ -33,9 +34,9 @@ age_postgres() {
 }
 age_postgres
 
-# start_node NAME: without history; HISTORY=on scripts/bench.sh measures with it.
+# start_node NAME [ARGS]: without history; HISTORY=on scripts/bench.sh measures with it.
 start_node() {
-    start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}"
+    start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}" "${@:2}"
 }
 
 if [[ ${1-} == handoffs ]]; then
@@ -46,6 +47,20 @@ if [[ ${1-} == handoffs ]]; then
     done
     across=$(IFS=,; echo "${nodes[*]}")
     "$bin/latchgate-bench" compare-handoffs --same "${nodes[0]}" --across "$across" "${@:2}"
+    exit
+fi
+
+if [[ ${1-} == cost ]]; then
+    start_node without --without-metrics
+    without=$HTTP_URL without_pid=$STARTED_PID
+    if [[ ${WITH-} == keys ]]; then
+        LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
+        export LATCHGATE_ADMIN_KEY
+    fi
+    start_node with
+    with=$HTTP_URL with_pid=$STARTED_PID
+    [[ -z ${LATCHGATE_ADMIN_KEY-} ]] || with=http://$LATCHGATE_ADMIN_KEY@${with#http://}
+    "$bin/latchgate-bench" cost --with "$with" --with-pid "$with_pid" --without "$without" --without-pid "$without_pid" "${@:2}"
     exit
 fi
 

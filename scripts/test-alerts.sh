@@ -16,6 +16,7 @@ passed=0 failed=0 skipped=0
 declare -A CAUSED=()
 
 start_redis
+REDIS_PID=$STARTED_PID
 start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db" --operation-lease-ms-min 100
 PLAIN=$HTTP_URL
 start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL"
@@ -90,9 +91,14 @@ an_operation_runs_twice() {
     done
 }
 
+# The state of the key is cached from the second time on, so that what waits is the commit and not a load.
 the_store_is_slow() {
-    redis-cli -u "$REDIS_URL" client pause 250
-    acquire "$ON_REDIS" '{}'
+    local lease
+    KEYS=$((KEYS + 1))
+    lease="{\"lease_id\": \"slow-$KEYS\"}"
+    redis-cli -u "$REDIS_URL" client pause 600
+    curl -s -m 5 -d "$lease" "$ON_REDIS/v1/locks/slow/acquire"
+    curl -s -m 5 -d "$lease" "$ON_REDIS/v1/locks/slow/release"
 }
 
 the_store_loses_its_data() {
@@ -125,11 +131,12 @@ fi
 causes LatchgateLeasesExpire a_holder_dies
 causes LatchgateDoubleRun an_operation_runs_twice
 causes LatchgateSlowCommits the_store_is_slow
-causes LatchgateHoldOff the_store_loses_its_data
-stop redis
+kill -STOP "$REDIS_PID"
 causes LatchgateGateDegraded a_pre_falls_back
 causes LatchgateNotReady a_call_needs_the_store
 causes LatchgateErrors a_call_needs_the_store
+kill -CONT "$REDIS_PID"
+causes LatchgateHoldOff the_store_loses_its_data
 stop plain
 causes LatchgateDown true
 

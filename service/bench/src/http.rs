@@ -13,18 +13,22 @@ use tokio::net::TcpStream;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const HEADERS_MAX: usize = 64;
 
-/// The `HOST:PORT` of an `http://HOST:PORT`.
+/// The `HOST:PORT` of an `http://HOST:PORT`, and the API key of an `http://API_KEY@HOST:PORT`.
 #[derive(Clone, Debug)]
-pub struct Target(String);
+pub struct Target {
+    address: String,
+    api_key: Option<String>,
+}
 
 impl Target {
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some(address) = url.strip_prefix("http://") else { bail!("not an http:// URL: {url}") };
         let address = address.trim_end_matches('/');
+        let (api_key, address) = address.rsplit_once('@').map_or((None, address), |(key, rest)| (Some(key), rest));
         if address.contains('/') || !address.contains(':') {
             bail!("not of the form http://HOST:PORT: {url}");
         }
-        Ok(Self(address.to_string()))
+        Ok(Self { address: address.to_string(), api_key: api_key.map(str::to_string) })
     }
 }
 
@@ -56,10 +60,12 @@ impl Request {
 }
 
 /// The text of a POST.
-pub fn post(Target(host): &Target, path: &str, body: &str) -> String {
+pub fn post(Target { address, api_key }: &Target, path: &str, body: &str) -> String {
     let length = body.len();
+    let authorization = api_key.as_ref().map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
     )
 }
 
@@ -103,7 +109,7 @@ pub struct Connection {
 
 impl Connection {
     pub async fn open(target: &Target) -> anyhow::Result<Self> {
-        let stream = connect(target).await.with_context(|| format!("connecting to {}", target.0))?;
+        let stream = connect(target).await.with_context(|| format!("connecting to {}", target.address))?;
         Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
     }
 
@@ -164,7 +170,7 @@ impl Connection {
     }
 }
 
-async fn connect(Target(address): &Target) -> io::Result<TcpStream> {
+async fn connect(Target { address, .. }: &Target) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -5,6 +5,7 @@ pub mod beside;
 pub mod check;
 pub mod compare;
 pub mod compare_handoffs;
+pub mod cost;
 pub mod floor;
 pub mod handoff;
 pub mod mixed;

@@ -17,8 +17,8 @@ use crate::gate::{GateLimits, Operations, SecondStore};
 use crate::http::{self, Context, Hosts, ServerLimits};
 use crate::listen::Bound;
 use crate::locks::Locks;
-use crate::observe::logs;
 use crate::observe::traces::Exporter;
+use crate::observe::{logs, metrics};
 use crate::store::gate::GateStore;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::gate::PostgresGateStore;
@@ -43,6 +43,9 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     args.check()?;
+    if args.observe.without_metrics {
+        metrics::count_nothing();
+    }
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
     let fixed_keys = args.access.fixed_keys()?;

@@ -11,6 +11,10 @@ pub struct ObserveArgs {
     #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_METRICS_LISTEN")]
     pub metrics_listen: Option<Listen>,
 
+    /// Count nothing, to measure what counting costs.
+    #[arg(long, env = "LATCHGATE_WITHOUT_METRICS", hide = true)]
+    pub without_metrics: bool,
+
     /// Send traces to this OpenTelemetry collector with OTLP over HTTP: http://HOST:4318. If absent, no spans are made. Headers,
     /// for example with a password, come from OTEL_EXPORTER_OTLP_HEADERS.
     #[arg(long, value_name = "URL", env = "LATCHGATE_OTLP_ENDPOINT")]

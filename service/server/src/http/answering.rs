@@ -61,7 +61,7 @@ impl Answering {
             client.end();
         }
         let (status, took) = (response.status(), started.elapsed());
-        let counted = note.caller().map_or(self.requests.of_nobody(), |caller| caller.counted(&self.requests));
+        let counted = note.caller().map_or(self.requests.without_app(), |caller| caller.counted(&self.requests));
         counted.count(verb.index(), status.as_u16(), took);
         note.record(&span, status);
         logged.write(request_id, note.caller(), parent.as_ref(), status, took);

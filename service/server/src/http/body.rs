@@ -100,14 +100,19 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     }
 }
 
-/// The error without its position, and in terms of JSON.
+/// The error without its position, in terms of JSON, and without the client's text, which may be a secret.
 fn reason_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let reason = without_position(&text);
+    let text = without_position(&text);
+    let text_from = text.find("string \"").map(|start| start + "string".len());
+    let reason = match (text_from, text.rfind("\", expected")) {
+        (Some(start), Some(end)) if start <= end => format!("{}{}", &text[..start], &text[end + 1..]),
+        _ => text.to_owned(),
+    };
     let numbers = ["expected u64", "expected u32", "expected u8", "expected usize"];
     match numbers.into_iter().find_map(|end| reason.strip_suffix(end)) {
         Some(start) => format!("{start}expected a whole number that is neither negative nor too large"),
-        None => reason.to_owned(),
+        None => reason,
     }
 }
 
@@ -146,6 +151,12 @@ mod tests {
             );
         }
         assert_eq!(problem(r#"{"tll_ms": 1}"#)["field"], "tll_ms");
+    }
+
+    #[test]
+    fn a_text_in_place_of_a_number_is_not_repeated() {
+        let detail = problem(r#"{"ttl_ms": "sec\"ret\", expected"}"#)["detail"].to_string();
+        assert!(detail.contains("invalid type: string, expected a whole number"), "{detail}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod page;
 mod process;
 mod requests;
 
-pub use self::count::{Counter, Counters, Histogram};
+pub use self::count::{Counter, Counters, Histogram, count_nothing};
 pub use self::gate::{Degraded, GateMetrics, GateOutcome};
 pub use self::live::LiveLeases;
 pub use self::locks::{LockMetrics, Retry, Uncounted};

@@ -21,7 +21,7 @@ pub struct Requests {
     routes: &'static [&'static str],
     apps: RwLock<HashMap<App, Arc<OfApp>>>,
     /// Requests that ended before it was known of which app they are, or that need none.
-    nobody: OfApp,
+    without_app: OfApp,
     other: Arc<OfApp>,
 }
 
@@ -38,7 +38,7 @@ pub struct OfApp {
 impl Requests {
     pub fn new(routes: &'static [&'static str]) -> Self {
         let of = |name: &str| OfApp::new(name, routes.len());
-        Self { routes, apps: RwLock::default(), nobody: of(""), other: Arc::new(of("other")) }
+        Self { routes, apps: RwLock::default(), without_app: of(""), other: Arc::new(of("other")) }
     }
 
     /// For callers to keep: looking it up for each request would cost more than counting.
@@ -56,8 +56,8 @@ impl Requests {
     }
 
     /// Requests without a known app.
-    pub fn of_nobody(&self) -> &OfApp {
-        &self.nobody
+    pub fn without_app(&self) -> &OfApp {
+        &self.without_app
     }
 }
 
@@ -82,7 +82,7 @@ impl Encode for Requests {
     fn encode(&self, page: &mut Page) {
         let apps: Vec<Arc<OfApp>> =
             self.apps.read().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
-        let all = || apps.iter().map(Arc::as_ref).chain([&self.nobody, &*self.other]);
+        let all = || apps.iter().map(Arc::as_ref).chain([&self.without_app, &*self.other]);
         let mut requests = page.counters("latchgate_requests", "Answered requests.");
         for app in all() {
             for (route, answers) in self.routes.iter().zip(&app.answers) {
@@ -114,7 +114,7 @@ mod tests {
             requests.of(&name(number)).count(0, 200, Duration::from_millis(3));
             requests.of(&name(number)).count(1, 299, Duration::from_millis(3));
         }
-        requests.of_nobody().count(1, 401, Duration::ZERO);
+        requests.without_app().count(1, 401, Duration::ZERO);
         let mut page = Page::default();
         requests.encode(&mut page);
         let page = page.finish();
