@@ -108,7 +108,7 @@ async fn ping(node: &Node) -> Result<(), String> {
         }
         Ok(Err(StoreError::Contended(_))) => Ok(()),
         Ok(Err(error)) => Err(error.reason()),
-        Err(_) => Err("it does not answer in time".to_owned()),
+        Err(_) => Err("the store does not answer in time".to_owned()),
     }
 }
 
@@ -125,6 +125,6 @@ async fn probe_once(node: &Node) -> Result<(), String> {
         // Other sessions are in the way of the probe, so the store takes commits.
         Ok(Err(StoreError::Contended(_))) => Ok(()),
         Ok(Err(error)) => Err(error.reason()),
-        Err(_) => Err("it does not answer in time".to_owned()),
+        Err(_) => Err("the store does not answer in time".to_owned()),
     }
 }
