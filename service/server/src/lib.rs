@@ -1,6 +1,7 @@
 //! The `latchgate` server. ARCHITECTURE.md says which module does what.
 
 pub mod access;
+pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod engines;
@@ -10,6 +11,7 @@ mod greeting;
 pub mod http;
 pub mod listen;
 pub mod locks;
+pub mod notices;
 pub mod seal;
 pub mod serve;
 pub mod store;

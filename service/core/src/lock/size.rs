@@ -41,7 +41,8 @@ impl Lease {
         let revocation = self.revocation.as_ref().map_or(0, |revocation| revocation.bytes());
         let options =
             [self.waited_ms > 0, self.delay_ms > 0, self.hold_until.is_some(), self.warned, self.acknowledged];
-        let options = options.into_iter().filter(|is_set| *is_set).count() * OPTION_BYTES;
+        let options = options.into_iter().chain([self.warn_after_ms.is_some()]);
+        let options = options.filter(|is_set| *is_set).count() * OPTION_BYTES;
         lease_bytes(self.lease_id.as_str(), Some(&self.owner), self.metadata.as_ref()) + options + revocation
     }
 }
@@ -49,7 +50,8 @@ impl Lease {
 impl Acquire {
     /// The length of a lease that is granted to this request.
     pub(super) fn lease_bytes(&self) -> usize {
-        let options = 2 + usize::from(self.delay_ms > 0) + usize::from(self.max_hold_ms.is_some());
+        let warns = self.warn_after_ms.is_some();
+        let options = 2 + usize::from(self.delay_ms > 0) + usize::from(self.max_hold_ms.is_some()) + usize::from(warns);
         lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES
     }
 }

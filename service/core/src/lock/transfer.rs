@@ -59,6 +59,7 @@ mod tests {
             barge: false,
             delay_ms: 7,
             max_hold_ms: Some(60_000),
+            warn_after_ms: Some(30_000),
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,

@@ -202,6 +202,7 @@ impl World {
             barge,
             delay_ms,
             max_hold_ms,
+            warn_after_ms: None,
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,

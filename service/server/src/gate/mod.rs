@@ -36,6 +36,7 @@ pub use self::stamp::StampText;
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::failure::Failure;
+use crate::notices::Notices;
 use crate::store::StoreError;
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
@@ -69,6 +70,7 @@ struct Inner {
     second: Option<Second>,
     outage: Outage,
     signer: Signer,
+    notices: Notices,
     limits: GateLimits,
     /// How many claims may be given back in the background at once.
     give_backs: Arc<Semaphore>,
@@ -108,6 +110,7 @@ impl Operations {
         primary: Arc<dyn GateStore>,
         second: Option<SecondStore>,
         secret: &[u8],
+        notices: Notices,
         limits: GateLimits,
     ) -> Self {
         let running = CancellationToken::new();
@@ -135,6 +138,7 @@ impl Operations {
             second,
             outage: Outage::default(),
             signer: Signer::new(secret),
+            notices,
             give_backs: Arc::new(Semaphore::new(limits.waiters_max)),
             limits,
             closing: CancellationToken::new(),

@@ -178,7 +178,7 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
             return Ok(());
         }
         for (address, stored) in found {
-            match carry_back(active, second, &address, &stored).await {
+            match carry_back(inner, active, second, &address, &stored).await {
                 Ok(Removed::Yes) => {}
                 // It has changed meanwhile: it is found, and carried, once more.
                 Ok(Removed::Changed) => *tries.entry(address).or_default() += 1,
@@ -209,7 +209,7 @@ pub(super) async fn carry_one_back(
     match tokio::time::timeout(inner.limits.command_max, load).await {
         Ok(Ok(at)) => {
             if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == StoreRole::Fallback) {
-                carry_back(active, second, address, &stored).await?;
+                carry_back(inner, active, second, address, &stored).await?;
             }
         }
         Ok(Err(error)) => tracing::warn!(%error, id = %address.id, "the fallback store does not answer"),
@@ -232,6 +232,7 @@ enum Removed {
 /// # Errors
 /// When the primary does not take it.
 async fn carry_back(
+    inner: &Inner,
     primary: &Active<'_>,
     second: &Second,
     address: &OperationAddress,
@@ -242,6 +243,7 @@ async fn carry_back(
     if reply.outcome == (Outcome::Carried { suspected: true }) {
         let operation = stored.record.operation.as_str();
         tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
+        inner.suspect(address, "Two stores had a success of the operation.");
     }
     Ok(match second.own.gate.put(Fence::None, address, stored, None).await {
         Ok(true) => Removed::Yes,

@@ -1,6 +1,7 @@
 //! One request and its answer: an id, the checks that every request must pass, panics as problems, the log and the metrics.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +16,11 @@ use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::client::Client;
+use super::cors::Cors;
 use super::hosts::Hosts;
 use super::metrics::{Answers, Verb};
 use super::problem::Problem;
+use super::proxies::{ClientAddress, TrustedProxies};
 use super::request_body::RequestBody;
 use super::target;
 
@@ -34,18 +37,29 @@ pub struct Answering {
     pub body_timeout: Duration,
     /// Log every request, not only failed ones.
     pub access_log: bool,
+    pub proxies: TrustedProxies,
+    pub cors: Cors,
 }
 
 impl Answering {
-    pub async fn answer(&self, client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    /// `peer` has sent the request: the client, or a proxy.
+    pub async fn answer(
+        &self,
+        client: Arc<Client>,
+        peer: IpAddr,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         client.begin();
+        let from = self.proxies.client(peer, request.headers());
+        request.extensions_mut().insert(from);
         let id = self.ids.of(request.headers());
         let started = Instant::now();
         // Caches do not keep answers to a POST.
         let is_read = request.method() != Method::POST;
         let verb = Verb::of(request.method(), request.uri().path());
-        let logged = Logged::new(&request, self.access_log);
-        let mut response = self.respond(&client, verb, request, started).await;
+        let origin = self.cors.allowed(request.headers());
+        let logged = Logged::new(&request, from, self.access_log);
+        let mut response = self.respond(&client, verb, request, origin.is_some(), started).await;
         if !verb.is_stream() || response.status() != StatusCode::OK {
             client.end();
         }
@@ -54,6 +68,7 @@ impl Answering {
         let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
+        self.cors.mark(origin, headers);
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_read {
             headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -69,16 +84,23 @@ impl Answering {
         client: &Arc<Client>,
         verb: Verb,
         request: Request<Incoming>,
+        is_allowed_origin: bool,
         started: Instant,
     ) -> Response<Body> {
+        let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
         let (head, incoming) = request.into_parts();
         let client = verb.ends_with_client().then(|| Arc::clone(client));
         let (body, rest) = RequestBody::new(incoming, &head.headers, client);
-        let checked = self.hosts.check(&head.method, &head.headers).and_then(|()| target::check(&head.uri));
+        let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
+        let checked = checked.and_then(|()| target::check(&head.uri));
         let response = match checked {
             Err(problem) => {
                 drop(body);
                 problem.into_response()
+            }
+            Ok(()) if is_preflight => {
+                drop(body);
+                Cors::preflight()
             }
             Ok(()) => {
                 let request = Request::from_parts(head, body);
@@ -108,28 +130,29 @@ fn allow_options(headers: &mut HeaderMap) {
 /// A request's log entry. Method and path are copied only if the entry can be written.
 struct Logged {
     request: Option<(Method, Uri)>,
+    from: ClientAddress,
     access_log: bool,
 }
 
 impl Logged {
-    fn new(request: &Request<Incoming>, access_log: bool) -> Self {
+    fn new(request: &Request<Incoming>, from: ClientAddress, access_log: bool) -> Self {
         let is_logged = access_log || tracing::enabled!(tracing::Level::WARN);
         let request = is_logged.then(|| (request.method().clone(), request.uri().clone()));
-        Self { request, access_log }
+        Self { request, from, access_log }
     }
 
     fn write(self, id: &HeaderValue, response: &Response<Body>, started: Instant) {
         let Some((method, uri)) = self.request else { return };
         let (status, id) = (response.status(), id.to_str().unwrap_or_default());
         let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let path = uri.path();
+        let (path, ClientAddress(from)) = (uri.path(), self.from);
         // A node that is not ready is asked again and again, and has logged why.
         if status.is_server_error() && path != "/readyz" {
-            tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request failed");
+            tracing::warn!(%method, path, status = status.as_u16(), elapsed_ms, %from, request_id = id, "request failed");
         } else if self.access_log {
-            tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+            tracing::info!(%method, path, status = status.as_u16(), elapsed_ms, %from, request_id = id, "request");
         } else {
-            tracing::debug!(%method, path, status = status.as_u16(), elapsed_ms, request_id = id, "request");
+            tracing::debug!(%method, path, status = status.as_u16(), elapsed_ms, %from, request_id = id, "request");
         }
     }
 }

@@ -5,9 +5,11 @@ mod admin;
 mod answer;
 mod answering;
 mod apps;
+mod audit;
 mod body;
 mod client;
 mod connections;
+mod cors;
 mod format;
 mod hosts;
 mod locks;
@@ -18,11 +20,13 @@ mod operations;
 mod pages;
 mod path;
 mod problem;
+mod proxies;
 mod query;
 mod request_body;
 mod server;
 mod status;
 mod target;
+mod tls;
 mod waits;
 
 use std::sync::Arc;
@@ -37,14 +41,18 @@ use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
+pub use self::cors::{Cors, Origin};
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::metrics::Answers;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
+pub use self::proxies::{Network, TrustedProxies};
 pub use self::server::{ServerLimits, serve};
+pub use self::tls::Tls;
 use self::waits::Waits;
 use crate::access::Access;
+use crate::audit::Audit;
 use crate::gate::Operations;
 use crate::locks::Locks;
 
@@ -55,6 +63,7 @@ pub struct Context {
     pub locks: Locks,
     pub operations: Operations,
     pub access: Access,
+    pub audit: Audit,
     pub tickets: Tickets,
     pub waits: Waits,
     pub limits: RequestLimits,
@@ -104,10 +113,17 @@ pub struct OperationRequestLimits {
 
 impl Context {
     /// All nodes of a cluster have the same `secret`.
-    pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
+    pub fn new(
+        locks: Locks,
+        operations: Operations,
+        access: Access,
+        audit: Audit,
+        secret: &[u8],
+        limits: RequestLimits,
+    ) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
         let waits = Waits::new(limits.waits_max);
-        Self { locks, operations, access, tickets, waits, limits, answers: Arc::default() }
+        Self { locks, operations, access, audit, tickets, waits, limits, answers: Arc::default() }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -171,6 +187,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/v1/admin/hold-off", routing::post(admin::hold_off))
+        .route("/v1/admin/audit", routing::get(audit::list))
         .merge(apps::routes())
         .route("/metrics", routing::get(metrics::metrics))
         .route("/healthz", routing::get(status::healthz))

@@ -321,6 +321,7 @@ impl MultilockRequest {
             reentrant: self.reentrant,
             delay_ms: context.check_delay(self.delay_ms)?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+            warn_after_ms: context.access.warn_after_ms(caller.app()),
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,

@@ -9,7 +9,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
+use super::{admin, apps, audit, locks, metrics, multilocks, operations, pages, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -57,9 +57,11 @@ use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
         admin::switch_locks,
         admin::switch_gate,
         admin::hold_off,
+        audit::list,
         apps::list_apps,
         apps::create_app,
         apps::disable_app,
+        apps::set_warn_after,
         apps::list_keys,
         apps::create_key,
         apps::revoke_key,

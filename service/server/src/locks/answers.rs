@@ -93,6 +93,7 @@ mod tests {
             waited_ms: 0,
             delay_ms: 0,
             hold_until: None,
+            warn_after_ms: None,
             warned: false,
             revocation,
             acknowledged: false,

@@ -306,6 +306,7 @@ impl Shard {
             barge: request.barge,
             delay_ms: request.delay_ms,
             max_hold_ms: request.max_hold_ms,
+            warn_after_ms: request.warn_after_ms,
             node: self.node.id.clone(),
             position: request.position.unwrap_or(position),
             behind: false,

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod access;
+mod attacks;
+mod audit;
 mod bad_input;
 mod bad_operations;
 mod bad_terms;
@@ -20,6 +22,7 @@ mod hold_off;
 mod interventions;
 mod leases;
 mod multilocks;
+mod notices;
 mod on_redis;
 mod one_key;
 mod operations;
@@ -36,6 +39,7 @@ mod start;
 mod stories;
 mod three_nodes;
 mod tickets;
+mod tls;
 mod two_nodes;
 mod unread_input;
 mod waiting;

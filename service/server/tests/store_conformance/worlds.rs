@@ -329,6 +329,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         barge: false,
         delay_ms: 0,
         max_hold_ms: None,
+        warn_after_ms: None,
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,

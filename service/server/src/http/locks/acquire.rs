@@ -169,6 +169,7 @@ impl AcquireRequest {
             barge: self.barge,
             delay_ms: context.check_delay(self.delay_ms)?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+            warn_after_ms: context.access.warn_after_ms(&address.app),
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,
