@@ -160,6 +160,21 @@ create table secrets (
     value bytea not null
 );
 
+-- What operators and clients did that an auditor asks for: see store/audit.rs.
+create table audit_records (
+    -- ms since the Unix epoch.
+    at    bigint not null,
+    -- Random.
+    id    bigint not null,
+    -- 0: by operators, 1: by apps, 2: failed authentications. Each class is bounded in number by itself.
+    class bigint not null,
+    -- JSON: action, app, key_id, from, target, outcome, detail.
+    body  text not null,
+    primary key (at, id)
+);
+
+create index audit_records_class on audit_records (class, at, id);
+
 -- The events of keys, for watchers and for the history. An event is written in the statement that makes the change.
 create table lock_events (
     -- Orders commits: the transaction that wrote the event, or the last one that had ended at that time, whichever is later. Readers

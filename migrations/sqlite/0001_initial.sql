@@ -34,6 +34,17 @@ create table secrets (
     value blob not null
 ) strict;
 
+-- Audit records: see migrations/postgres/0001_initial.sql.
+create table audit_records (
+    at    integer not null,
+    id    integer not null,
+    class integer not null,
+    body  text not null,
+    primary key (at, id)
+) strict, without rowid;
+
+create index audit_records_class on audit_records (class, at, id);
+
 -- The events of keys. The columns are those of migrations/postgres/0001_initial.sql. There is one writer, so the id alone is the
 -- order of commits. It never repeats, even after all events have been deleted.
 create table lock_events (

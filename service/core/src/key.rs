@@ -23,6 +23,9 @@ pub enum InvalidName {
     Reserved { prefix: &'static str },
 }
 
+/// No caller can name it, because a key has no control characters.
+const NOTICES: &str = "\u{1}";
+
 /// The name of a lock within an app: 1–512 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -34,6 +37,23 @@ impl Key {
     pub fn parse(text: &str) -> Result<Self, InvalidName> {
         check_name(text, KEY_MAX_BYTES)?;
         Ok(Self(text.into()))
+    }
+
+    /// Where the notices of an app are among the events of its keys. It is no key of a lock.
+    pub fn of_notices() -> Self {
+        Self(NOTICES.into())
+    }
+
+    pub fn is_of_notices(&self) -> bool {
+        &*self.0 == NOTICES
+    }
+
+    /// As [`Key::parse`], of an event in a store.
+    ///
+    /// # Errors
+    /// Says which rule `text` breaks.
+    pub fn of_event(text: &str) -> Result<Self, InvalidName> {
+        if text == NOTICES { Ok(Self::of_notices()) } else { Self::parse(text) }
     }
 
     pub fn as_str(&self) -> &str {

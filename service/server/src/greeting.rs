@@ -11,6 +11,7 @@ use crate::store::postgres::place_of;
 /// # Errors
 /// When the flags name no stores.
 pub fn text(
+    scheme: &str,
     address: SocketAddr,
     args: &StoreArgs,
     history_retention: Duration,
@@ -26,11 +27,11 @@ pub fn text(
     let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
     let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_KEY\" " } else { "" };
     Ok(format!(
-        "Latchgate {} listens on http://{address}\n\
+        "Latchgate {} listens on {scheme}://{address}\n\
          {stores}{warning}\n\
-         Swagger UI: http://{address}/docs/\n\
+         Swagger UI: {scheme}://{address}/docs/\n\
          Take your first lock:\n\n  \
-         curl -f {header}-X POST http://{address}/v1/locks/my-lock/acquire\n",
+         curl -f {header}-X POST {scheme}://{address}/v1/locks/my-lock/acquire\n",
         env!("CARGO_PKG_VERSION")
     ))
 }

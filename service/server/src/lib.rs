@@ -1,6 +1,7 @@
 //! The `latchgate` server. ARCHITECTURE.md says which module does what.
 
 pub mod access;
+pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod engines;
@@ -11,6 +12,7 @@ pub mod http;
 pub mod listen;
 pub mod locks;
 pub mod nodes;
+pub mod notices;
 pub mod observe;
 pub mod seal;
 pub mod serve;

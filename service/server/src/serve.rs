@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock};
+use crate::audit::Audit;
 use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{GateLimits, Operations, SecondStore};
-use crate::http::{self, Context, Hosts, ServerLimits};
+use crate::http::{self, Context, Hosts, ServerLimits, Tls};
 use crate::listen::Bound;
 use crate::locks::Locks;
+use crate::notices::Notices;
 use crate::observe::traces::Exporter;
 use crate::observe::{logs, metrics};
 use crate::store::gate::GateStore;
@@ -26,6 +28,9 @@ use crate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::gate::SqliteGateStore;
 use crate::{greeting, listen};
+
+/// Longest time for the last audit records to be written when the node ends.
+const AUDIT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -49,6 +54,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
     let fixed_keys = args.access.fixed_keys()?;
+    let tls = args.http.tls()?;
     let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
     // A new store has no API keys, so a node that would be refused then does not create one.
     args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
@@ -62,26 +68,37 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let locks = locks.clone();
         move || locks.now()
     });
-    let access = Access::start(store.clone(), clock, fixed_keys).await?;
+    let access = Access::start(store.clone(), Arc::clone(&clock), fixed_keys).await?;
+    let audit = Audit::start(store.clone(), Arc::clone(&clock), Some(args.audit.retention()));
+    let notices = Notices::start(store.clone(), clock, args.history.is_on());
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
-    let operations = gate.start(&secret, args.gate_limits()).await?;
+    let operations = gate.start(&secret, notices.clone(), args.gate_limits()).await?;
+    notices.watch_locks();
+    notices.watch_gate("gate", operations.engines().clone());
+    if let Some(engines) = operations.durable_engine() {
+        notices.watch_gate("durable", engines.clone());
+    }
     let address = bound.address();
     let listener = bound.listen(args.http.client_timeout())?;
-    let greeting = greeting::text(address, &args.store, args.history.retention(), access.needs_key())?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let greeting = greeting::text(scheme, address, &args.store, args.history.retention(), access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
-    let context =
-        Context::new(locks.clone(), operations.clone(), access, &secret, args.request_limits(connections_max));
+    let limits = args.request_limits(connections_max);
+    let context = Context::new(locks.clone(), operations.clone(), access, audit.clone(), &secret, limits);
     let requests = Arc::clone(&context.requests);
     let context = Arc::new(context);
-    let server_limits = args.http.server_limits(connections_max);
+    let server_limits = args.http.server_limits(connections_max, tls.clone());
+    if let Some(tls) = tls {
+        tokio::spawn(reload_on_hangup(tls, signal(SignalKind::hangup())?));
+    }
     let stop = CancellationToken::new();
     if let Some((bound, hosts)) = metrics {
         let (address, listener) = (bound.address(), bound.listen(args.http.client_timeout())?);
         tracing::info!(%address, "metrics are served there too");
-        let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, ..server_limits.clone() };
+        let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
         let router = http::metrics_router(Arc::clone(&context));
         tokio::spawn(http::serve(listener, router, Arc::clone(&requests), hosts, limits, stop.clone()));
     }
@@ -98,7 +115,21 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         }
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
-    serving.await.context("the HTTP server has panicked")
+    let served = serving.await.context("the HTTP server has panicked");
+    audit.close(AUDIT_PATIENCE).await;
+    served
+}
+
+/// Reads the certificate again on each SIGHUP.
+async fn reload_on_hangup(tls: Tls, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        match tls.reload() {
+            Ok(()) => tracing::info!("the certificate was read again: new connections get it"),
+            Err(error) => {
+                tracing::error!("{error:#}: new connections still get the certificate that was read before");
+            }
+        }
+    }
 }
 
 /// Most connections at once to the address of --metrics-listen.
@@ -272,7 +303,7 @@ pub async fn open_gate(
 }
 
 impl GateStores {
-    async fn start(self, secret: &[u8], limits: GateLimits) -> anyhow::Result<Operations> {
+    async fn start(self, secret: &[u8], notices: Notices, limits: GateLimits) -> anyhow::Result<Operations> {
         let start = async |specs| {
             let engines = GateEngines::start(specs, self.command_max, self.lease_ms_max).await;
             engines.with_context(|| cannot_use_gate(&self.place))
@@ -284,7 +315,7 @@ impl GateStores {
             }
             _ => None,
         };
-        Ok(Operations::start(engines, self.primary, second, secret, limits).await)
+        Ok(Operations::start(engines, self.primary, second, secret, notices, limits).await)
     }
 }
 

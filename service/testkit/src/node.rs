@@ -113,6 +113,11 @@ impl Node {
         self.server.wait_exit(timeout).await
     }
 
+    /// Sends SIGHUP to the node; returns at once.
+    pub fn hang_up(&mut self) {
+        self.server.signal(Signal::SIGHUP);
+    }
+
     /// Stops the node (SIGSTOP): its connections stay open and it does not answer.
     pub fn pause(&mut self) {
         self.server.pause();
@@ -202,10 +207,17 @@ impl World {
     async fn becomes_ready(&self, server: &mut Server) -> bool {
         let ready = eventually(READY_WITHIN, || {
             let ended = server.exited().is_some();
-            async move { ended || is_ready(self.port).await }
+            async move { ended || self.is_ready().await }
         })
         .await;
         ready && server.exited().is_none()
+    }
+
+    async fn is_ready(&self) -> bool {
+        if self.args.iter().any(|arg| arg == "--tls-cert") {
+            return fs::read_to_string(self.log()).is_ok_and(|log| log.contains("listens on https://"));
+        }
+        is_ready(self.port).await
     }
 
     fn log(&self) -> PathBuf {

@@ -198,6 +198,11 @@ fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{options}", &url[..end])
 }
 
+/// As root, gives a file to the system user `postgres`, so that servers of this module can read it.
+pub fn give_to_postgres(path: &Path) {
+    drop(command_as_postgres(PathBuf::new(), path));
+}
+
 /// The part of a server that outlives its processes.
 struct World {
     dir: TempDir,

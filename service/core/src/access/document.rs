@@ -39,6 +39,9 @@ pub struct AppEntry {
     /// Its API keys are refused.
     #[serde(default)]
     pub is_disabled: bool,
+    /// A lock that is held for longer is a notice, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warn_after_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +140,7 @@ impl Document {
         if is_new && self.apps.len() >= APPS_MAX {
             return Err(ChangeRefused::TooManyApps);
         }
-        let entry = AppEntry { created_at: now, is_disabled: false };
+        let entry = AppEntry { created_at: now, is_disabled: false, warn_after_ms: None };
         self.apps.entry(app.clone()).or_insert(entry).is_disabled = false;
         Ok(is_new)
     }
@@ -150,8 +153,26 @@ impl Document {
         if !self.has_app(app) {
             return Err(ChangeRefused::UnknownApp);
         }
-        let entry = AppEntry { created_at: now, is_disabled: true };
+        let entry = AppEntry { created_at: now, is_disabled: true, warn_after_ms: None };
         self.apps.entry(app.clone()).or_insert(entry).is_disabled = true;
+        Ok(())
+    }
+
+    /// Sets after what time, in ms, a lock that is held is a notice; `None`: never.
+    ///
+    /// # Errors
+    /// [`ChangeRefused::UnknownApp`].
+    pub fn set_warn_after(
+        &mut self,
+        app: &App,
+        warn_after_ms: Option<u64>,
+        now: Timestamp,
+    ) -> Result<(), ChangeRefused> {
+        if !self.has_app(app) {
+            return Err(ChangeRefused::UnknownApp);
+        }
+        let entry = AppEntry { created_at: now, is_disabled: false, warn_after_ms: None };
+        self.apps.entry(app.clone()).or_insert(entry).warn_after_ms = warn_after_ms;
         Ok(())
     }
 

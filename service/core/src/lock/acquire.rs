@@ -101,6 +101,7 @@ fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, n
         delay_ms: request.delay_ms,
         min_hold_ms: request.min_hold_ms,
         hold_until: request.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
+        warn_after_ms: request.warn_after_ms,
         warned: false,
         // An owner whose lease is being revoked cannot keep the lock by taking it again.
         revocation: if access == Access::Free { None } else { state.revocation_of(request.owner.as_ref()) },

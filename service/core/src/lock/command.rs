@@ -47,6 +47,8 @@ pub struct Acquire {
     pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this, in ms from the grant.
     pub max_hold_ms: Option<u64>,
+    /// The event `held_too_long` comes this long after the grant at the latest, in ms.
+    pub warn_after_ms: Option<u64>,
     pub node: NodeId,
     pub position: Position,
     /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier

@@ -1,6 +1,7 @@
 //! Events: what happened to a key. Watchers receive them, and the history keeps them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -23,12 +24,20 @@ pub enum EventKind {
     GivenBack,
     /// A wait ended without the lock.
     Waited,
-    /// Four fifths of `max_hold_ms` have passed.
+    /// Four fifths of `max_hold_ms` have passed, or the app's `warn_after_ms`.
     HeldTooLong,
+    /// Of an app, not of one lock: an operation may have been carried out twice.
+    SuspectedDoubleRun,
+    /// The app has reached a quota at a node.
+    QuotaReached,
+    /// Of the service: another engine of a pair is in use.
+    EngineSwitched,
+    HoldOffBegan,
+    HoldOffEnded,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::Granted,
         Self::Renewed,
         Self::Released,
@@ -39,6 +48,11 @@ impl EventKind {
         Self::GivenBack,
         Self::Waited,
         Self::HeldTooLong,
+        Self::SuspectedDoubleRun,
+        Self::QuotaReached,
+        Self::EngineSwitched,
+        Self::HoldOffBegan,
+        Self::HoldOffEnded,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -53,6 +67,11 @@ impl EventKind {
             Self::GivenBack => "given_back",
             Self::Waited => "waited",
             Self::HeldTooLong => "held_too_long",
+            Self::SuspectedDoubleRun => "suspected_double_run",
+            Self::QuotaReached => "quota_reached",
+            Self::EngineSwitched => "engine_switched",
+            Self::HoldOffBegan => "hold_off_began",
+            Self::HoldOffEnded => "hold_off_ended",
         }
     }
 
@@ -94,6 +113,8 @@ pub struct Event {
     pub held_ms: Option<u64>,
     pub expires_at: Option<Timestamp>,
     pub note: Note,
+    /// What a notice is about; `None` for an event of a lock.
+    pub subject: Option<Arc<str>>,
 }
 
 impl Event {
@@ -109,12 +130,26 @@ impl Event {
             held_ms: Some(at.ms_since(lease.granted_at)),
             expires_at: if kind.is_end() { None } else { Some(lease.expires_at) },
             note: note.unwrap_or_default(),
+            subject: None,
         }
+    }
+
+    /// An event that is not about one lock. `until` is when what it says ends.
+    pub fn notice(
+        kind: EventKind,
+        subject: Arc<str>,
+        reason: Arc<str>,
+        until: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Self {
+        let note = Note { reason: Some(reason), by: None };
+        Self { kind, expires_at: until, note, subject: Some(subject), ..Self::waited(None, Mode::default(), 0, at) }
     }
 
     /// A wait that ended without the lock.
     pub fn waited(owner: Option<Owner>, mode: Mode, waited_ms: u64, at: Timestamp) -> Self {
         let note = Note::default();
-        Self { kind: EventKind::Waited, at, owner, mode, token: 0, waited_ms, held_ms: None, expires_at: None, note }
+        let kind = EventKind::Waited;
+        Self { kind, at, owner, mode, token: 0, waited_ms, held_ms: None, expires_at: None, note, subject: None }
     }
 }

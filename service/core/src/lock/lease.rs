@@ -160,7 +160,10 @@ pub struct Lease {
     /// Renewals extend the lease no further than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,
-    /// The event that the holder is near `hold_until` has been written.
+    /// The event [`HeldTooLong`](super::EventKind::HeldTooLong) comes this long after the grant at the latest, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warn_after_ms: Option<u64>,
+    /// That event has been written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warned: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,11 +201,13 @@ impl Lease {
         self.hold_until.into_iter().chain(deadline).min()
     }
 
-    /// When the event that renewals will soon not extend the lease is due; `None` if it has been written, or if the lease
-    /// ends before.
+    /// When the event that the lock is held for too long is due; `None` if it has been written, or if the lease ends before.
     pub(super) fn warns_at(&self) -> Option<Timestamp> {
-        let hold_ms = self.hold_until.filter(|_| !self.warned)?.ms_since(self.granted_at);
-        let after_ms = hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100;
+        let of_hold = self.hold_until.map(|until| {
+            let hold_ms = until.ms_since(self.granted_at);
+            hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100
+        });
+        let after_ms = of_hold.into_iter().chain(self.warn_after_ms).min().filter(|_| !self.warned)?;
         Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.ends_at())
     }
 

@@ -44,6 +44,7 @@ impl Lease {
             self.delay_ms > 0,
             self.min_hold_ms > 0,
             self.hold_until.is_some(),
+            self.warn_after_ms.is_some(),
             self.warned,
             self.acknowledged,
         ];
@@ -55,7 +56,7 @@ impl Lease {
 impl Acquire {
     /// The length of a lease that is granted to this request.
     pub(super) fn lease_bytes(&self) -> usize {
-        let named = [self.delay_ms > 0, self.min_hold_ms > 0, self.max_hold_ms.is_some()];
+        let named = [self.delay_ms > 0, self.min_hold_ms > 0, self.max_hold_ms.is_some(), self.warn_after_ms.is_some()];
         let options = 2 + named.into_iter().filter(|is_set| *is_set).count();
         lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES
     }

@@ -60,6 +60,7 @@ mod tests {
             delay_ms: 7,
             min_hold_ms: 0,
             max_hold_ms: Some(60_000),
+            warn_after_ms: Some(30_000),
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,

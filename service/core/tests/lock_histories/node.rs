@@ -170,6 +170,7 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
         delay_ms: 0,
         min_hold_ms: 0,
         max_hold_ms: None,
+        warn_after_ms: None,
         node: first.node.clone(),
         position: Position { ..first.position },
         behind: false,

@@ -204,6 +204,7 @@ impl World {
             delay_ms,
             min_hold_ms,
             max_hold_ms,
+            warn_after_ms: None,
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,

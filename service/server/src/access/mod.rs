@@ -127,6 +127,16 @@ impl Access {
         Ok(Arc::clone(caller))
     }
 
+    /// The app of an API key, also of one that is no longer accepted.
+    pub fn app_of(&self, id: Option<KeyId>) -> Option<App> {
+        self.inner.known().document.keys.get(&id?).map(|entry| entry.permissions.app.clone())
+    }
+
+    /// After what time, in ms, a lock of the app that is held is a notice.
+    pub fn warn_after_ms(&self, app: &App) -> Option<u64> {
+        self.inner.known().document.apps.get(app)?.warn_after_ms
+    }
+
     /// Whether every request needs an API key.
     pub fn needs_key(&self) -> bool {
         self.inner.known().document.needs_key

@@ -15,13 +15,17 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::hold_off::join;
+use super::tls;
 use crate::access::{Access, Clock, FixedKeys};
+use crate::audit::Audit;
 use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 use crate::http::beside_the_store;
 use crate::store::store_clock::StoreClock;
 
 /// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time for the audit record to be written.
+pub(super) const AUDIT_PATIENCE: Duration = Duration::from_secs(5);
 const TTL_MS_MAX: u64 = 3_600_000;
 
 /// # Errors
@@ -36,6 +40,14 @@ pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
             let path = format!("/v1/admin/apps/{}/disable", encoded(&args.app));
             call(&args.via, Method::POST, &path, None).await?;
             println!("The app {:?} is disabled: its API keys are refused.", args.app);
+        }
+        AppCommand::WarnAfter(args) => {
+            let path = format!("/v1/admin/apps/{}/warn-after", encoded(&args.app));
+            call(&args.via, Method::PUT, &path, Some(json!({ "warn_after_ms": args.after }))).await?;
+            match args.after {
+                Some(ms) => println!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
+                None => println!("How long a lock of the app {:?} is held is no notice.", args.app),
+            }
         }
         AppCommand::List(via) => {
             let answer = call(via, Method::GET, "/v1/admin/apps", None).await?;
@@ -90,7 +102,7 @@ async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) ->
     let request = Request::builder().method(method).uri(path).body(Body::from(body))?;
     let (status, body) = match &via.url {
         Some(url) => {
-            let sent = timeout(PATIENCE, send(url, via.key.as_deref(), request)).await;
+            let sent = timeout(PATIENCE, send(url, via, request)).await;
             sent.context("it does not answer").flatten().with_context(|| format!("cannot call the node at {url}"))?
         }
         None => run_beside(via, request).await?,
@@ -105,20 +117,28 @@ async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) ->
     }
 }
 
-async fn send(url: &str, key: Option<&str>, mut request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
-    let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    let address = address.context("LATCHGATE_URL must be http://HOST:PORT, without a path")?;
-    let with_port = if address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
-        address.to_owned()
+async fn send(url: &str, via: &ViaArgs, mut request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
+    let parts = url.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
+    let (scheme, address) =
+        parts.context("LATCHGATE_URL must be http://HOST:PORT or https://HOST:PORT, without a path")?;
+    let address = address.trim_end_matches('/');
+    let with_port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    let (host, port) = with_port.unwrap_or((address, if scheme == "https" { 443 } else { 80 }));
+    let stream = TcpStream::connect(format!("{host}:{port}")).await?;
+    let mut sender = if scheme == "https" {
+        let ca = via.ca.as_deref().context("for https://, name the certificate authority with --ca (LATCHGATE_CA)")?;
+        let stream = tls::connect(stream, host.trim_matches(['[', ']']), ca).await?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        sender
     } else {
-        format!("{address}:80")
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        sender
     };
-    let stream = TcpStream::connect(with_port).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
     let headers = request.headers_mut();
     headers.insert(header::HOST, address.parse()?);
-    if let Some(key) = key {
+    if let Some(key) = &via.key {
         // The error would show the text.
         let value =
             format!("Bearer {}", key.trim()).parse().map_err(|_| anyhow::anyhow!("LATCHGATE_KEY is not an API key"))?;
@@ -141,10 +161,18 @@ async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(St
     let sent = Instant::now();
     store_clock.learn(engines.ping().await?, sent, Instant::now());
     let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
+    let audit = Audit::start(engines.clone(), Arc::clone(&clock), None);
     let access = Access::once(engines, clock, FixedKeys::default()).await?;
-    let response = beside_the_store(access, request).await;
+    let response = beside_the_store(access, &audit, request).await;
+    warn_of_lost(audit.close(AUDIT_PATIENCE).await);
     let status = response.status();
     Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
+}
+
+pub(super) fn warn_of_lost(records: usize) {
+    if records > 0 {
+        eprintln!("latchgate: the store did not take the audit record of this command");
+    }
 }
 
 fn encoded(text: &str) -> String {

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::tls::connect_unverified;
 use crate::config::HealthArgs;
 
 /// # Errors
@@ -14,7 +15,9 @@ use crate::config::HealthArgs;
 pub async fn run(args: &HealthArgs) -> anyhow::Result<()> {
     let addresses = args.listen.resolve().await?;
     let address = reachable(*addresses.first().context("--listen names no address")?);
-    let answer = tokio::time::timeout(Duration::from_millis(args.timeout_ms), status_line(address)).await;
+    let answer =
+        tokio::time::timeout(Duration::from_millis(args.timeout_ms), status_line(address, args.tls_cert.is_some()))
+            .await;
     let answer = answer.with_context(|| format!("{address} does not answer within {} ms", args.timeout_ms))?;
     let status = answer.with_context(|| format!("cannot reach a node at {address} (--listen)"))?;
     ensure!(status.starts_with("HTTP/1.1 200 "), "{address} answers {status:?}");
@@ -22,8 +25,12 @@ pub async fn run(args: &HealthArgs) -> anyhow::Result<()> {
 }
 
 /// The status line of the node's answer.
-async fn status_line(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn status_line(address: SocketAddr, has_tls: bool) -> anyhow::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    if has_tls { ask(address, connect_unverified(stream).await?).await } else { ask(address, stream).await }
+}
+
+async fn ask(address: SocketAddr, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> anyhow::Result<String> {
     let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

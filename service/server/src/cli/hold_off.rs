@@ -1,10 +1,14 @@
 //! `latchgate hold-off`: what `POST /v1/admin/hold-off` does, for an operator who cannot call a node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use latchgate_core::App;
 use tokio::time::{Instant, sleep};
 
+use super::access::{AUDIT_PATIENCE, warn_of_lost};
+use crate::audit::{Action, Audit, Doer};
 use crate::config::{HoldOffArgs, HoldOffOf, StoreArgs, YEAR_MS};
 use crate::engines::open::GateEngine;
 use crate::engines::{Engine, Engines, GateEngines, LockEngines};
@@ -22,7 +26,10 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
     ensure!(args.for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for-ms must be at most a year");
     match args.of {
         HoldOffOf::Locks => {
-            let lasts_ms = join(&args.store, args.ttl_ms_max, false).await?.order_hold_off(args.for_ms).await?;
+            let engines = join(&args.store, args.ttl_ms_max, false).await?;
+            let ordered = engines.order_hold_off(args.for_ms).await;
+            record(&engines, Action::HoldOff, "locks", &shown(args.for_ms), ordered.is_ok()).await;
+            let lasts_ms = ordered?;
             if lasts_ms == 0 {
                 println!("No hold-off is in force: nodes grant leases.");
             } else {
@@ -30,7 +37,13 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
             }
         }
         HoldOffOf::Gate => {
-            let lasts_ms = of_gate(args).await?;
+            let ordered = of_gate(args).await;
+            // Its own step, because the file of a store is opened once at a time.
+            match join(&args.store, args.ttl_ms_max, false).await {
+                Ok(locks) => record(&locks, Action::HoldOff, "gate", &shown(args.for_ms), ordered.is_ok()).await,
+                Err(error) => eprintln!("latchgate: the audit record of this command was not written: {error:#}"),
+            }
+            let lasts_ms = ordered?;
             if lasts_ms == 0 {
                 println!("No hold-off of the gate is in force: operations without a record go.");
             } else {
@@ -42,6 +55,20 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn shown(for_ms: Option<u64>) -> String {
+    for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}"))
+}
+
+/// Writes the audit record of a command that was carried out beside the store.
+pub(super) async fn record(engines: &LockEngines, action: Action, target: &str, detail: &str, is_done: bool) {
+    let now = engines.ping().await.unwrap_or_default();
+    let audit = Audit::start(engines.clone(), Arc::new(move || now), None);
+    let entry = audit.begin(action, &Doer { app: App::default(), key_id: None, from: None }, target);
+    entry.detail(detail);
+    entry.end(if is_done { "done" } else { "refused" });
+    warn_of_lost(audit.close(AUDIT_PATIENCE).await);
 }
 
 /// The engines of the locks, as a node would use them. Returns once they answer.

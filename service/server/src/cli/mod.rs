@@ -4,6 +4,7 @@ mod access;
 mod health;
 mod hold_off;
 mod switch_engine;
+mod tls;
 
 use crate::config::{Cli, Command};
 use crate::{http, serve};

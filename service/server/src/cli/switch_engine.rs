@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::hold_off::join;
+use super::hold_off::{join, record};
+use crate::audit::Action;
 use crate::config::SwitchEngineArgs;
 use crate::engines::SwitchOrder;
 use crate::observe::logs;
@@ -16,7 +17,11 @@ pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
     logs::start(&args.log.filter, args.log.format, None)?;
     let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let order = SwitchOrder { to: args.engine.clone(), is_stopped: args.stopped, force: args.force };
-    engines.switch(&order, PATIENCE).await?;
+    let switched = engines.switch(&order, PATIENCE).await;
+    let to = order.to.as_deref().unwrap_or("the other one");
+    let detail = format!("engine: {to}, stopped: {}, force: {}", order.is_stopped, order.force);
+    record(&engines, Action::SwitchEngine, "locks", &detail, switched.is_ok()).await;
+    switched?;
     let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));
     println!("The nodes use {} from now on.", used.map_or_else(String::new, |engine| engine.name));
     Ok(())

@@ -48,12 +48,25 @@ pub enum AppCommand {
     List(ViaArgs),
     /// Refuse all API keys of an app, until it is created again. Its locks and operations stay.
     Disable(AppNameArgs),
+    /// Set after what time a lock that is held is a notice, `held_too_long`.
+    WarnAfter(WarnAfterArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct AppNameArgs {
     /// 1 to 64 bytes of UTF-8.
     pub app: String,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct WarnAfterArgs {
+    /// 1 to 64 bytes of UTF-8.
+    pub app: String,
+    /// `90d`, `12h`, `30m`, `45s`. If absent: never.
+    #[arg(value_name = "DURATION", value_parser = duration_ms)]
+    pub after: Option<u64>,
     #[command(flatten)]
     pub via: ViaArgs,
 }
@@ -115,13 +128,17 @@ pub struct KeyRevokeArgs {
 /// A node, or the store of the locks.
 #[derive(Debug, Args)]
 pub struct ViaArgs {
-    /// The node to call: http://HOST:PORT. If absent, the command changes the store itself, which --locks names.
+    /// The node to call: http://HOST:PORT or https://HOST:PORT. If absent, the command changes the store itself, which --locks names.
     #[arg(long, value_name = "URL", env = "LATCHGATE_URL")]
     pub url: Option<String>,
 
     /// The API key of an operator, to call the node with. Prefer the environment: `ps` shows flags.
     #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
     pub key: Option<String>,
+
+    /// For https://: a PEM file with the certificate authority that has signed the node's certificate.
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_CA")]
+    pub ca: Option<PathBuf>,
 
     #[command(flatten)]
     pub store: StoreArgs,

@@ -1,13 +1,14 @@
 //! The HTTP server: its address, its connections and its shutdown.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
 
 use super::positive;
-use crate::http::{AllowedHost, Hosts, ServerLimits};
+use crate::http::{AllowedHost, Cors, Hosts, Network, Origin, ServerLimits, Tls, TrustedProxies};
 use crate::listen::Listen;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,33 @@ pub struct HttpArgs {
     /// other names are refused on loopback and if this list is given; on a public address without it, only those of browsers are.
     #[arg(long, value_name = "NAMES", env = "LATCHGATE_ALLOWED_HOSTS", value_delimiter = ',')]
     pub allowed_hosts: Vec<AllowedHost>,
+
+    /// Addresses or networks of proxies in front of the node, for example `10.0.0.0/8`. Of a request that one of them sends, the
+    /// client's address in logs and audit records is the right-most address in the header X-Forwarded-For that is not such a proxy.
+    #[arg(long, value_name = "NETWORKS", env = "LATCHGATE_TRUSTED_PROXIES", value_delimiter = ',')]
+    pub trusted_proxies: Vec<Network>,
+
+    /// Origins of web pages that may call this node: scheme, host and port, such as `https://console.example.com`. Pages of any other
+    /// origin are refused. A page has the permissions of the API key that it sends; while no API key is needed, those of any client.
+    #[arg(long, value_name = "ORIGINS", env = "LATCHGATE_CORS_ORIGINS", value_delimiter = ',')]
+    pub cors_origins: Vec<Origin>,
+
+    /// Serve HTTPS with the certificate in this PEM file, followed by those between it and the root. Needs --tls-key. The node reads both
+    /// files again on SIGHUP.
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The PEM file with the private key of --tls-cert.
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Longest time for a TLS handshake, in ms.
+    #[arg(long, value_name = "MS", env = "LATCHGATE_TLS_HANDSHAKE_TIMEOUT_MS", default_value_t = 5_000)]
+    pub tls_handshake_timeout_ms: u64,
+
+    /// Most TLS handshakes under way at once. For a further one, the one that has lasted longest ends.
+    #[arg(long, value_name = "N", env = "LATCHGATE_TLS_HANDSHAKES_MAX", default_value_t = 1_000, value_parser = positive)]
+    pub tls_handshakes_max: usize,
 
     /// Longest body of a request, in bytes. Of a longer one, up to 8 MiB are read and dropped before the answer.
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_BODY_BYTES_MAX", default_value_t = 65_536)]
@@ -81,6 +109,13 @@ impl HttpArgs {
         Ok(())
     }
 
+    /// # Errors
+    /// Says what is wrong with the files of the certificate and its key.
+    pub fn tls(&self) -> anyhow::Result<Option<Tls>> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        Tls::new(cert, key, Duration::from_millis(self.tls_handshake_timeout_ms)).map(Some)
+    }
+
     pub fn body_timeout(&self) -> Duration {
         Duration::from_millis(self.body_timeout_ms)
     }
@@ -104,13 +139,17 @@ impl HttpArgs {
     }
 
     /// `connections_max` is what the limit of open files leaves of the flag's value.
-    pub fn server_limits(&self, connections_max: usize) -> ServerLimits {
+    pub fn server_limits(&self, connections_max: usize, tls: Option<Tls>) -> ServerLimits {
         ServerLimits {
             connections_max,
             header_timeout: Duration::from_millis(self.header_timeout_ms),
             body_timeout: self.body_timeout(),
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             access_log: self.access_log,
+            proxies: TrustedProxies::new(&self.trusted_proxies),
+            cors: Cors::new(&self.cors_origins),
+            tls,
+            tls_handshakes_max: self.tls_handshakes_max,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! satisfy, and the limits that the modules take.
 
 mod access;
+mod audit;
 mod engines;
 mod environment;
 mod history;
@@ -17,6 +18,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+pub use self::audit::AuditArgs;
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
 pub use self::locks::LockArgs;
@@ -84,6 +86,8 @@ pub struct ServeArgs {
     pub history: HistoryArgs,
     #[command(flatten)]
     pub observe: ObserveArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -156,6 +160,10 @@ pub struct HealthArgs {
     /// loopback.
     #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
     pub listen: Listen,
+
+    /// The node serves HTTPS, with this certificate: as for `latchgate serve`. The check does not compare it.
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_TLS_CERT")]
+    pub tls_cert: Option<std::path::PathBuf>,
 
     /// Longest time to wait for the answer, in ms.
     #[arg(long, value_name = "MS", env = "LATCHGATE_HEALTH_TIMEOUT_MS", default_value_t = 2_000)]

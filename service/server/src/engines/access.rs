@@ -73,7 +73,7 @@ impl LockEngines {
         self.inner.slots.len() > 1
     }
 
-    async fn in_time<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    pub(super) async fn in_time<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         timeout(self.inner.patience, call).await.unwrap_or_else(|_| Err(no_answer()))
     }
 }

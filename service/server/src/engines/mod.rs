@@ -5,11 +5,13 @@
 //! [`decide`] says what the records ask for; any node does it.
 
 mod access;
+mod audit;
 mod copy;
 pub mod decide;
 mod gate;
 mod lease_cover;
 mod locks;
+mod notices;
 pub mod open;
 mod order;
 mod slot;
@@ -23,9 +25,11 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use self::audit::AuditPage;
 use self::decide::{Memory, Next, Seen};
 pub use self::gate::GateEngines;
 pub use self::locks::LockEngines;
+pub use self::notices::{EngineNotice, Unnoticed};
 pub use self::order::{OrderFailure, SwitchOrder};
 use self::slot::Slot;
 pub use self::slot::{EngineSpec, Opener};

@@ -36,6 +36,7 @@ pub use self::stamp::StampText;
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::failure::Failure;
+use crate::notices::Notices;
 use crate::observe::metrics::{GateMetrics, Page};
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
@@ -70,6 +71,7 @@ struct Inner {
     second: Option<Second>,
     outage: Outage,
     signer: Signer,
+    notices: Notices,
     limits: GateLimits,
     /// How many claims may be given back in the background at once.
     give_backs: Arc<Semaphore>,
@@ -110,6 +112,7 @@ impl Operations {
         primary: Arc<dyn GateStore>,
         second: Option<SecondStore>,
         secret: &[u8],
+        notices: Notices,
         limits: GateLimits,
     ) -> Self {
         let running = CancellationToken::new();
@@ -137,6 +140,7 @@ impl Operations {
             second,
             outage: Outage::default(),
             signer: Signer::new(secret),
+            notices,
             give_backs: Arc::new(Semaphore::new(limits.waiters_max)),
             limits,
             closing: CancellationToken::new(),

@@ -10,6 +10,7 @@ use latchgate_core::gate::{
 use super::stamp::{Home, Presented, Unguarded};
 use super::{Inner, Operations, PostCall, Reply, StampText, apply, failure_of};
 use crate::failure::Answer;
+use crate::notices::Notice;
 use crate::observe::metrics::GateOutcome;
 use crate::store::StoreError;
 
@@ -58,6 +59,7 @@ impl Operations {
         if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
             inner.metrics.double_runs.one();
             tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
+            inner.suspect(&address, "A superseded attempt has reported a success.");
         }
         let is_success = matches!(&reply, Reply::Outcome { outcome: Outcome::Posted(posted), .. }
             if posted.report == Report::Success);
@@ -100,6 +102,11 @@ impl Operations {
 }
 
 impl Inner {
+    /// Puts a notice on the app's event stream: the operation may have been carried out twice.
+    pub(super) fn suspect(&self, address: &OperationAddress, why: &'static str) {
+        self.notices.notice(&address.app, Notice::SuspectedDoubleRun { id: address.id.to_string(), why });
+    }
+
     pub(super) async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Reply> {
         let reply = match (home, &self.second) {
             (Home::Durable | Home::Fallback, Some(_)) => self.apply_at_second(home, address, command).await,

@@ -9,12 +9,13 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use latchgate_core::access::{Refusal, Scope, has_api_key};
+use latchgate_core::access::{ApiKey, Refusal, Scope, has_api_key};
 
-use super::Shared;
 use super::answering::RequestNote;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
+use super::proxies::ClientAddress;
+use super::{Context, Shared, audit};
 use crate::access::{Caller, Denied};
 
 /// The caller of a request, as handlers take it.
@@ -46,7 +47,7 @@ pub(super) async fn check(State(context): State<Shared>, mut request: Request, n
     let waits = Waits::of(request.method(), request.uri().path());
     request.extensions_mut().insert(Arc::clone(&caller));
     match waits {
-        Waits::No => next.run(request).await,
+        Waits::No => audit::recorded(&context.audit, request, |request| next.run(request)).await,
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         Waits::Poll => match caller.ended().run_until_cancelled(next.run(request)).await {
             Some(response) => response,
@@ -70,7 +71,11 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
         return Ok(None);
     }
-    let caller = context.access.check(api_key(request.headers())?).map_err(refused)?;
+    let presented = api_key(request.headers())?;
+    let caller = context.access.check(presented).map_err(|denied| {
+        count_failure(context, request, presented, denied);
+        refused(denied)
+    })?;
     let permissions = &caller.permissions;
     let (is_permitted, scope) = match need {
         Need::Scope(scope) => (permissions.scopes.has(scope), scope),
@@ -83,9 +88,26 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if is_permitted {
         return Ok(Some(caller));
     }
+    audit::forbidden(&context.audit, request, &caller);
     let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };
     let detail = format!("This needs an API key{of_default} with the scope {scope}.");
     Err(Problem::new(Code::Forbidden, detail).with("scope", scope))
+}
+
+/// Enters a failed authentication into the audit.
+fn count_failure(context: &Context, request: &Request, presented: Option<&str>, denied: Denied) {
+    let from = request.extensions().get::<ClientAddress>().map(|address| address.0);
+    let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
+    let (app, why) = match denied {
+        Denied::NotYetKnown => return,
+        Denied::NoKey => (None, "no-api-key"),
+        Denied::Refused(Refusal::Unknown) => (None, "unknown-api-key"),
+        // Only a client that has the secret gets here.
+        Denied::Refused(Refusal::Revoked) => (context.access.app_of(key_id), "revoked"),
+        Denied::Refused(Refusal::Expired) => (context.access.app_of(key_id), "expired"),
+        Denied::Refused(Refusal::AppDisabled) => (context.access.app_of(key_id), "app-disabled"),
+    };
+    context.audit.failed_authentication(from, app, key_id, why);
 }
 
 /// The API key that the request presents.

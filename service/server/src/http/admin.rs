@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answer::ok;
+use super::audit::Audited;
 use super::body::{self, NoBody};
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
@@ -174,10 +175,16 @@ pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Re
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_locks(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
+pub async fn switch_locks(
+    State(context): State<Shared>,
+    audited: Audited,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+    audited.detail(|| shown(&order));
     context.locks.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
     // So that the next call does not find the store unavailable.
     context.locks.until_ready(READY_PATIENCE).await;
@@ -203,10 +210,16 @@ pub async fn switch_locks(State(context): State<Shared>, _: NoQuery, body: Body)
         (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn switch_gate(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
+pub async fn switch_gate(
+    State(context): State<Shared>,
+    audited: Audited,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
     let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+    audited.detail(|| shown(&order));
     context.operations.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
     Ok(ok(&answer(&context)))
 }
@@ -227,18 +240,34 @@ pub async fn switch_gate(State(context): State<Shared>, _: NoQuery, body: Body) 
         (status = 409, description = "`engine-unreachable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn hold_off(State(context): State<Shared>, _: NoQuery, body: Body) -> Result<Response, Problem> {
+pub async fn hold_off(
+    State(context): State<Shared>,
+    audited: Audited,
+    _: NoQuery,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let HoldOffRequest { of, for_ms } = body::parse(&body)?;
     if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
         let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
         return Err(problem.with("field", "for_ms"));
     }
+    audited.target(match of {
+        HoldOffOf::Locks => "locks",
+        HoldOffOf::Gate => "gate",
+    });
+    audited.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
     let ordered = match of {
         HoldOffOf::Locks => context.locks.engines().order_hold_off(for_ms).await,
         HoldOffOf::Gate => context.operations.order_hold_off(for_ms).await,
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
+}
+
+/// An order as the detail of an audit record.
+fn shown(SwitchOrder { to, is_stopped, force }: &SwitchOrder) -> String {
+    let engine = to.as_deref().unwrap_or("the other one");
+    format!("engine: {engine}, stopped: {is_stopped}, force: {force}")
 }
 
 fn refused(failure: &OrderFailure) -> Problem {

@@ -1,6 +1,7 @@
 //! One request and its answer: an id, the checks that every request must pass, panics as problems, the log and the metrics.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,9 +17,11 @@ use tower::ServiceExt;
 use tracing::{Instrument as _, Span};
 
 use super::client::Client;
+use super::cors::Cors;
 use super::hosts::Hosts;
 use super::metrics::Verb;
 use super::problem::Problem;
+use super::proxies::{ClientAddress, TrustedProxies};
 use super::request_body::RequestBody;
 use super::target;
 use crate::access::Caller;
@@ -39,23 +42,35 @@ pub struct Answering {
     pub body_timeout: Duration,
     /// Log every request, not only failed ones.
     pub access_log: bool,
+    pub proxies: TrustedProxies,
+    pub cors: Cors,
 }
 
 impl Answering {
-    pub async fn answer(&self, client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    /// `peer` has sent the request: the client, or a proxy.
+    pub async fn answer(
+        &self,
+        client: Arc<Client>,
+        peer: IpAddr,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         client.begin();
+        let from = self.proxies.client(peer, request.headers());
+        request.extensions_mut().insert(from);
         let id = self.ids.of(request.headers());
         let started = Instant::now();
         // Caches do not keep answers to a POST.
         let is_read = request.method() != Method::POST;
         let verb = Verb::of(request.method(), request.uri().path());
-        let logged = Logged::new(&request, self.access_log);
+        let origin = self.cors.allowed(request.headers());
+        let logged = Logged::new(&request, from, self.access_log);
         let note = Arc::new(RequestNote::default());
         let parent = request.headers().get(TRACE_PARENT).and_then(|sent| TraceParent::parse(sent.to_str().ok()?));
         let request_id = id.to_str().unwrap_or_default();
         let span = traces::request(request.method().as_str(), verb.name(), request_id, parent.as_ref());
         let parent = traces::answered(&span, parent);
-        let responding = self.respond(&client, verb, request, Arc::clone(&note), started);
+        request.extensions_mut().insert(Arc::clone(&note));
+        let responding = self.respond(&client, verb, request, origin.is_some(), started);
         let mut response = responding.instrument(span.clone()).await;
         if !verb.is_stream() || response.status() != StatusCode::OK {
             client.end();
@@ -70,6 +85,7 @@ impl Answering {
             headers.insert(TRACE_PARENT, parent);
         }
         headers.insert(REQUEST_ID, id);
+        self.cors.mark(origin, headers);
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_read {
             headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -85,18 +101,23 @@ impl Answering {
         client: &Arc<Client>,
         verb: Verb,
         request: Request<Incoming>,
-        note: Arc<RequestNote>,
+        is_allowed_origin: bool,
         started: Instant,
     ) -> Response<Body> {
-        let (mut head, incoming) = request.into_parts();
-        head.extensions.insert(note);
+        let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
+        let (head, incoming) = request.into_parts();
         let client = verb.ends_with_client().then(|| Arc::clone(client));
         let (body, rest) = RequestBody::new(incoming, &head.headers, client);
-        let checked = self.hosts.check(&head.method, &head.headers).and_then(|()| target::check(&head.uri));
+        let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
+        let checked = checked.and_then(|()| target::check(&head.uri));
         let response = match checked {
             Err(problem) => {
                 drop(body);
                 problem.into_response()
+            }
+            Ok(()) if is_preflight => {
+                drop(body);
+                Cors::preflight()
             }
             Ok(()) => {
                 let request = Request::from_parts(head, body);
@@ -126,14 +147,15 @@ fn allow_options(headers: &mut HeaderMap) {
 /// A request's log entry. Method and path are copied only if the entry can be written.
 struct Logged {
     request: Option<(Method, Uri)>,
+    from: ClientAddress,
     access_log: bool,
 }
 
 impl Logged {
-    fn new(request: &Request<Incoming>, access_log: bool) -> Self {
+    fn new(request: &Request<Incoming>, from: ClientAddress, access_log: bool) -> Self {
         let is_logged = access_log || tracing::enabled!(tracing::Level::WARN);
         let request = is_logged.then(|| (request.method().clone(), request.uri().clone()));
-        Self { request, access_log }
+        Self { request, from, access_log }
     }
 
     fn write(
@@ -145,7 +167,7 @@ impl Logged {
         took: Duration,
     ) {
         let Some((method, uri)) = self.request else { return };
-        let path = uri.path();
+        let (path, ClientAddress(from)) = (uri.path(), self.from);
         let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let app = caller.map(|caller| caller.app().as_str());
         let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
@@ -153,7 +175,7 @@ impl Logged {
         macro_rules! write {
             ($level:ident, $message:literal) => {
                 tracing::$level!(
-                    %method, path, status = status.as_u16(), elapsed_ms, request_id, app, key_id, trace_id, $message
+                    %method, path, status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id, $message
                 )
             };
         }

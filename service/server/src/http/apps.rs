@@ -20,10 +20,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::access::By;
 use super::answer::ok;
+use super::audit::{Audited, recorded};
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
 use super::{body, query};
 use crate::access::{Access, Caller, ChangeFailure};
+use crate::audit::Audit;
 use crate::failure::Failure;
 use crate::store::StoreError;
 
@@ -40,18 +42,23 @@ where
     Router::new()
         .route("/v1/admin/apps", routing::get(list_apps).post(create_app))
         .route("/v1/admin/apps/{app}/disable", routing::post(disable_app))
+        .route("/v1/admin/apps/{app}/warn-after", routing::put(set_warn_after))
         .route("/v1/admin/keys", routing::get(list_keys).post(create_key))
         .route("/v1/admin/keys/{id}", routing::delete(revoke_key))
 }
 
 /// Carries out a request of a command that opens the store itself. No node is needed.
-pub async fn beside_the_store(access: Access, request: Request<Body>) -> Response {
-    let operator = Extension(Arc::new(Caller::without_key(App::default())));
-    let beside = Extension(BesideTheStore);
-    match routes().with_state(access).layer(operator).layer(beside).oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
+pub async fn beside_the_store(access: Access, audit: &Audit, mut request: Request<Body>) -> Response {
+    let operator = Arc::new(Caller::without_key(App::default()));
+    request.extensions_mut().insert(operator);
+    request.extensions_mut().insert(BesideTheStore);
+    recorded(audit, request, |request| async {
+        match routes().with_state(access).oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    })
+    .await
 }
 
 /// Marks requests of such commands. Whoever can open the store can change it anyway, so no API key is needed.
@@ -66,6 +73,15 @@ pub struct AppRequest {
     app: String,
 }
 
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarnAfterRequest {
+    /// After what time, in ms, a lock of the app that is held is a notice; null: never.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(example = 600_000, minimum = 1)]
+    warn_after_ms: Option<u64>,
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct AppAnswer {
     #[schema(example = "billing")]
@@ -75,6 +91,9 @@ pub struct AppAnswer {
     /// Absent for the app `default`, which is always there.
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
+    /// After what time, in ms, a lock that is held is a notice; absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warn_after_ms: Option<u64>,
     /// How many API keys of it are accepted.
     api_keys: usize,
 }
@@ -219,6 +238,7 @@ pub async fn list_apps(State(access): State<Access>, uri: Uri) -> Result<Respons
 pub async fn create_app(
     State(access): State<Access>,
     Extension(caller): By,
+    audited: Audited,
     uri: Uri,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -226,8 +246,8 @@ pub async fn create_app(
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let AppRequest { app } = body::parse(&body)?;
     let app = parse_app(&app)?;
+    audited.target(app.as_str());
     access.change(&caller, |document, now| document.create_app(&app, now)).await.map_err(unchanged)?;
-    tracing::info!(app = ?app, by = ?caller.key_id, "an app was created or enabled");
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
 
@@ -252,7 +272,43 @@ pub async fn disable_app(
     let NoQuery {} = query::parse(&uri)?;
     let app = parse_app(&app)?;
     access.change(&caller, |document, now| document.disable_app(&app, now)).await.map_err(unchanged)?;
-    tracing::info!(app = ?app, by = ?caller.key_id, "an app was disabled");
+    Ok(ok(&app_answer(&access.document(), &app, access.now())))
+}
+
+/// Set after what time a lock of the app that is held is a notice.
+///
+/// A lease that is granted from now on makes the event `held_too_long` when it has been held for that long, however often it was
+/// renewed. The lease goes on.
+#[utoipa::path(
+    put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "set_warn_after",
+    params(("app" = String, Path, description = "The app's name", example = "billing")),
+    request_body(content = WarnAfterRequest),
+    responses(
+        (status = 200, description = "All nodes know it within two seconds.", body = AppAnswer),
+        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "`unknown-app`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn set_warn_after(
+    State(access): State<Access>,
+    Extension(caller): By,
+    audited: Audited,
+    Path(app): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Result<Response, Problem> {
+    let NoQuery {} = query::parse(&uri)?;
+    let app = parse_app(&app)?;
+    let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
+    let WarnAfterRequest { warn_after_ms } = body::parse(&body)?;
+    if warn_after_ms.is_some_and(|ms| ms == 0 || ms > EXPIRES_IN_MS_MAX) {
+        return Err(Problem::field("warn_after_ms", format!("must be null, or from 1 to {EXPIRES_IN_MS_MAX}")));
+    }
+    audited
+        .detail(|| warn_after_ms.map_or_else(|| "warn_after_ms: never".to_owned(), |ms| format!("warn_after_ms {ms}")));
+    let set = access.change(&caller, |document, now| document.set_warn_after(&app, warn_after_ms, now)).await;
+    set.map_err(unchanged)?;
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
 
@@ -291,6 +347,7 @@ pub async fn list_keys(State(access): State<Access>, uri: Uri) -> Result<Respons
 pub async fn create_key(
     State(access): State<Access>,
     Extension(caller): By,
+    audited: Audited,
     beside: Option<Extension<BesideTheStore>>,
     uri: Uri,
     body: Body,
@@ -305,12 +362,13 @@ pub async fn create_key(
         return Err(Problem::field("scopes", rule));
     }
     let key = ApiKey::of_random(rand::random(), rand::random());
+    audited.target(&key.id().to_string());
+    audited.detail(|| shown(&permissions, expires_in_ms));
     let create = |document: &mut Document, now: Timestamp| {
         let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));
         document.create_key(&key, NewKey { permissions: permissions.clone(), expires_at }, now)
     };
     access.change(&caller, create).await.map_err(unchanged)?;
-    tracing::info!(id = %key.id(), app = ?permissions.app, by = ?caller.key_id, "an API key was created");
     let document = access.document();
     let Some(entry) = document.keys.get(&key.id()) else { return Err(Problem::defect()) };
     let shown = key_answer(&document, key.id(), entry, access.now());
@@ -339,7 +397,6 @@ pub async fn revoke_key(
     let NoQuery {} = query::parse(&uri)?;
     let id: KeyId = id.parse().map_err(|_| refused_change(ChangeRefused::UnknownKey))?;
     let is_first = access.change(&caller, |document, now| document.revoke(id, now)).await.map_err(unchanged)?;
-    tracing::info!(%id, by = ?caller.key_id, "an API key was revoked");
     Ok(ok(&RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first }))
 }
 
@@ -363,6 +420,14 @@ impl KeyRequest {
     }
 }
 
+/// An API key as the detail of an audit record.
+fn shown(permissions: &Permissions, expires_in_ms: Option<u64>) -> String {
+    let scopes: Vec<&str> = permissions.scopes.iter().map(Scope::as_str).collect();
+    let expires = expires_in_ms.map(|ms| format!(", expires_in_ms {ms}")).unwrap_or_default();
+    let prefixes = if permissions.prefixes.is_empty() { "all".to_owned() } else { permissions.prefixes.join(" ") };
+    format!("app: {}, scopes: {}, prefixes: {prefixes}{expires}", permissions.app.as_str(), scopes.join(","))
+}
+
 fn parse_app(text: &str) -> Result<App, Problem> {
     App::parse(text).map_err(|error| Problem::field("app", error))
 }
@@ -373,6 +438,7 @@ fn app_answer(document: &Document, app: &App, now: Timestamp) -> AppAnswer {
     AppAnswer {
         app: app.as_str().to_owned(),
         disabled: entry.is_some_and(|entry| entry.is_disabled),
+        warn_after_ms: entry.and_then(|entry| entry.warn_after_ms),
         created_at: entry.filter(|_| *app != App::default()).map(|entry| rfc3339(entry.created_at)),
         api_keys: document.keys.values().filter(is_accepted).count(),
     }

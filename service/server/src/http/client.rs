@@ -8,10 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_rustls::server::TlsStream;
 
 /// Most bytes that are read ahead while a request is served.
 const AHEAD_BYTES_MAX: usize = 64 * 1_024;
@@ -25,7 +26,8 @@ pub struct Client {
 }
 
 struct State {
-    input: OwnedReadHalf,
+    /// `None` until the handshake of TLS is complete.
+    input: Option<Input>,
     ahead: BytesMut,
     /// The server waits for bytes, and sees by itself that none will follow.
     is_awaited: bool,
@@ -47,6 +49,22 @@ enum Serving {
     RequestOfClient,
 }
 
+/// How the bytes travel.
+pub enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+enum Input {
+    Plain(OwnedReadHalf),
+    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
+}
+
+enum Output {
+    Plain(OwnedWriteHalf),
+    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
+}
+
 /// What is known of the client's side of the connection.
 enum Seen {
     Open,
@@ -57,21 +75,43 @@ enum Seen {
 }
 
 impl Client {
-    /// The client and the stream that the server reads and writes.
-    pub fn new(stream: TcpStream) -> (Arc<Self>, ClientStream) {
-        let (input, output) = stream.into_split();
+    /// A client that has connected. Until [`Client::stream`] it counts as idle, so that it can be closed.
+    pub fn new() -> Arc<Self> {
         let state = State {
-            input,
+            input: None,
             ahead: BytesMut::new(),
-            is_awaited: false,
+            is_awaited: true,
             serving: Serving::Nothing,
             requests: 0,
             idle_since: Some(Instant::now()),
             is_closing: false,
             waker: None,
         };
-        let client = Arc::new(Self { state: Mutex::new(state) });
-        (Arc::clone(&client), ClientStream { client, output })
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// The stream that the server reads and writes.
+    pub fn stream(self: &Arc<Self>, transport: Transport) -> ClientStream {
+        let (input, output) = match transport {
+            Transport::Plain(stream) => {
+                let (input, output) = stream.into_split();
+                (Input::Plain(input), Output::Plain(output))
+            }
+            Transport::Tls(stream) => {
+                let (input, output) = tokio::io::split(stream);
+                (Input::Tls(input), Output::Tls(output))
+            }
+        };
+        let mut state = self.state();
+        state.input = Some(input);
+        state.is_awaited = false;
+        drop(state);
+        ClientStream { client: Arc::clone(self), output }
+    }
+
+    /// Whether the handshake of TLS is under way.
+    pub fn is_in_handshake(&self) -> bool {
+        self.state().input.is_none()
     }
 
     /// Runs the connection until it ends, or must end because the client has gone.
@@ -154,11 +194,19 @@ impl State {
         if self.is_awaited || self.serving != Serving::RequestOfClient { Seen::Open } else { self.read_ahead(cx) }
     }
 
+    fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.input {
+            Some(Input::Plain(input)) => Pin::new(input).poll_read(cx, buffer),
+            Some(Input::Tls(input)) => Pin::new(input).poll_read(cx, buffer),
+            None => Poll::Pending,
+        }
+    }
+
     fn read_ahead(&mut self, cx: &mut Context<'_>) -> Seen {
         while self.ahead.len() < AHEAD_BYTES_MAX {
             let mut bytes = [0; 1_024];
             let mut buffer = ReadBuf::new(&mut bytes);
-            match Pin::new(&mut self.input).poll_read(cx, &mut buffer) {
+            match self.poll_input(cx, &mut buffer) {
                 Poll::Pending => return Seen::Open,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead.extend_from_slice(buffer.filled()),
                 Poll::Ready(_) => return Seen::End,
@@ -170,7 +218,7 @@ impl State {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.is_awaited = false;
         if self.ahead.is_empty() {
-            let read = Pin::new(&mut self.input).poll_read(cx, buffer);
+            let read = self.poll_input(cx, buffer);
             self.is_awaited = read.is_pending();
             return read;
         }
@@ -188,7 +236,7 @@ impl State {
 /// The connection as the server reads and writes it.
 pub struct ClientStream {
     client: Arc<Client>,
-    output: OwnedWriteHalf,
+    output: Output,
 }
 
 impl AsyncRead for ClientStream {
@@ -197,17 +245,27 @@ impl AsyncRead for ClientStream {
     }
 }
 
+/// Calls a method of the output.
+macro_rules! output {
+    ($stream:ident.$method:ident($($argument:expr),*)) => {
+        match &mut $stream.output {
+            Output::Plain(output) => Pin::new(output).$method($($argument),*),
+            Output::Tls(output) => Pin::new(output).$method($($argument),*),
+        }
+    };
+}
+
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.output).poll_write(cx, bytes)
+        output!(self.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.output).poll_flush(cx)
+        output!(self.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.output).poll_shutdown(cx)
+        output!(self.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -215,10 +273,13 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.output).poll_write_vectored(cx, slices)
+        output!(self.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.output.is_write_vectored()
+        match &self.output {
+            Output::Plain(output) => output.is_write_vectored(),
+            Output::Tls(output) => output.is_write_vectored(),
+        }
     }
 }

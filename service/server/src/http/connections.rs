@@ -2,14 +2,14 @@
 //! connects.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::client::{Client, ClientStream};
+use super::client::Client;
 
 /// While no connection is idle: pause before the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -17,6 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub struct Connections {
     permits: Arc<Semaphore>,
     open: Mutex<Open>,
+    /// TLS handshakes under way.
+    handshakes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -33,9 +35,16 @@ pub struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
+/// A TLS handshake, until it is dropped.
+pub struct Handshake(Arc<Connections>);
+
 impl Connections {
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { permits: Arc::new(Semaphore::new(max)), open: Mutex::default() })
+        Arc::new(Self {
+            permits: Arc::new(Semaphore::new(max)),
+            open: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+        })
     }
 
     /// Returns when there is room for another connection.
@@ -51,14 +60,27 @@ impl Connections {
         }
     }
 
-    pub fn add(self: &Arc<Self>, stream: TcpStream, permit: OwnedSemaphorePermit) -> (Connection, ClientStream) {
-        let (client, stream) = Client::new(stream);
+    /// Another handshake begins. If too many are under way, the one that has lasted longest ends.
+    pub fn begin_handshake(self: &Arc<Self>, handshakes_max: usize) -> Handshake {
+        if self.handshakes.fetch_add(1, Ordering::Relaxed) >= handshakes_max {
+            let open = self.open();
+            let in_handshake = open.clients.values().filter(|client| client.is_in_handshake());
+            let since = in_handshake.filter_map(|client| Some((client.idle_since()?, client)));
+            if let Some((_, client)) = since.min_by_key(|(since, _)| *since) {
+                client.close_if_idle();
+            }
+        }
+        Handshake(Arc::clone(self))
+    }
+
+    pub fn add(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Connection {
+        let client = Client::new();
         let mut open = self.open();
         let number = open.next;
         open.next += 1;
         open.clients.insert(number, Arc::clone(&client));
         drop(open);
-        (Connection { client, number, connections: Arc::clone(self), _permit: permit }, stream)
+        Connection { client, number, connections: Arc::clone(self), _permit: permit }
     }
 
     fn close_longest_idle(&self) {
@@ -71,6 +93,12 @@ impl Connections {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

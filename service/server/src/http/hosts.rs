@@ -58,9 +58,11 @@ impl Hosts {
         Self { allowed: allowed.to_vec(), listen: listen.to_owned(), is_strict }
     }
 
+    /// `is_allowed_origin`: the operator allows pages of the request's origin.
+    ///
     /// # Errors
     /// `foreign-host` or `foreign-origin`.
-    pub fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    pub fn check(&self, method: &Method, headers: &HeaderMap, is_allowed_origin: bool) -> Result<(), Problem> {
         if self.is_strict
             && let Some(host) = headers.get_all(header::HOST).iter().find(|host| !self.is_own(name_of(host)))
         {
@@ -69,7 +71,7 @@ impl Hosts {
             return Err(Problem::new(Code::ForeignHost, detail).with("host", shown(host)));
         }
         // It changes nothing, and the answer allows nothing to a page of another origin.
-        if method == Method::OPTIONS {
+        if method == Method::OPTIONS || is_allowed_origin {
             return Ok(());
         }
         let is_own = match (headers.get(SITE), headers.get(header::ORIGIN)) {

@@ -5,10 +5,12 @@ mod admin;
 mod answer;
 mod answering;
 mod apps;
+mod audit;
 mod body;
 mod client;
 mod connections;
 mod console;
+mod cors;
 mod format;
 mod hosts;
 mod leases;
@@ -21,11 +23,13 @@ mod operations;
 mod pages;
 mod path;
 mod problem;
+mod proxies;
 mod query;
 mod request_body;
 mod server;
 mod status;
 mod target;
+mod tls;
 mod waits;
 
 use std::sync::Arc;
@@ -40,13 +44,17 @@ use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
+pub use self::cors::{Cors, Origin};
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::openapi::openapi_json;
 use self::problem::{Code, Problem};
+pub use self::proxies::{Network, TrustedProxies};
 pub use self::server::{ServerLimits, serve};
+pub use self::tls::Tls;
 use self::waits::Waits;
 use crate::access::Access;
+use crate::audit::Audit;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
@@ -63,6 +71,7 @@ pub struct Context {
     pub operations: Operations,
     pub access: Access,
     pub nodes: Nodes,
+    pub audit: Audit,
     pub tickets: Tickets,
     pub waits: Waits,
     pub limits: RequestLimits,
@@ -115,12 +124,19 @@ pub struct OperationRequestLimits {
 
 impl Context {
     /// All nodes of a cluster have the same `secret`.
-    pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
+    pub fn new(
+        locks: Locks,
+        operations: Operations,
+        access: Access,
+        audit: Audit,
+        secret: &[u8],
+        limits: RequestLimits,
+    ) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
         let waits = Waits::new(limits.waits_max);
         let nodes = Nodes::start(locks.clone(), operations.clone());
         let requests = Arc::new(Requests::new(&metrics::VERBS));
-        Self { locks, operations, access, nodes, tickets, waits, limits, requests }
+        Self { locks, operations, access, nodes, audit, tickets, waits, limits, requests }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
@@ -196,6 +212,7 @@ pub fn router(context: Shared) -> Router {
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/v1/admin/hold-off", routing::post(admin::hold_off))
+        .route("/v1/admin/audit", routing::get(audit::list))
         .merge(apps::routes())
         .route("/v1/me", routing::get(me::me))
         .route("/metrics", routing::get(metrics::metrics).layer(name_node))

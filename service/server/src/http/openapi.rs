@@ -9,7 +9,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, leases, locks, me, metrics, multilocks, operations, pages, status};
+use super::{admin, apps, audit, leases, locks, me, metrics, multilocks, operations, pages, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -63,9 +63,11 @@ use super::{admin, apps, leases, locks, me, metrics, multilocks, operations, pag
         admin::switch_locks,
         admin::switch_gate,
         admin::hold_off,
+        audit::list,
         apps::list_apps,
         apps::create_app,
         apps::disable_app,
+        apps::set_warn_after,
         apps::list_keys,
         apps::create_key,
         apps::revoke_key,

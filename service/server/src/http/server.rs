@@ -1,6 +1,7 @@
 //! The accept loop, with what axum's own `serve` lacks: a time-out for headers, a limit of connections, clients that have gone,
 //! and a shutdown that ends.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::answering::{Answering, RequestIds};
-use super::client::{Client, ClientStream};
+use super::client::{Client, ClientStream, Transport};
 use super::connections::Connections;
+use super::cors::Cors;
 use super::hosts::Hosts;
+use super::proxies::TrustedProxies;
+use super::tls::Tls;
 use crate::observe::metrics::Requests;
 
 /// Longest request line and headers, together.
@@ -34,6 +38,11 @@ pub struct ServerLimits {
     pub drain_timeout: Duration,
     /// Log every request, not only failed ones.
     pub access_log: bool,
+    pub proxies: TrustedProxies,
+    pub cors: Cors,
+    /// If clients speak TLS.
+    pub tls: Option<Tls>,
+    pub tls_handshakes_max: usize,
 }
 
 /// Serves until `stop`, then lets running requests end.
@@ -47,15 +56,17 @@ pub async fn serve(
 ) {
     let graceful = GracefulShutdown::new();
     let connections = Connections::new(limits.connections_max);
-    let ServerLimits { body_timeout, access_log, .. } = limits;
-    let answering = Arc::new(Answering { router, requests, hosts, ids: RequestIds::new(), body_timeout, access_log });
+    let (body_timeout, access_log) = (limits.body_timeout, limits.access_log);
+    let (ids, proxies, cors) = (RequestIds::new(), limits.proxies.clone(), limits.cors.clone());
+    let answering = Arc::new(Answering { router, requests, hosts, ids, body_timeout, access_log, proxies, cors });
+    let limits = Arc::new(limits);
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -68,9 +79,27 @@ pub async fn serve(
             permit = connections.room() => permit,
         };
         let _ = stream.set_nodelay(true);
-        let (connection, stream) = connections.add(stream, permit);
-        let serving = graceful.watch(serving(stream, Arc::clone(&connection.client), &answering, &limits));
-        tokio::spawn(async move { connection.client.serve(serving).await });
+        let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(limits.tls_handshakes_max));
+        let connection = connections.add(permit);
+        let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
+        let (answering, limits, stop) = (Arc::clone(&answering), Arc::clone(&limits), stop.clone());
+        tokio::spawn(async move {
+            let serving = async {
+                let transport = match &limits.tls {
+                    None => Transport::Plain(stream),
+                    // At a shutdown, no request can be under way before it.
+                    Some(tls) => match stop.run_until_cancelled(tls.accept(stream)).await {
+                        Some(Ok(stream)) => Transport::Tls(Box::new(stream)),
+                        Some(Err(error)) => return tracing::debug!(%error, %address, "no TLS with this client"),
+                        None => return,
+                    },
+                };
+                drop(handshake);
+                let stream = client.stream(transport);
+                let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), &answering, &limits)).await;
+            };
+            connection.client.serve(serving).await;
+        });
     }
     drop(listener);
     if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
@@ -81,13 +110,14 @@ pub async fn serve(
 fn serving(
     stream: ClientStream,
     client: Arc<Client>,
+    peer: IpAddr,
     answering: &Arc<Answering>,
     limits: &ServerLimits,
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
     let answering = Arc::clone(answering);
     let service = service_fn(move |request| {
         let (answering, client) = (Arc::clone(&answering), Arc::clone(&client));
-        async move { answering.answer(client, request).await }
+        async move { answering.answer(client, peer, request).await }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

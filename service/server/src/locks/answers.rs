@@ -95,6 +95,7 @@ mod tests {
             delay_ms: 0,
             min_hold_ms: 0,
             hold_until: None,
+            warn_after_ms: None,
             warned: false,
             revocation,
             acknowledged: false,

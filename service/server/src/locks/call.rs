@@ -28,6 +28,8 @@ pub struct LockRequest {
     pub delay_ms: u64,
     pub min_hold_ms: u64,
     pub max_hold_ms: Option<u64>,
+    /// See [`latchgate_core::lock::Acquire::warn_after_ms`].
+    pub warn_after_ms: Option<u64>,
     pub priority: u8,
     pub metadata: Option<Metadata>,
     /// How long to wait in the queue; with zero the request does not wait.
@@ -52,6 +54,7 @@ impl LockRequest {
             delay_ms: 0,
             min_hold_ms: 0,
             max_hold_ms: None,
+            warn_after_ms: None,
             priority: PRIORITY_MIN,
             metadata: None,
             wait: Duration::ZERO,

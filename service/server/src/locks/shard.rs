@@ -317,6 +317,7 @@ impl Shard {
             delay_ms: request.delay_ms,
             min_hold_ms: request.min_hold_ms,
             max_hold_ms: request.max_hold_ms,
+            warn_after_ms: request.warn_after_ms,
             node: self.node.id.clone(),
             position: request.position.unwrap_or(position),
             behind: false,

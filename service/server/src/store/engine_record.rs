@@ -109,6 +109,19 @@ pub struct EngineRecord {
     /// filling: the first of the epochs in which it has been filling, and nothing else, up to now.
     #[serde(default)]
     pub since: Epoch,
+    #[serde(default)]
+    pub noticed: Noticed,
+}
+
+/// What of the record nodes have written to the event stream of the operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noticed {
+    /// The switch of this epoch.
+    #[serde(default)]
+    pub since: Epoch,
+    /// The beginning of the hold-off until then, and not yet its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_off_until: Option<Timestamp>,
 }
 
 /// The longest lease in use, in steps that double. It bounds a hold-off.
@@ -185,6 +198,7 @@ impl EngineRecord {
             forced_until: Timestamp::default(),
             longest_lease: LongestLease::default(),
             since: Epoch::NONE,
+            noticed: Noticed::default(),
         }
     }
 

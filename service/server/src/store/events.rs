@@ -138,6 +138,8 @@ struct Body {
     reason: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Owner>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,6 +179,7 @@ pub(super) fn body_of(event: &Event) -> Result<String, serde_json::Error> {
         expires_at: event.expires_at,
         reason: event.note.reason.clone(),
         by: event.note.by.clone(),
+        subject: event.subject.clone(),
     })
 }
 
@@ -185,13 +188,15 @@ type Unreadable = Box<dyn std::error::Error + Send + Sync>;
 pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Result<Event, Unreadable> {
     let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind);
     let kind = kind.ok_or("an event of a kind that this version does not know")?;
-    let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by } = serde_json::from_str(body)?;
+    let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by, subject } =
+        serde_json::from_str(body)?;
     let mode = match mode {
         ModeName::Exclusive => Mode::Exclusive,
         ModeName::Shared => Mode::Shared,
         ModeName::Permits => Mode::Permits(permits.try_into()?),
     };
-    Ok(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note: Note { reason, by } })
+    let note = Note { reason, by };
+    Ok(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note, subject })
 }
 
 #[cfg(test)]

@@ -166,3 +166,39 @@ async fn every_page_has_a_content_security_policy() {
         assert!(!policy.contains("script-src") || policy.contains("script-src 'self';"), "{path}: {policy}");
     }
 }
+
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_may_call_the_node_and_read_its_answers() {
+    let node = Node::start(BIN, &["--cors-origins", "https://console.example.com,http://localhost:3000"]).await;
+    let origin = "https://console.example.com";
+    let page = [("origin", origin), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors")];
+    let preflight =
+        [page[0], ("access-control-request-method", "POST"), ("access-control-request-headers", "authorization")];
+    let asked = to(&node, Method::OPTIONS, "/v1/locks/k/acquire", &preflight).send().await.unwrap();
+    assert_eq!(asked.status(), 204);
+    let allows = |name: &str| asked.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(allows("access-control-allow-origin"), origin);
+    assert!(allows("access-control-allow-methods").contains("DELETE"));
+    assert!(allows("access-control-allow-headers").contains("authorization"));
+    assert!(!asked.headers().contains_key("access-control-allow-credentials"));
+    let granted = acquires(&node, &page).await;
+    assert_eq!(
+        (granted.status.as_u16(), granted.headers["access-control-allow-origin"].to_str().unwrap()),
+        (200, origin)
+    );
+    assert_eq!(granted.headers["vary"], "origin");
+    let held = acquires(&node, &page).await;
+    held.assert_problem(423, "lock-held");
+    assert!(held.headers.contains_key("access-control-allow-origin"));
+
+    for foreign in
+        ["https://evil.example", "https://console.example.com.evil.example", "http://console.example.com", "null"]
+    {
+        let page = [("origin", foreign), page[1], page[2]];
+        let refused = acquires(&node, &page).await;
+        refused.assert_problem(403, "foreign-origin");
+        assert!(!refused.headers.contains_key("access-control-allow-origin"));
+        let asked = to(&node, Method::OPTIONS, "/v1/locks/k/acquire", &[page[0], preflight[1]]).send().await.unwrap();
+        assert!(!asked.headers().contains_key("access-control-allow-origin"), "{foreign}");
+    }
+}

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod access;
+mod attacks;
+mod audit;
 mod bad_input;
 mod bad_operations;
 mod bad_terms;
@@ -21,6 +23,7 @@ mod interventions;
 mod leases;
 mod many_leases;
 mod multilocks;
+mod notices;
 mod observe;
 mod on_redis;
 mod one_key;
@@ -38,6 +41,7 @@ mod start;
 mod stories;
 mod three_nodes;
 mod tickets;
+mod tls;
 mod two_nodes;
 mod unread_input;
 mod waiting;

@@ -183,7 +183,7 @@ async fn a_cluster_cannot_store_the_gate() {
 async fn a_redis_that_cannot_be_used_is_refused_with_the_reason() {
     let evicting = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
     let nowhere = "redis://:s3cret@127.0.0.1:1".to_owned();
-    let tls = "rediss://:s3cret@127.0.0.1:1".to_owned();
+    let tls = "rediss+sentinel://:s3cret@127.0.0.1:1/orders".to_owned();
     for (url, why) in [(evicting.url(), "maxmemory-policy"), (nowhere, "cannot connect to Redis"), (tls, "TLS")] {
         let refused = Node::try_start(BIN, &["--locks", &url], &[]).await;
         let Err(NotReady { log, .. }) = refused else { panic!("{url} was accepted") };

@@ -24,6 +24,7 @@ pub fn all(lease: &str, keys: &[&str]) -> LockManyRequest {
         delay_ms: 0,
         min_hold_ms: 0,
         max_hold_ms: None,
+        warn_after_ms: None,
         priority: PRIORITY_MIN,
         metadata: None,
         wait: Duration::ZERO,

@@ -6,6 +6,7 @@
 mod book;
 mod doing_once;
 mod fencing;
+mod forwarding;
 mod handing_over;
 mod leading;
 mod links;

@@ -319,6 +319,7 @@ impl Client {
             delay_ms: 0,
             min_hold_ms: 0,
             max_hold_ms: None,
+            warn_after_ms: None,
             priority: 1,
             metadata: None,
             wait: Duration::from_millis(wait_ms),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use futures::poll;
 use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Scope, Version};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
-use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
+use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, tokens};
 
@@ -20,6 +20,7 @@ pub async fn an_event_comes_back_as_it_was(world: &World) {
         held_ms: Some(0),
         expires_at: Some(FOREVER),
         note: Note { reason: Some(awkward.into()), by: Some(owner("by")) },
+        subject: Some(awkward.into()),
     };
     let mut events: Vec<Event> = EventKind::ALL.into_iter().map(full).collect();
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits(1)] {
@@ -28,7 +29,11 @@ pub async fn an_event_comes_back_as_it_was(world: &World) {
     }
     let key = at("it's \"a\" {key}🔒");
     world.write_events(&key, &events).await;
-    let read = world.all_events().await;
+    // A notice has no key of a lock.
+    let notice = Address { key: Key::of_notices(), ..key.clone() };
+    world.store.log(&[(notice.clone(), full(EventKind::QuotaReached))]).await.unwrap();
+    let mut read = world.all_events().await;
+    assert_eq!(read.pop().map(|logged| logged.address), Some(notice));
     assert!(read.iter().all(|logged| logged.address == key));
     assert_eq!(read.into_iter().map(|logged| logged.event).collect::<Vec<_>>(), events);
 }

@@ -330,6 +330,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         delay_ms: 0,
         min_hold_ms: 0,
         max_hold_ms: None,
+        warn_after_ms: None,
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,

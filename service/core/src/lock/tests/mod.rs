@@ -57,6 +57,7 @@ impl World {
             delay_ms: 0,
             min_hold_ms: 0,
             max_hold_ms: None,
+            warn_after_ms: None,
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,

@@ -160,3 +160,16 @@ fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_b
     world.run(Command::Force(Force { note: note("now") }));
     world.hold("ben", Mode::Exclusive);
 }
+
+#[test]
+fn a_lock_that_is_held_for_longer_than_its_app_wants_is_one_event_however_often_it_is_renewed() {
+    let mut world = world();
+    let request = Acquire { ttl_ms: 1_000, warn_after_ms: Some(1_500), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request);
+    for _ in 0..6 {
+        world.pass(500);
+        assert!(matches!(world.renew(&lease), Outcome::Renewed(_)));
+    }
+    let warned: Vec<Timestamp> = world.happened(EventKind::HeldTooLong).iter().map(|event| event.at).collect();
+    assert_eq!(warned, [lease.granted_at.plus_ms(1_500)]);
+}

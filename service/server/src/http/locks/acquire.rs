@@ -173,6 +173,7 @@ impl AcquireRequest {
             delay_ms: context.check_delay(self.delay_ms)?,
             min_hold_ms: context.check_min_hold(self.min_hold_ms, [mode])?,
             max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+            warn_after_ms: context.access.warn_after_ms(&address.app),
             priority: check_priority(self.priority)?,
             metadata: self.metadata.map(parse_metadata).transpose()?,
             wait: context.check_wait(self.wait_ms)?,

@@ -35,14 +35,23 @@ pub struct EventAnswer {
     /// Opaque. `Last-Event-ID` of a stream or `before` of a history continue from it.
     id: String,
     /// `granted`, `renewed` (in streams only), `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
-    /// `waited` or `held_too_long`.
+    /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
+    /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`.
     kind: &'static str,
-    key: String,
+    /// Absent in a notice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
+    /// it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
     /// By the store's clock.
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
-    mode: &'static str,
+    /// Absent in a notice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,13 +250,15 @@ fn parse_cursor(field: &str, text: Option<&str>) -> Result<Option<EventCursor>, 
 
 fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     let event = &logged.event;
+    let is_notice = logged.address.key.is_of_notices();
     EventAnswer {
         id: logged.cursor.to_string(),
         kind: event.kind.as_str(),
-        key: logged.address.key.as_str().to_owned(),
+        key: (!is_notice).then(|| logged.address.key.as_str().to_owned()),
+        subject: event.subject.as_deref().map(str::to_owned),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        mode: event.mode.as_str(),
+        mode: (!is_notice).then(|| event.mode.as_str()),
         permits: Some(event.mode.permits()).filter(|permits| *permits > 0),
         token: Some(event.token).filter(|token| *token > 0),
         waited_ms: event.waited_ms,

@@ -3,7 +3,7 @@
 use axum::http::Uri;
 use axum::response::Response;
 use latchgate_core::Address;
-use latchgate_core::lock::{Command, Force, Outcome, Revoke};
+use latchgate_core::lock::{Command, Force, Note, Outcome, Revoke};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -11,6 +11,7 @@ use super::answers::key_full;
 use super::fields::{check_limit, parse_note};
 use crate::access::Caller;
 use crate::http::answer;
+use crate::http::audit::Audited;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body, path, query};
@@ -101,10 +102,11 @@ pub struct FenceAnswer<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+pub async fn revoke(context: &Context, address: &Address, audited: &Audited, body: &[u8]) -> Result<Response, Problem> {
     let request: RevokeRequest = body::parse(body)?;
     let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
+    audited.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
     let bytes_max = context.limits.locks.key_bytes_max;
     let revoke = Revoke { note, grace_ms, token: request.token, owner: None, bytes_max };
     match command(context, address, Command::Revoke(revoke)).await? {
@@ -128,12 +130,22 @@ pub async fn revoke(context: &Context, address: &Address, body: &[u8]) -> Result
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn force(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
+pub async fn force(
+    context: &Context,
+    caller: &Caller,
+    audited: &Audited,
+    key: &str,
+    uri: &Uri,
+) -> Result<Response, Problem> {
     let address = path::address(caller, key)?;
     let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
-    match command(context, &address, Command::Force(Force { note })).await? {
-        Outcome::Forced { leases } => Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases })),
+    audited.detail(|| shown(&note).trim_start_matches(", ").to_owned());
+    match command(context, &address, Command::Force(Force { note: note.clone() })).await? {
+        Outcome::Forced { leases } => {
+            audited.detail(|| format!("{leases} leases ended{}", shown(&note)));
+            Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
+        }
         other => Err(unexpected(&other)),
     }
 }
@@ -192,6 +204,13 @@ pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<
         }
         other => Err(unexpected(&other)),
     }
+}
+
+/// A note as the end of an audit record's detail.
+fn shown(note: &Note) -> String {
+    let reason = note.reason.as_ref().map(|reason| format!(", reason: {reason}"));
+    let by = note.by.as_ref().map(|by| format!(", by: {}", by.as_str()));
+    [reason, by].into_iter().flatten().collect()
 }
 
 async fn command(context: &Context, address: &Address, command: Command) -> Result<Outcome, Problem> {

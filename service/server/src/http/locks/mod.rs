@@ -19,6 +19,7 @@ use bytes::Bytes;
 use latchgate_core::Address;
 
 use super::access::By;
+use super::audit::Audited;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem};
 use super::{Context, Shared, query};
@@ -40,7 +41,7 @@ async fn respond(context: &Context, caller: &Caller, head: &Parts, body: Body) -
                 "acquire" => acquire::acquire(context, &address, &body).await,
                 "renew" => leases::renew(context, &address, &body).await,
                 "release" => leases::release(context, &address, &body).await,
-                "revoke" => interventions::revoke(context, &address, &body).await,
+                "revoke" => interventions::revoke(context, &address, &Audited::of(head), &body).await,
                 _ => interventions::fence(context, &address, &body).await,
             }
         }
@@ -62,7 +63,7 @@ async fn respond(context: &Context, caller: &Caller, head: &Parts, body: Body) -
         }
         (&Method::DELETE, LockPath::Key(key)) => {
             context.no_body(body).await?;
-            interventions::force(context, caller, key, uri).await
+            interventions::force(context, caller, &Audited::of(head), key, uri).await
         }
         (&Method::OPTIONS, path) => Ok((StatusCode::NO_CONTENT, [(header::ALLOW, methods(path))]).into_response()),
         (method, path) => Err(wrong_method(path, method)),

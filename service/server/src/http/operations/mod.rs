@@ -25,6 +25,7 @@ use self::requests::{
 };
 use super::access::By;
 use super::answer::{json, ok};
+use super::audit::Audited;
 use super::body::NoBody;
 use super::problem::{Problem, ProblemBody};
 use super::query::NoQuery;
@@ -253,11 +254,13 @@ pub async fn inspect(
 pub async fn forget(
     State(context): State<Shared>,
     Extension(caller): By,
+    audited: Audited,
     Id(id): Id,
     uri: Uri,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let ForgetQuery { force } = query::parse(&uri)?;
+    audited.detail(|| format!("force: {force}"));
     let answer = context.operations.forget(caller.app(), id, force).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => Ok(ok(&answers::forget(id, &outcome, now)?)),

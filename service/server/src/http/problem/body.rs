@@ -145,6 +145,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.code.info().status;
         let mut response = (status, json_line(&self)).into_response();
+        response.extensions_mut().insert(self.code);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(ms) = self.retry_after_ms {

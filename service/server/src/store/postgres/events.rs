@@ -16,7 +16,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
-use super::rows::{read_app, read_key, read_timestamp};
+use super::rows::{read_app, read_timestamp};
 use super::sessions::Session;
 use crate::store::events::{body_of, end_of_older, event_from};
 use crate::store::{EventCursor, LoggedEvent, Scope};
@@ -208,7 +208,8 @@ async fn delete_oldest(
 
 fn read_logged(row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
     let event = event_from(row.try_get(5)?, read_timestamp(row, 2)?, row.try_get(6)?).map_err(sqlx::Error::Decode)?;
-    let address = Address { app: read_app(row, 3)?, key: read_key(row, 4)? };
+    let key = Key::of_event(row.try_get(4)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let address = Address { app: read_app(row, 3)?, key };
     Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address, event })
 }
 

@@ -7,6 +7,7 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::slot::hash_tag;
+use crate::store::audit::AuditClass;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{body_of, event_from};
 use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, UnreadableState, Version, decode_state};
@@ -83,6 +84,16 @@ impl Layout {
         format!("{}:nodes", self.prefix)
     }
 
+    /// A sorted set of audit records.
+    pub(super) fn audit(&self, class: AuditClass) -> String {
+        let class = match class {
+            AuditClass::Operator => "operators",
+            AuditClass::App => "apps",
+            AuditClass::Refused => "refused",
+        };
+        format!("{}:audit:{class}", self.prefix)
+    }
+
     pub(super) fn engine(&self) -> String {
         format!("{}:engine", self.prefix)
     }
@@ -136,7 +147,7 @@ pub(super) fn indexed(address: &Address) -> String {
 
 pub(super) fn read_indexed(text: &str) -> Option<Address> {
     let (app, key) = text.split_once('\0')?;
-    Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
+    Some(Address { app: App::parse(app).ok()?, key: Key::of_event(key).ok()? })
 }
 
 /// The value of a state, separated by spaces: the version, until when it is kept, when it is due, until when it is locked with

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsCertificates};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -47,8 +47,8 @@ impl Place {
     /// # Errors
     /// The error does not repeat the URL, which may contain a password.
     pub(in crate::store) fn parse(url: &str) -> anyhow::Result<Self> {
-        if url.starts_with("rediss:") || url.starts_with("rediss+") {
-            bail!("rediss:// is TLS, which this program does not speak to Redis: use redis:// and a tunnel");
+        if url.starts_with("rediss+") {
+            bail!("TLS is for one server, rediss://: to Sentinels and to a cluster use redis+…:// and a tunnel");
         }
         let place = if let Some(rest) = url.strip_prefix("redis+sentinel://") {
             let (servers, path) = split(rest);
@@ -69,10 +69,27 @@ impl Place {
             }
             Self::Cluster { seeds, login }
         } else {
-            Self::One(with_settings(url).and_then(Client::open).map_err(|error| invalid(&error))?)
+            Self::One(one(url)?)
         };
         Ok(place)
     }
+}
+
+/// A client of one server. With `rediss://` it speaks TLS and verifies the server's name: by the authorities in the PEM file that
+/// `?ca=PATH` names or, without it, by those of the operating system.
+fn one(url: &str) -> anyhow::Result<Client> {
+    let (plain, ca) = url.split_once("?ca=").map_or((url, None), |(plain, ca)| (plain, Some(ca)));
+    let Some(ca) = ca else {
+        ensure!(
+            !url.ends_with("#insecure"),
+            "the name of the server is always verified: name its authority with ?ca=PATH"
+        );
+        return with_settings(url).and_then(Client::open).map_err(|error| invalid(&error));
+    };
+    ensure!(plain.starts_with("rediss://"), "?ca= is for TLS, rediss://");
+    let root_cert = std::fs::read(ca).with_context(|| format!("cannot read the certificate authority in {ca}"))?;
+    let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
+    with_settings(plain).and_then(|info| Client::build_with_tls(info, certificates)).map_err(|error| invalid(&error))
 }
 
 /// Whether this is a URL of Redis, in any of its forms.
@@ -152,7 +169,10 @@ mod tests {
         let wrong = [
             "redis+sentinel://:secret@one,two",
             "redis+cluster://:secret@one/1",
-            "rediss://:secret@one",
+            "rediss+sentinel://:secret@one/service",
+            "rediss://:secret@one?ca=/no/such/file",
+            "rediss://:secret@one/0#insecure",
+            "redis://:secret@one?ca=/no/such/file",
             "redis://:secret@",
             "redis+cluster://",
             "redis+cluster://one,,two",

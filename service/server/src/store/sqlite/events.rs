@@ -122,7 +122,7 @@ async fn delete_oldest(
 
 fn read_logged(row: &SqliteRow) -> Result<LoggedEvent, sqlx::Error> {
     let app = App::parse(row.try_get(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let key = Key::parse(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let key = Key::of_event(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
     let event = event_from(row.try_get(4)?, read_time(row)?, row.try_get(5)?).map_err(sqlx::Error::Decode)?;
     Ok(LoggedEvent { cursor: read_cursor(row)?, address: Address { app, key }, event })
 }

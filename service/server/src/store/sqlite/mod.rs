@@ -1,5 +1,6 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
 
+mod audit;
 mod commit;
 mod events;
 mod file;

@@ -1,0 +1,134 @@
+//! The address of a client behind proxies. Only proxies that the operator trusts are believed.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+use axum::http::{HeaderMap, HeaderName};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Where a request comes from, as far as this node can know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress(pub IpAddr);
+
+/// A network: an address and how many of its leading bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || "must be an address or a network, such as 10.0.0.0/8 or fd00::/8".to_owned();
+        let (address, bits) = text.trim().split_once('/').map_or((text.trim(), None), |(at, bits)| (at, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(bits_max), |bits| bits.parse().map_err(|_| error()))?;
+        if bits > bits_max { Err(error()) } else { Ok(Self { address, bits }) }
+    }
+}
+
+impl Network {
+    fn contains(self, address: IpAddr) -> bool {
+        let differing = match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()).leading_zeros(),
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits() ^ other.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        differing >= self.bits.into()
+    }
+}
+
+/// The proxies whose header `X-Forwarded-For` counts.
+#[derive(Clone, Debug, Default)]
+pub struct TrustedProxies(Vec<Network>);
+
+impl TrustedProxies {
+    pub fn new(networks: &[Network]) -> Self {
+        Self(networks.to_vec())
+    }
+
+    /// Each proxy appends the address of its own client. So the right-most address that is not a trusted proxy is the client; what
+    /// stands left of it, the client may have made up.
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
+        let mut client = peer.to_canonical();
+        if !self.trusts(client) {
+            return ClientAddress(client);
+        }
+        let forwarded = headers.get_all(FORWARDED_FOR).iter().rev();
+        let entries = forwarded.flat_map(|value| value.to_str().unwrap_or("?").rsplit(','));
+        for entry in entries {
+            // The proxy before it is all that is known.
+            let Some(address) = address_of(entry.trim()) else { break };
+            client = address;
+            if !self.trusts(client) {
+                break;
+            }
+        }
+        ClientAddress(client)
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+}
+
+/// Some proxies add the port.
+fn address_of(entry: &str) -> Option<IpAddr> {
+    if let Ok(address) = entry.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    if let Some((address, _)) = entry.strip_prefix('[').and_then(|entry| entry.split_once(']')) {
+        return address.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical());
+    }
+    let (address, _) = entry.split_once(':')?;
+    address.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(trusted: &[&str], peer: &str, forwarded: &[&str]) -> String {
+        let networks: Vec<Network> = trusted.iter().map(|text| text.parse().unwrap()).collect();
+        let mut headers = HeaderMap::new();
+        for value in forwarded {
+            headers.append(FORWARDED_FOR, value.parse().unwrap());
+        }
+        TrustedProxies::new(&networks).client(peer.parse().unwrap(), &headers).0.to_string()
+    }
+
+    #[test]
+    fn the_right_most_address_that_is_not_a_trusted_proxy_is_the_client() {
+        let proxies = ["10.0.0.0/8", "fd00::/8"];
+        assert_eq!(client(&proxies, "10.1.2.3", &["1.1.1.1, 2.2.2.2, 10.9.9.9"]), "2.2.2.2");
+        assert_eq!(client(&proxies, "10.1.2.3", &["1.1.1.1", "2.2.2.2", "fd00::1"]), "2.2.2.2");
+        assert_eq!(client(&proxies, "::ffff:10.1.2.3", &["[2001:db8::1]:443"]), "2001:db8::1");
+        assert_eq!(client(&proxies, "10.1.2.3", &["2.2.2.2:1234"]), "2.2.2.2");
+        // All are proxies: the first of them has the request from itself.
+        assert_eq!(client(&proxies, "10.1.2.3", &["10.0.0.1, 10.0.0.2"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_header_that_no_trusted_proxy_has_sent_does_not_count() {
+        assert_eq!(client(&["10.0.0.0/8"], "9.9.9.9", &["1.1.1.1"]), "9.9.9.9");
+        assert_eq!(client(&[], "127.0.0.1", &["1.1.1.1"]), "127.0.0.1");
+        assert_eq!(client(&["10.0.0.0/8"], "10.1.2.3", &["1.1.1.1, evil\" thing"]), "10.1.2.3");
+        assert_eq!(client(&["10.0.0.0/8"], "10.1.2.3", &[]), "10.1.2.3");
+    }
+
+    #[test]
+    fn a_network_has_as_many_bits_as_it_says() {
+        let network: Network = "192.168.4.0/22".parse().unwrap();
+        assert!(network.contains("192.168.7.255".parse().unwrap()));
+        assert!(!network.contains("192.168.8.0".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<Network>().unwrap().contains("8.8.8.8".parse().unwrap()));
+        assert!(!"0.0.0.0/0".parse::<Network>().unwrap().contains("::1".parse().unwrap()));
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "a/8", "10.0.0.0/-1", "10.0.0.0/8/8"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+}

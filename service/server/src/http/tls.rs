@@ -1,0 +1,79 @@
+//! TLS for clients: the certificate and its key, read again on SIGHUP.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Clones share the certificate.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    files: Arc<Files>,
+    config: Arc<RwLock<Arc<ServerConfig>>>,
+    handshake_timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Tls {
+    /// `cert` is a PEM file with the certificate and those between it and the root, `key` one with its private key.
+    ///
+    /// # Errors
+    /// Says what is wrong with the files.
+    pub fn new(cert: &Path, key: &Path, handshake_timeout: Duration) -> anyhow::Result<Self> {
+        let files = Files { cert: cert.to_owned(), key: key.to_owned() };
+        let config = Arc::new(RwLock::new(Arc::new(files.read()?)));
+        Ok(Self { files: Arc::new(files), config, handshake_timeout })
+    }
+
+    /// Reads the files again. Connections that are open keep the certificate that they have.
+    ///
+    /// # Errors
+    /// Says what is wrong with the files. The certificate that was read before stays in use.
+    pub fn reload(&self) -> anyhow::Result<()> {
+        let config = Arc::new(self.files.read()?);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the client does not complete the handshake in time, or does not speak TLS.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
+        let accepted = timeout(self.handshake_timeout, TlsAcceptor::from(config).accept(stream));
+        accepted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Files {
+    fn read(&self) -> anyhow::Result<ServerConfig> {
+        let Self { cert, key } = self;
+        let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let chain = chain.with_context(|| format!("cannot read the certificate in {} (--tls-cert)", cert.display()))?;
+        ensure!(!chain.is_empty(), "{} (--tls-cert) has no certificate in PEM", cert.display());
+        let private = PrivateKeyDer::from_pem_file(key);
+        let private =
+            private.with_context(|| format!("cannot read the private key in {} (--tls-key)", key.display()))?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+        let mut config = config.with_single_cert(chain, private).with_context(|| {
+            format!("{} (--tls-cert) and {} (--tls-key) cannot be used together", cert.display(), key.display())
+        })?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}

@@ -1,0 +1,171 @@
+//! Notices: events that are not about one lock, on the event stream of an app. A consumer of the stream forwards them to a chat or a
+//! pager.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use latchgate_core::lock::{Event, EventKind};
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::access::Clock;
+use crate::engines::{Engine, EngineNotice, Engines, GateEngines, LockEngines};
+
+/// More notices than this at once are only in the log.
+const PENDING_MAX: usize = 1_000;
+const BATCH_MAX: usize = 100;
+/// Tries to write notices while the store does not answer.
+const TRIES: usize = 30;
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often a node looks for what it has to say about engines.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A quota that an app keeps reaching at this node is one notice in this time.
+const QUOTA_EVERY: Duration = Duration::from_secs(60);
+
+/// What happened. The texts of the events are made here, so that all notices read alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// An operation may have been carried out twice.
+    SuspectedDoubleRun { id: String, why: &'static str },
+    /// An app has reached one of its quotas at this node: requests of it are refused.
+    QuotaReached { quota: &'static str, limit: u64 },
+    /// Of the `locks` or the `gate`, to the operators.
+    Engine { of: &'static str, what: EngineNotice },
+}
+
+/// Clones share it.
+#[derive(Clone)]
+pub struct Notices {
+    inner: Arc<Inner>,
+    /// Ends the writer with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+struct Inner {
+    locks: LockEngines,
+    clock: Clock,
+    /// Events are kept and streamed at all.
+    is_kept: bool,
+    pending: mpsc::Sender<(Address, Event)>,
+    /// When an app last reached a quota. Apps and quotas are few.
+    quotas: Mutex<HashMap<(App, &'static str), Instant>>,
+    running: CancellationToken,
+}
+
+impl Notices {
+    /// Writes notices until the last handle is dropped; none unless `is_kept`.
+    pub fn start(locks: LockEngines, clock: Clock, is_kept: bool) -> Self {
+        let (pending, arriving) = mpsc::channel(PENDING_MAX);
+        let running = CancellationToken::new();
+        let writing = write_on(locks.clone(), arriving);
+        tokio::spawn(running.clone().run_until_cancelled_owned(writing));
+        let inner = Inner { locks, clock, is_kept, pending, quotas: Mutex::default(), running: running.clone() };
+        Self { inner: Arc::new(inner), _running: Arc::new(running.drop_guard()) }
+    }
+
+    /// Puts a notice on the event stream of an app. It never waits, so any part of the node may call it.
+    pub fn notice(&self, app: &App, notice: Notice) {
+        let inner = &self.inner;
+        if !inner.is_kept || inner.is_repeated(app, &notice) {
+            return;
+        }
+        let event = notice.clone().event((inner.clock)());
+        let address = Address { app: app.clone(), key: Key::of_notices() };
+        if let Err(error) = inner.pending.try_send((address, event)) {
+            tracing::warn!(?app, ?notice, %error, "a notice found no room: no event stream has it");
+        }
+    }
+
+    /// Says when the engines of the locks are switched, and when a hold-off of them begins or ends.
+    pub fn watch_locks(&self) {
+        self.watch("locks", self.inner.locks.clone());
+    }
+
+    /// The same for the engines of the gate, or for those of durable operations.
+    pub fn watch_gate(&self, of: &'static str, engines: GateEngines) {
+        self.watch(of, engines);
+    }
+
+    fn watch<E: ?Sized + Engine>(&self, of: &'static str, engines: Engines<E>) {
+        if !self.inner.is_kept {
+            return;
+        }
+        let (locks, clock) = (self.inner.locks.clone(), Arc::clone(&self.inner.clock));
+        let watching = async move {
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(unnoticed) = engines.unnoticed().await else { continue };
+                let address = Address { app: App::default(), key: Key::of_notices() };
+                let event = |what: &EngineNotice| Notice::Engine { of, what: what.clone() }.event(clock());
+                let events: Vec<_> = unnoticed.notices.iter().map(|what| (address.clone(), event(what))).collect();
+                // Written first: if this node ends in between, another one writes them again.
+                match locks.log(&events).await {
+                    Ok(()) => engines.mark_noticed(&unnoticed).await,
+                    Err(error) => tracing::debug!(%error, "notices about engines are written later"),
+                }
+            }
+        };
+        tokio::spawn(self.inner.running.clone().run_until_cancelled_owned(watching));
+    }
+}
+
+impl Inner {
+    fn is_repeated(&self, app: &App, notice: &Notice) -> bool {
+        let Notice::QuotaReached { quota, .. } = notice else { return false };
+        let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = quotas.get(&(app.clone(), *quota)).is_some_and(|at| at.elapsed() < QUOTA_EVERY);
+        if !before {
+            quotas.retain(|_, at| at.elapsed() < QUOTA_EVERY);
+            quotas.insert((app.clone(), *quota), Instant::now());
+        }
+        before
+    }
+}
+
+impl Notice {
+    fn event(self, at: Timestamp) -> Event {
+        let (kind, subject, reason, until) = match self {
+            Self::SuspectedDoubleRun { id, why } => (EventKind::SuspectedDoubleRun, id, why.to_owned(), None),
+            Self::QuotaReached { quota, limit } => {
+                let reason = format!("The app has reached its quota {quota}, {limit}, at a node.");
+                (EventKind::QuotaReached, quota.to_owned(), reason, None)
+            }
+            Self::Engine { of, what: EngineNotice::Switched { engine } } => {
+                let reason = format!("The engine of the {of} is {engine} from now on.");
+                (EventKind::EngineSwitched, engine, reason, None)
+            }
+            Self::Engine { of, what: EngineNotice::HoldOffBegan { until } } => {
+                let reason = match of {
+                    "locks" => "A hold-off has begun: no new leases are granted until it ends.",
+                    _ => {
+                        "A hold-off of the gate has begun: an operation without a record goes only if it may be repeated."
+                    }
+                };
+                (EventKind::HoldOffBegan, of.to_owned(), reason.to_owned(), Some(until))
+            }
+            Self::Engine { of, what: EngineNotice::HoldOffEnded } => {
+                (EventKind::HoldOffEnded, of.to_owned(), format!("The hold-off of the {of} has ended."), None)
+            }
+        };
+        Event::notice(kind, subject.into(), reason.into(), until, at)
+    }
+}
+
+async fn write_on(locks: LockEngines, mut pending: mpsc::Receiver<(Address, Event)>) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        for tried in 1..=TRIES {
+            match locks.log(&batch).await {
+                Ok(()) => break,
+                Err(error) if tried == TRIES => {
+                    tracing::warn!(%error, notices = batch.len(), "notices were not written: no event stream has them");
+                }
+                Err(_) => sleep(RETRY_PAUSE).await,
+            }
+        }
+        batch.clear();
+    }
+}

@@ -1,0 +1,196 @@
+//! TLS: from clients to nodes, and from nodes to their stores, with a private certificate authority.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use latchgate_testkit::free_port;
+use latchgate_testkit::node::{Node, NotReady, command};
+use latchgate_testkit::postgres::{Postgres, give_to_postgres};
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::until;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::access::world::{ADMIN, LONG, OPERATOR};
+use crate::client::{BIN, granted};
+
+/// A certificate authority, and a server's certificate for `localhost` that it has signed, in files.
+struct Authority {
+    dir: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let authority = Self { dir };
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        fs::write(authority.path("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let issuer = Issuer::new(params, key);
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        fs::write(authority.path("cert.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+        fs::write(authority.path("key.pem"), key.serialize_pem()).unwrap();
+        fs::set_permissions(authority.path("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+        authority
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Overwrites the server's certificate and key with those of another authority.
+    fn replace_by(&self, other: &Self) {
+        for name in ["cert.pem", "key.pem"] {
+            fs::copy(other.path(name), self.path(name)).unwrap();
+        }
+    }
+
+    /// The answer to a request over TLS.
+    ///
+    /// # Errors
+    /// When the node's certificate is not of this authority.
+    async fn ask(&self, port: u16, request: &str) -> io::Result<String> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let ask = async {
+            let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await?;
+            Ok(String::from_utf8_lossy(&answer).into_owned())
+        };
+        timeout(LONG, ask).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn acquires(&self, node: &Node) -> bool {
+        let acquire = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                       content-length: 17\r\n\r\n{\"ttl_ms\": 60000}";
+        let answer = self.ask(node.port(), acquire).await.unwrap_or_default();
+        answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.1 423")
+    }
+}
+
+async fn secure(authority: &Authority, args: &[&str]) -> Node {
+    let (cert, key) = (authority.text("cert.pem"), authority.text("key.pem"));
+    let args: Vec<&str> = [&["--tls-cert", &cert, "--tls-key", &key], args].concat();
+    Node::start(BIN, &args).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_takes_a_new_certificate_on_sighup_and_keeps_the_old_one_if_the_new_one_is_broken() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let mut node = secure(&first, &[]).await;
+    assert!(first.acquires(&node).await && !second.acquires(&node).await);
+    // Without TLS there is no answer.
+    let plain = reqwest::get(format!("{}/readyz", node.base_url())).await;
+    assert!(plain.is_err(), "{plain:?}");
+
+    fs::write(first.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nbroken\n").unwrap();
+    node.hang_up();
+    until("the node says that the certificate is broken", || async { node.log().contains("read before") }).await;
+    assert!(first.acquires(&node).await);
+    first.replace_by(&second);
+    node.hang_up();
+    until("the node has the new certificate", || async { second.acquires(&node).await }).await;
+    assert!(!first.acquires(&node).await);
+
+    let mut health = command(BIN);
+    health.args(["health", "--listen", &node.port().to_string(), "--tls-cert", &first.text("cert.pem")]);
+    let health = tokio::task::spawn_blocking(move || health.output().unwrap()).await.unwrap();
+    assert!(health.status.success(), "{}", String::from_utf8_lossy(&health.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_begin_no_handshake_do_not_keep_others_out() {
+    let authority = Authority::new();
+    for limit in [["--connections-max", "10"], ["--tls-handshakes-max", "3"]] {
+        let node = secure(&authority, &[&limit[..], &["--tls-handshake-timeout-ms", "600000"]].concat()).await;
+        let mut silent = Vec::new();
+        for _ in 0..30 {
+            silent.push(TcpStream::connect(("127.0.0.1", node.port())).await.unwrap());
+        }
+        assert!(authority.acquires(&node).await, "{limit:?}");
+        // The oldest were closed for it.
+        let mut bytes = [0];
+        assert!(matches!(timeout(LONG, silent[0].read(&mut bytes)).await.unwrap(), Ok(0) | Err(_)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_call_a_node_over_tls_and_verify_its_certificate() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (cert, key) = (authority.text("cert.pem"), authority.text("key.pem"));
+    let node = Node::start_with(BIN, &["--tls-cert", &cert, "--tls-key", &key], OPERATOR).await;
+    for (ca, is_trusted) in [(&authority, true), (&other, false)] {
+        let mut list = command(BIN);
+        list.args(["app", "list"]).env("LATCHGATE_URL", format!("https://localhost:{}", node.port()));
+        list.env("LATCHGATE_KEY", ADMIN).env("LATCHGATE_CA", ca.path("ca.pem"));
+        let listed = tokio::task::spawn_blocking(move || list.output().unwrap()).await.unwrap();
+        assert_eq!(listed.status.success(), is_trusted, "{}", String::from_utf8_lossy(&listed.stderr));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_verifies_the_names_and_certificates_of_its_stores() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (ca, cert, key) = (authority.text("ca.pem"), authority.text("cert.pem"), authority.text("key.pem"));
+    let port = free_port().to_string();
+    let _redis = Redis::start_with(&[
+        ("tls-port", &port),
+        ("tls-cert-file", &cert),
+        ("tls-key-file", &key),
+        ("tls-ca-cert-file", &ca),
+        ("tls-auth-clients", "no"),
+    ])
+    .await;
+    give_to_postgres(&authority.path("key.pem"));
+    let ssl = [("ssl", "on"), ("ssl_cert_file", &cert), ("ssl_key_file", &key)];
+    let postgres = Postgres::start_with(&ssl).await;
+    let postgres_url = |host: &str, ca: &str| {
+        format!("postgres://postgres@{host}:{}/postgres?sslmode=verify-full&sslrootcert={ca}", postgres.port())
+    };
+    let redis_url = |host: &str, ca: &str| format!("rediss://{host}:{port}?ca={ca}");
+    let node =
+        Node::start(BIN, &["--locks", &postgres_url("localhost", &ca), "--gate", &redis_url("localhost", &ca)]).await;
+    granted(&node, "k", json!({})).await;
+    let sessions = "select count(*) from pg_stat_ssl s join pg_stat_activity a using (pid) where a.backend_type = 'client backend' and not ssl and pid <> pg_backend_pid()";
+    assert_eq!(postgres.query("postgres", sessions).await.trim(), "0");
+    let on_redis = Node::start(BIN, &["--locks", &redis_url("localhost", &ca)]).await;
+    granted(&on_redis, "k", json!({})).await;
+
+    // The certificate is for another name, or of another authority.
+    let foreign = other.text("ca.pem");
+    for url in [
+        postgres_url("127.0.0.1", &ca),
+        postgres_url("localhost", &foreign),
+        redis_url("127.0.0.1", &ca),
+        redis_url("localhost", &foreign),
+    ] {
+        let refused = Node::try_start(BIN, &["--locks", &url], &[]).await;
+        let Err(NotReady { log, .. }) = refused else { panic!("{url} was accepted") };
+        assert!(log.contains("cannot"), "{log}");
+    }
+}
