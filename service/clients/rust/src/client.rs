@@ -84,6 +84,12 @@ impl Client {
         Events::new(self.clone(), format!("/v1/events?prefix={}", encode(prefix)))
     }
 
+    /// Whether the next call goes to the node at this base URL.
+    #[must_use]
+    pub fn prefers(&self, url: &str) -> bool {
+        self.transport.prefers(url)
+    }
+
     /// Any endpoint. A GET is repeated while no node answers; another call is sent to one node at a time, and to the next one only if it
     /// was certainly not carried out.
     ///

@@ -134,6 +134,11 @@ impl Transport {
         let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    pub(crate) fn prefers(&self, url: &str) -> bool {
+        let preferred = &self.urls[self.preferred.load(Ordering::Relaxed)];
+        Url::parse(url).is_ok_and(|url| url == *preferred)
+    }
+
     pub(crate) fn nodes(&self) -> usize {
         self.urls.len()
     }

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use axum::body::Body;
-use axum::http::{Method, Request, StatusCode, header};
+use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
+use latchgate_client::Error;
 use latchgate_core::access::{ApiKey, Scope};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::hold_off::join;
+use super::node::client;
 use crate::access::{Access, Clock, FixedKeys};
-use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
 use crate::http::beside_the_store;
 use crate::store::store_clock::StoreClock;
 
@@ -86,47 +86,21 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
 
 /// The answer to a request, if it is 2xx.
 async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+    if let Some(url) = &via.url {
+        let node = NodeArgs { url: url.clone(), key: via.key.clone() };
+        return client(&node)?.call(method, path, body.as_ref()).await.map_err(|error| match error {
+            Error::Unreachable(reason) => anyhow!("cannot call the node at {url}: {reason}"),
+            error => error.into(),
+        });
+    }
     let body = body.map(|body| body.to_string()).unwrap_or_default();
     let request = Request::builder().method(method).uri(path).body(Body::from(body))?;
-    let (status, body) = match &via.url {
-        Some(url) => {
-            let sent = timeout(PATIENCE, send(url, via.key.as_deref(), request)).await;
-            sent.context("it does not answer").flatten().with_context(|| format!("cannot call the node at {url}"))?
-        }
-        None => run_beside(via, request).await?,
-    };
+    let (status, body) = run_beside(via, request).await?;
     let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
     if status.is_success() {
         return Ok(answer);
     }
-    match answer["detail"].as_str() {
-        Some(detail) => bail!("{detail} ({}, {})", text(&answer["code"]), status.as_u16()),
-        None => bail!("the answer is {status}, and not from Latchgate"),
-    }
-}
-
-async fn send(url: &str, key: Option<&str>, mut request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
-    let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    let address = address.context("LATCHGATE_URL must be http://HOST:PORT, without a path")?;
-    let with_port = if address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
-        address.to_owned()
-    } else {
-        format!("{address}:80")
-    };
-    let stream = TcpStream::connect(with_port).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let headers = request.headers_mut();
-    headers.insert(header::HOST, address.parse()?);
-    if let Some(key) = key {
-        // The error would show the text.
-        let value =
-            format!("Bearer {}", key.trim()).parse().map_err(|_| anyhow::anyhow!("LATCHGATE_KEY is not an API key"))?;
-        headers.insert(header::AUTHORIZATION, value);
-    }
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
+    bail!("{} ({}, {})", text(&answer["detail"]), text(&answer["code"]), status.as_u16())
 }
 
 async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {

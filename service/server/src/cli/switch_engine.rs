@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::hold_off::join;
+use super::progress::shown;
 use crate::config::SwitchEngineArgs;
 use crate::engines::SwitchOrder;
 use crate::telemetry;
@@ -16,7 +17,12 @@ pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
     telemetry::start(&args.log.filter, args.log.format)?;
     let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let order = SwitchOrder { to: args.engine.clone(), is_stopped: args.stopped, force: args.force };
-    engines.switch(&order, PATIENCE).await?;
+    let copied = async || {
+        let readings = engines.view().engines.into_iter().filter_map(|engine| engine.reading.ok());
+        let copied = readings.map(|reading| reading.copied).max().filter(|copied| *copied > 0)?;
+        Some(format!("{copied} states copied"))
+    };
+    shown(engines.switch(&order, PATIENCE), "switching", copied).await?;
     let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));
     println!("The nodes use {} from now on.", used.map_or_else(String::new, |engine| engine.name));
     Ok(())
