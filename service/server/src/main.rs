@@ -13,7 +13,7 @@ async fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let run = async { latchgate::cli::run(Cli::read()?).await };
     match run.await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("latchgate: {error:#}");
             ExitCode::FAILURE

@@ -178,7 +178,6 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
         GateEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
         GateEngine::Sqlite(path) => drop(SqliteGateStore::open(&path).await?),
     }
-    println!("The schema is up to date.");
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::events::Events;
 use crate::lock::{LockRequest, Wanted};
 use crate::operation::Operation;
-use crate::transport::{ANSWER_MAX, Failure, Transport};
+use crate::transport::{ANSWER_MAX, Failure, Transport, TransportSettings};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) transport: Arc<Transport>,
-    urls: Vec<Url>,
+    settings: TransportSettings,
     pub(crate) patience: Duration,
 }
 
@@ -35,7 +35,8 @@ impl Client {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs at least one base URL".to_owned()));
         }
-        Ok(Self { transport: Arc::new(Transport::new(urls.clone(), None)?), urls, patience: PATIENCE })
+        let settings = TransportSettings::of(urls);
+        Ok(Self { transport: Arc::new(Transport::new(&settings)?), settings, patience: PATIENCE })
     }
 
     /// Sends this API key with each request.
@@ -43,7 +44,19 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if it cannot be sent in a header.
     pub fn api_key(mut self, key: &str) -> Result<Self, Error> {
-        self.transport = Arc::new(Transport::new(self.urls.clone(), Some(key))?);
+        self.settings.set_api_key(key)?;
+        self.transport = Arc::new(Transport::new(&self.settings)?);
+        Ok(self)
+    }
+
+    /// Trusts nodes at `https://` whose certificates these authorities have signed, and no others. `pem` has their certificates.
+    /// Without this, those that the system trusts are.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has no certificate, or one that cannot be read.
+    pub fn authorities(mut self, pem: &[u8]) -> Result<Self, Error> {
+        self.settings.set_authorities(pem)?;
+        self.transport = Arc::new(Transport::new(&self.settings)?);
         Ok(self)
     }
 
@@ -82,6 +95,12 @@ impl Client {
     #[must_use]
     pub fn watch_prefix(&self, prefix: &str) -> Events {
         Events::new(self.clone(), format!("/v1/events?prefix={}", encode(prefix)))
+    }
+
+    /// Whether the next call goes to the node at this base URL.
+    #[must_use]
+    pub fn prefers(&self, url: &str) -> bool {
+        self.transport.prefers(url)
     }
 
     /// Any endpoint. A GET is repeated while no node answers; another call is sent to one node at a time, and to the next one only if it

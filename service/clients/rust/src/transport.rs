@@ -27,6 +27,34 @@ pub(crate) struct Transport {
     preferred: AtomicUsize,
 }
 
+/// The nodes, and what every call to them has.
+#[derive(Clone, Debug)]
+pub(crate) struct TransportSettings {
+    urls: Vec<Url>,
+    headers: header::HeaderMap,
+    authorities: Vec<reqwest::Certificate>,
+}
+
+impl TransportSettings {
+    pub(crate) fn of(urls: Vec<Url>) -> Self {
+        Self { urls, headers: header::HeaderMap::new(), authorities: Vec::new() }
+    }
+
+    pub(crate) fn set_api_key(&mut self, key: &str) -> Result<(), Error> {
+        let value = header::HeaderValue::from_str(&format!("Bearer {}", key.trim()));
+        let mut value = value.map_err(|_| Error::Invalid("the API key has the wrong form".to_owned()))?;
+        value.set_sensitive(true);
+        self.headers.insert(header::AUTHORIZATION, value);
+        Ok(())
+    }
+
+    pub(crate) fn set_authorities(&mut self, pem: &[u8]) -> Result<(), Error> {
+        let invalid = || Error::Invalid("there must be certificates in PEM".to_owned());
+        self.authorities = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| invalid())?;
+        if self.authorities.is_empty() { Err(invalid()) } else { Ok(()) }
+    }
+}
+
 /// A call without a 2xx answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -49,24 +77,22 @@ impl Failure {
 }
 
 impl Transport {
-    pub(crate) fn new(urls: Vec<Url>, api_key: Option<&str>) -> Result<Self, Error> {
+    pub(crate) fn new(settings: &TransportSettings) -> Result<Self, Error> {
         // Another one may be installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut headers = header::HeaderMap::new();
-        if let Some(key) = api_key {
-            let value = header::HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-            let mut value = value.map_err(|_| Error::Invalid("the API key has the wrong form".to_owned()))?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+        let mut builder = reqwest::Client::builder();
+        if !settings.authorities.is_empty() {
+            builder = builder.tls_certs_only(settings.authorities.iter().cloned());
         }
-        let http = reqwest::Client::builder()
-            .default_headers(headers)
+        let http = builder
+            .default_headers(settings.headers.clone())
             .user_agent(concat!("latchgate-client/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| Error::Invalid(reason_of(&error)))?;
         // So that the clients of a cluster spread over its nodes.
+        let urls = settings.urls.clone();
         let preferred = AtomicUsize::new(rand::rng().random_range(0..urls.len()));
         Ok(Self { http, urls, preferred })
     }
@@ -132,6 +158,11 @@ impl Transport {
     fn avoid(&self, index: usize) {
         let next = (index + 1) % self.urls.len();
         let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn prefers(&self, url: &str) -> bool {
+        let preferred = &self.urls[self.preferred.load(Ordering::Relaxed)];
+        Url::parse(url).is_ok_and(|url| url == *preferred)
     }
 
     pub(crate) fn nodes(&self) -> usize {

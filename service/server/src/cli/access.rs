@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use axum::body::Body;
-use axum::http::{Method, Request, StatusCode, header};
+use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
+use latchgate_client::Error;
 use latchgate_core::access::{ApiKey, Scope};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::hold_off::join;
-use super::tls;
+use super::node::client;
 use crate::access::{Access, Clock, FixedKeys};
 use crate::audit::Audit;
-use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
 use crate::http::beside_the_store;
 use crate::store::store_clock::StoreClock;
 
@@ -98,15 +97,16 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
 
 /// The answer to a request, if it is 2xx.
 async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+    if let Some(url) = &via.url {
+        let node = NodeArgs { url: url.clone(), key: via.key.clone(), ca: via.ca.clone() };
+        return client(&node)?.call(method, path, body.as_ref()).await.map_err(|error| match error {
+            Error::Unreachable(reason) => anyhow!("cannot call the node at {url}: {reason}"),
+            error => error.into(),
+        });
+    }
     let body = body.map(|body| body.to_string()).unwrap_or_default();
     let request = Request::builder().method(method).uri(path).body(Body::from(body))?;
-    let (status, body) = match &via.url {
-        Some(url) => {
-            let sent = timeout(PATIENCE, send(url, via, request)).await;
-            sent.context("it does not answer").flatten().with_context(|| format!("cannot call the node at {url}"))?
-        }
-        None => run_beside(via, request).await?,
-    };
+    let (status, body) = run_beside(via, request).await?;
     let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
     if status.is_success() {
         return Ok(answer);
@@ -115,38 +115,6 @@ async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) ->
         Some(detail) => bail!("{detail} ({}, {})", text(&answer["code"]), status.as_u16()),
         None => bail!("the answer is {status}, and not from Latchgate"),
     }
-}
-
-async fn send(url: &str, via: &ViaArgs, mut request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
-    let parts = url.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
-    let (scheme, address) =
-        parts.context("LATCHGATE_URL must be http://HOST:PORT or https://HOST:PORT, without a path")?;
-    let address = address.trim_end_matches('/');
-    let with_port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let (host, port) = with_port.unwrap_or((address, if scheme == "https" { 443 } else { 80 }));
-    let stream = TcpStream::connect(format!("{host}:{port}")).await?;
-    let mut sender = if scheme == "https" {
-        let ca = via.ca.as_deref().context("for https://, name the certificate authority with --ca (LATCHGATE_CA)")?;
-        let stream = tls::connect(stream, host.trim_matches(['[', ']']), ca).await?;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        sender
-    } else {
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        sender
-    };
-    let headers = request.headers_mut();
-    headers.insert(header::HOST, address.parse()?);
-    if let Some(key) = &via.key {
-        // The error would show the text.
-        let value =
-            format!("Bearer {}", key.trim()).parse().map_err(|_| anyhow::anyhow!("LATCHGATE_KEY is not an API key"))?;
-        headers.insert(header::AUTHORIZATION, value);
-    }
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
 }
 
 async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {

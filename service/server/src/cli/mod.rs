@@ -1,22 +1,45 @@
 //! The command line.
 
 mod access;
+mod doctor;
 mod health;
 mod hold_off;
+mod inspect;
+mod lock;
+mod manual;
+mod node;
+mod once;
+mod progress;
 mod switch_engine;
 mod tls;
+mod work;
+
+use std::process::ExitCode;
 
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
-/// Runs the command.
+/// Runs the command; returns its exit code.
 ///
 /// # Errors
 /// Says why the command failed, in words for its user.
-pub async fn run(cli: Cli) -> anyhow::Result<()> {
+pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        Command::Lock(args) => return lock::run(&args).await,
+        Command::Once(args) => return once::run(&args).await,
+        Command::Doctor(args) => return doctor::run(&args).await,
+        Command::Locks(args) => inspect::locks(&args).await,
+        Command::Operations(args) => inspect::operations(&args).await,
+        Command::Events(args) => inspect::events(&args).await,
+        Command::Engines(args) => inspect::engines(&args).await,
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
         Command::Serve(args) => serve::run(args).await,
-        Command::Migrate(args) => serve::migrate(args).await,
+        Command::Migrate(args) => {
+            progress::shown(serve::migrate(args), "bringing the schema up to date", async || None).await?;
+            println!("The schema is up to date.");
+            Ok(())
+        }
         Command::SwitchEngine(args) => switch_engine::run(&args).await,
         Command::Health(args) => health::run(&args).await,
         Command::HoldOff(args) => hold_off::run(&args).await,
@@ -26,5 +49,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             print!("{}", http::openapi_json());
             Ok(())
         }
-    }
+        Command::Warden => work::warden::run().await,
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

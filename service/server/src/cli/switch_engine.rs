@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::hold_off::{join, record};
+use super::progress::shown;
 use crate::audit::Action;
 use crate::config::SwitchEngineArgs;
 use crate::engines::SwitchOrder;
@@ -17,7 +18,12 @@ pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
     logs::start(&args.log.filter, args.log.format, None)?;
     let engines = join(&args.store, args.ttl_ms_max, false).await?;
     let order = SwitchOrder { to: args.engine.clone(), is_stopped: args.stopped, force: args.force };
-    let switched = engines.switch(&order, PATIENCE).await;
+    let copied = async || {
+        let readings = engines.view().engines.into_iter().filter_map(|engine| engine.reading.ok());
+        let copied = readings.map(|reading| reading.copied).max().filter(|copied| *copied > 0)?;
+        Some(format!("{copied} states copied"))
+    };
+    let switched = shown(engines.switch(&order, PATIENCE), "switching", copied).await;
     let to = order.to.as_deref().unwrap_or("the other one");
     let detail = format!("engine: {to}, stopped: {}, force: {}", order.is_stopped, order.force);
     record(&engines, Action::SwitchEngine, "locks", &detail, switched.is_ok()).await;

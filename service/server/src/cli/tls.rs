@@ -1,33 +1,14 @@
-//! TLS to a node, for the commands that call one.
+//! TLS to a node of this machine, for the health check.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-/// Connects to a node whose certificate one of the authorities in `ca`, a PEM file, has signed for `name`.
-///
-/// # Errors
-/// When the file cannot be read, or the node has no such certificate.
-pub(super) async fn connect(stream: TcpStream, name: &str, ca: &Path) -> anyhow::Result<TlsStream<TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    let read = CertificateDer::pem_file_iter(ca).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    for root in read.with_context(|| format!("cannot read the certificates in {} (LATCHGATE_CA)", ca.display()))? {
-        roots.add(root)?;
-    }
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let config = builder.with_root_certificates(roots).with_no_client_auth();
-    let name = ServerName::try_from(name.to_owned()).context("LATCHGATE_URL has no host name")?;
-    Ok(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)
-}
 
 /// Connects to a node without looking at its certificate: for a health check of this machine, which sends no secret.
 ///

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use latchgate_core::access::{KeyId, Scope};
 
 use super::StoreArgs;
+use super::duration::duration_ms;
 use crate::access::FixedKeys;
 
 #[derive(Debug, Args)]
@@ -128,7 +129,8 @@ pub struct KeyRevokeArgs {
 /// A node, or the store of the locks.
 #[derive(Debug, Args)]
 pub struct ViaArgs {
-    /// The node to call: http://HOST:PORT or https://HOST:PORT. If absent, the command changes the store itself, which --locks names.
+    /// The nodes to call, separated by commas: http://HOST:PORT or https://HOST. If absent, the command changes the store itself, which
+    /// --locks names.
     #[arg(long, value_name = "URL", env = "LATCHGATE_URL")]
     pub url: Option<String>,
 
@@ -142,32 +144,4 @@ pub struct ViaArgs {
 
     #[command(flatten)]
     pub store: StoreArgs,
-}
-
-fn duration_ms(text: &str) -> Result<u64, String> {
-    let error = || "must be a number and d, h, m or s, for example 90d".to_owned();
-    let unit = text.chars().last().ok_or_else(error)?;
-    let unit_ms = match unit {
-        'd' => 24 * 3_600_000,
-        'h' => 3_600_000,
-        'm' => 60_000,
-        's' => 1_000,
-        _ => return Err(error()),
-    };
-    let number: u64 = text[..text.len() - 1].parse().map_err(|_| error())?;
-    number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_duration_has_a_unit() {
-        assert_eq!(duration_ms("90d"), Ok(90 * 24 * 3_600_000));
-        assert_eq!((duration_ms("12h"), duration_ms("30m")), (Ok(43_200_000), Ok(1_800_000)));
-        for text in ["", "90", "d", "0d", "-1d", "1.5h", "99999999999999999999d", "1é"] {
-            assert!(duration_ms(text).is_err(), "{text}");
-        }
-    }
 }

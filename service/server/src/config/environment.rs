@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use anyhow::bail;
 
 const PREFIX: &str = "LATCHGATE_";
+/// What `latchgate lock` sets for the program that it runs. No setting reads them.
+const OF_LOCK: [&str; 2] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE"];
 /// How much alike two names must be to suggest one for the other, from 0 to 1.
 const ALIKE: f64 = 0.85;
 
@@ -19,7 +21,11 @@ pub fn names_of(command: &clap::Command) -> Vec<String> {
 pub fn refuse_unknown(environment: impl Iterator<Item = (OsString, OsString)>, names: &[String]) -> anyhow::Result<()> {
     for (name, value) in environment {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-        if !name.starts_with(PREFIX) || names.iter().any(|known| *known == name) || is_service_link(&name, &value) {
+        if !name.starts_with(PREFIX)
+            || names.iter().any(|known| *known == name)
+            || OF_LOCK.contains(&&*name)
+            || is_service_link(&name, &value)
+        {
             continue;
         }
         let likeness = |known: &String| strsim::jaro_winkler(&name[PREFIX.len()..], known.trim_start_matches(PREFIX));

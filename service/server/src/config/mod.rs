@@ -3,10 +3,13 @@
 
 mod access;
 mod audit;
+mod commands;
+mod duration;
 mod engines;
 mod environment;
 mod history;
 mod http;
+mod inspect;
 mod locks;
 mod log;
 mod observe;
@@ -19,8 +22,13 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 
 pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::audit::AuditArgs;
+pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
+pub use self::inspect::{
+    CompletionsArgs, DoctorArgs, EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, ManArgs,
+    NoteArgs, OperationsArgs, OperationsCommand, ShowArgs,
+};
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
 pub use self::observe::ObserveArgs;
@@ -57,12 +65,32 @@ pub enum Command {
     HoldOff(HoldOffArgs),
     /// Switch a pair of engines from one to the other. For an operator who cannot call a node.
     SwitchEngine(SwitchEngineArgs),
+    Lock(LockRunArgs),
+    Once(OnceArgs),
+    /// List, show, watch, revoke and end locks.
+    Locks(LocksArgs),
+    /// List, show and forget operations.
+    Operations(OperationsArgs),
+    /// Print the events of locks as they happen, until Ctrl-C.
+    Events(EventsArgs),
+    /// Show the engines, and switch between them.
+    Engines(EnginesArgs),
     /// Create, list and disable apps.
+    #[command(visible_alias = "apps")]
     App(AppArgs),
     /// Create, list and revoke API keys.
+    #[command(visible_alias = "keys")]
     Key(KeyArgs),
+    Doctor(DoctorArgs),
+    /// Print a script that completes commands and flags in a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands.
+    Man(ManArgs),
     /// Print the OpenAPI description (JSON).
     Openapi,
+    /// Watch over the processes of `lock` and `once`, and end them when the lease ends.
+    #[command(hide = true)]
+    Warden,
 }
 
 #[derive(Debug, Args)]
@@ -203,7 +231,20 @@ impl Command {
             Self::Migrate(args) => Some(&mut args.store),
             Self::HoldOff(args) => Some(&mut args.store),
             Self::SwitchEngine(args) => Some(&mut args.store),
-            Self::Health(_) | Self::App(_) | Self::Key(_) | Self::Openapi => None,
+            Self::Doctor(args) => Some(&mut args.store),
+            Self::Health(_)
+            | Self::App(_)
+            | Self::Key(_)
+            | Self::Lock(_)
+            | Self::Once(_)
+            | Self::Locks(_)
+            | Self::Operations(_)
+            | Self::Events(_)
+            | Self::Engines(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Openapi
+            | Self::Warden => None,
         }
     }
 }
@@ -269,8 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_can_come_from_the_environment() {
-        for command in Cli::command().get_subcommands() {
+    fn every_flag_of_a_node_can_come_from_the_environment() {
+        let command = Cli::command();
+        // Those that call a node say with each call what they want.
+        let calls = ["lock", "once", "events", "doctor", "completions", "man"];
+        for command in command.get_subcommands().filter(|command| !calls.contains(&command.get_name())) {
             for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
                 assert!(argument.get_env().is_some(), "{} {}", command.get_name(), argument.get_id());
             }

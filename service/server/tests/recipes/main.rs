@@ -4,16 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod book;
-mod doing_once;
 mod fencing;
 mod forwarding;
 mod handing_over;
-mod leading;
 mod links;
 mod pages;
-mod sharing;
 mod shown;
 mod terminal;
-mod ticking;
-mod waiting;
 mod world;

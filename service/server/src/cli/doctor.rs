@@ -1,0 +1,240 @@
+//! `latchgate doctor`: checks a service, and says what to do about each finding.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use latchgate_client::clock::Moment;
+use latchgate_client::{Client, Error, Method};
+use nix::sys::resource::{Resource, getrlimit};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::hold_off::join;
+use crate::config::DoctorArgs;
+
+/// Files that a node should be able to open: one for each connection of a client, and some for the stores.
+const FILES_MIN: u64 = 10_000;
+/// A clock that is off by more than this makes the times in logs hard to compare.
+const CLOCK_OFF_MAX: Duration = Duration::from_secs(1);
+const TTL_MS_MAX: u64 = 3_600_000;
+const LONGEST_WAIT: Duration = Duration::from_secs(50);
+
+/// What is found, a line each.
+#[derive(Default)]
+struct Findings {
+    wrong: usize,
+}
+
+impl Findings {
+    fn good(&self, what: impl AsRef<str>) {
+        println!("ok     {}", what.as_ref());
+    }
+
+    fn advice(&self, what: impl AsRef<str>, advice: &str) {
+        println!("note   {}\n       {advice}", what.as_ref());
+    }
+
+    fn wrong(&mut self, what: impl AsRef<str>, advice: &str) {
+        self.wrong += 1;
+        println!("WRONG  {}\n       {advice}", what.as_ref());
+    }
+}
+
+/// # Errors
+/// When a URL has the wrong form.
+pub async fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut findings = Findings::default();
+    println!("latchgate {}", env!("CARGO_PKG_VERSION"));
+    files(&findings);
+    if args.url.is_none() || args.store.locks_from_environment {
+        stores(args, &mut findings).await;
+    }
+    for url in args.url.iter().flat_map(|urls| urls.split(',')) {
+        node(args, url, &mut findings).await?;
+    }
+    Ok(ExitCode::from(u8::from(findings.wrong > 0)))
+}
+
+fn files(findings: &Findings) {
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((_, most)) if most < FILES_MIN => findings.advice(
+            format!("a process of this user may open {most} files"),
+            "A node accepts fewer connections then. Raise the limit (`ulimit -Hn`, `LimitNOFILE=` of systemd) to 10 000 or more.",
+        ),
+        Ok((_, most)) => findings.good(format!("a process of this user may open {most} files")),
+        Err(_) => {}
+    }
+}
+
+/// The stores, opened as a node opens them: it checks versions, settings and the schema.
+async fn stores(args: &DoctorArgs, findings: &mut Findings) {
+    let joined = join(&args.store, TTL_MS_MAX, false).await;
+    let engines = match joined {
+        Ok(engines) => engines,
+        Err(error) => {
+            findings.wrong(
+                format!("the store of the locks cannot be used: {error:#}"),
+                "Correct --locks or the store. A SQLite file that a node uses is checked through the node, with --url.",
+            );
+            return;
+        }
+    };
+    let view = engines.view();
+    for engine in &view.engines {
+        match &engine.reading {
+            Ok(_) => findings.good(format!("the engine {} answers", engine.name)),
+            Err(error) => findings.wrong(
+                format!("the engine {} does not answer: {error}", engine.name),
+                "Start it, or look at the network between here and there.",
+            ),
+        }
+    }
+    let before = OffsetDateTime::now_utc();
+    if let Ok(now) = engines.ping().await {
+        let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(now.as_ms()) * 1_000_000);
+        if let Ok(now) = now {
+            clock(findings, "the store", now, before, OffsetDateTime::now_utc());
+        }
+    }
+}
+
+async fn node(args: &DoctorArgs, url: &str, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut client = Client::new([url])?.patience(Duration::from_secs(2));
+    if let Some(key) = &args.key {
+        client = client.api_key(key)?;
+    }
+    let key = format!("latchgate-doctor/{}", uuid::Uuid::new_v4());
+    let before = OffsetDateTime::now_utc();
+    let lease = match client.lock(&key).ttl(Duration::from_secs(60)).acquire().await {
+        Ok(lease) => lease,
+        Err(error) => {
+            findings.wrong(format!("{url} grants no lock: {error}"), advice(&error));
+            return Ok(());
+        }
+    };
+    let after = OffsetDateTime::now_utc();
+    findings.good(format!("{url} grants locks"));
+    let lock = client.call(Method::GET, &format!("/v1/locks/{}", key.replace('/', "%2F")), None).await;
+    if let Ok(lock) = lock
+        && let Some(granted_at) = lock["holders"][0]["granted_at"].as_str()
+    {
+        clock(findings, url, OffsetDateTime::parse(granted_at, &Rfc3339).context("a time")?, before, after);
+    }
+    if !args.wait.is_zero() {
+        wait(args, &client, &key, url, findings).await;
+    }
+    let _ = lease.release().await;
+    match client.call(Method::GET, "/v1/admin/engines", None).await {
+        Ok(engines) => in_use(&engines, url, findings),
+        Err(Error::Refused(problem)) if [401, 403].contains(&problem.status()) => {
+            findings.advice(
+                format!("{url} does not show its engines"),
+                "Use an API key with the scope admin to check them.",
+            );
+        }
+        Err(error) => findings.wrong(format!("{url} does not show its engines: {error}"), advice(&error)),
+    }
+    Ok(())
+}
+
+/// Waits as clients do, for a lock that stays taken.
+async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings: &mut Findings) {
+    let wait = args.wait.min(LONGEST_WAIT);
+    let bar = ProgressBar::new(wait.as_secs());
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} s: a long wait through the load balancer") {
+        bar.set_style(style);
+    }
+    if bar.is_hidden() {
+        println!("       waiting for {} s …", wait.as_secs());
+    }
+    let body = json!({ "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), "lease_id": uuid::Uuid::new_v4().to_string() });
+    let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));
+    let began = Moment::now();
+    let ticking = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bar.set_position(began.elapsed().as_secs());
+        }
+    };
+    let answer = tokio::select! {
+        answer = client.call(Method::POST, &path, Some(&body)) => answer,
+        () = ticking => return,
+    };
+    bar.finish_and_clear();
+    let took = began.elapsed().as_secs();
+    match answer {
+        Err(Error::Refused(problem)) if problem.code() == "wait-timeout" => {
+            findings.good(format!("a wait of {} s through {url} is answered", wait.as_secs()));
+        }
+        Err(error) => findings.wrong(
+            format!("a wait through {url} ended after {took} s without an answer of Latchgate: {error}"),
+            "Raise the time-out for answers of the load balancer or proxy to more than 60 s (nginx: proxy_read_timeout).",
+        ),
+        Ok(_) => findings.wrong(format!("{url} has granted a lock twice"), "Look at whether its nodes use the same store."),
+    }
+}
+
+fn in_use(engines: &Value, url: &str, findings: &mut Findings) {
+    for of in ["locks", "gate", "durable"] {
+        let used = &engines[of];
+        if used.is_null() {
+            continue;
+        }
+        match (used["active"].as_str(), used["trouble"].as_str()) {
+            (Some(active), _) => findings.good(format!("{url}: the {of} use {active}")),
+            (None, trouble) => findings.wrong(
+                format!("{url}: the {of} use no engine: {}", trouble.unwrap_or("unknown why")),
+                "See docs/ENGINES.md.",
+            ),
+        }
+        for engine in used["engines"].as_array().into_iter().flatten().filter(|engine| engine["answers"] == false) {
+            let name = engine["name"].as_str().unwrap_or_default();
+            findings.wrong(
+                format!("{url}: the engine {name} of the {of} does not answer"),
+                "Start it, or look at the network between the node and it.",
+            );
+        }
+        if let Some(ms) = used["hold_off_ms"].as_u64().filter(|ms| *ms > 0) {
+            let what = format!("{url}: a hold-off of the {of} lasts for {} s more", ms / 1_000);
+            findings.advice(what, "It ends by itself. `latchgate hold-off --for-ms 0` ends it if no lease was lost.");
+        }
+    }
+}
+
+fn clock(findings: &Findings, whose: &str, theirs: OffsetDateTime, before: OffsetDateTime, after: OffsetDateTime) {
+    let off = if theirs < before {
+        before - theirs
+    } else if theirs > after {
+        theirs - after
+    } else {
+        time::Duration::ZERO
+    };
+    if off > CLOCK_OFF_MAX {
+        findings.advice(
+            format!("this machine's clock and that of {whose} differ by {} ms", off.whole_milliseconds()),
+            "Leases do not depend on it, but times in logs do: run an NTP client on both.",
+        );
+    } else {
+        findings
+            .good(format!("this machine's clock and that of {whose} agree within {} ms", CLOCK_OFF_MAX.as_millis()));
+    }
+}
+
+fn advice(error: &Error) -> &'static str {
+    match error {
+        Error::Unreachable(_) => {
+            "Look at whether the node runs, at its --listen, and at what is between here and there."
+        }
+        Error::Refused(problem) if problem.status() == 401 => {
+            "Set LATCHGATE_KEY. An operator makes an API key with `latchgate key create`."
+        }
+        Error::Refused(problem) if problem.status() == 403 => {
+            "Use an API key with the scopes read and locks, and without prefixes."
+        }
+        Error::NotAcquired(_) => "A hold-off is in force: see `latchgate engines list`.",
+        _ => "See docs/ERRORS.md for the code.",
+    }
+}

@@ -1,0 +1,279 @@
+//! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
+
+use std::io::{IsTerminal, stdout};
+
+use comfy_table::{Table, presets};
+use latchgate_client::{Client, Error, Event, Events, Method};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+use super::node::client;
+use super::progress::shown;
+use crate::config::{
+    EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs,
+    OperationsCommand, ShowArgs,
+};
+
+const PAGE: u32 = 1_000;
+
+/// # Errors
+/// Says why the node has refused the command, or did not answer.
+pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
+    match &args.command {
+        LocksCommand::List { prefix, owner, show } => {
+            let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
+            let path = format!("/v1/locks?prefix={}{owner}&limit={PAGE}", encode(prefix));
+            let locks = pages(&client(&show.node)?, &path, "locks").await?;
+            list(show, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
+                let holders = owners(&lock["holders"]);
+                vec![
+                    text(&lock["key"]),
+                    text(&lock["holders"][0]["mode"]),
+                    holders,
+                    text(&lock["waiters"]),
+                    text(&lock["token"]),
+                ]
+            });
+        }
+        LocksCommand::Show { key, show } => {
+            let lock = client(&show.node)?.call(Method::GET, &lock_path(key, ""), None).await?;
+            if show.json {
+                println!("{lock}");
+                return Ok(());
+            }
+            let state = if lock["held"] == true { "held" } else { "free" };
+            println!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"]));
+            for (name, what) in
+                [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")]
+            {
+                if !lock[name].is_null() {
+                    println!("{what} {}", text(&lock[name]));
+                }
+            }
+            let holders = lock["holders"].as_array().cloned().unwrap_or_default();
+            if !holders.is_empty() {
+                list(show, &holders, &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED"], |holder| {
+                    let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
+                    let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
+                    cells.push(text(&holder["revocation"]["deadline"]));
+                    cells
+                });
+            }
+        }
+        LocksCommand::Watch { key, show } => watch(show, client(&show.node)?.watch(key)).await?,
+        LocksCommand::History { key, limit, show } => {
+            let path = lock_path(key, &format!("/history?limit={limit}"));
+            let answer = client(&show.node)?.call(Method::GET, &path, None).await?;
+            let events = answer["events"].as_array().cloned().unwrap_or_default();
+            list(show, &events, &EVENT_COLUMNS, event_cells);
+        }
+        LocksCommand::Revoke { key, grace, note, show } => {
+            let mut body = note_fields(note);
+            body.insert("grace_ms".to_owned(), json!(grace.as_millis().min(u128::from(u64::MAX)) as u64));
+            let answer =
+                client(&show.node)?.call(Method::POST, &lock_path(key, "/revoke"), Some(&Value::Object(body))).await?;
+            said(show, &answer, || match &answer["leases"] {
+                leases if leases == 0 => format!("{key} is free: there is nothing to revoke."),
+                leases => format!("{leases} leases of {key} are revoked; they end at {}.", text(&answer["deadline"])),
+            });
+        }
+        LocksCommand::Force { key, note, show } => {
+            let query: Vec<String> =
+                note_fields(note).iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
+            let path = lock_path(key, &format!("?{}", query.join("&")));
+            let answer = client(&show.node)?.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
+            said(show, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
+        }
+        LocksCommand::Limit { key, limit, show } => {
+            let body = json!({ "limit": limit });
+            let answer = client(&show.node)?.call(Method::PUT, &lock_path(key, "/limit"), Some(&body)).await?;
+            said(show, &answer, || match limit {
+                Some(limit) => format!("{key} has {limit} permits; {} are held.", answer["permits_held"]),
+                None => format!("The callers of {key} say how many permits it has."),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// As [`locks`].
+pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
+    match &args.command {
+        OperationsCommand::List { operation, state, suspect, show } => {
+            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}");
+            for (name, value) in [("operation", operation), ("state", state)] {
+                if let Some(value) = value {
+                    path += &format!("&{name}={}", encode(value));
+                }
+            }
+            let operations = pages(&client(&show.node)?, &path, "operations").await?;
+            list(show, &operations, &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS"], |operation| {
+                let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
+                fields.iter().map(|name| text(&operation[name])).collect()
+            });
+        }
+        OperationsCommand::Show { id, show } => {
+            let answer = client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
+            said(show, &answer, || {
+                let fields = answer.as_object().cloned().unwrap_or_default();
+                let lines: Vec<String> =
+                    fields.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+                lines.join("\n")
+            });
+        }
+        OperationsCommand::Forget { id, force, show } => {
+            let path = format!("/v1/operations/{}?force={force}", encode(id));
+            let answer = client(&show.node)?.call(Method::DELETE, &path, None).await?;
+            said(show, &answer, || format!("The operation {id} is forgotten; it was {}.", text(&answer["was"])));
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// As [`locks`].
+pub async fn engines(args: &EnginesArgs) -> anyhow::Result<()> {
+    match &args.command {
+        EnginesCommand::List { show } => {
+            let answer = client(&show.node)?.call(Method::GET, "/v1/admin/engines", None).await?;
+            show_engines(show, &answer);
+        }
+        EnginesCommand::Switch { of, engine, stopped, force, show } => {
+            let client = client(&show.node)?;
+            let of = match of {
+                EnginesOf::Locks => "locks",
+                EnginesOf::Gate => "gate",
+            };
+            let mut body = json!({ "stopped": stopped, "force": force });
+            if let Some(engine) = engine {
+                body["engine"] = json!(engine);
+            }
+            let path = format!("/v1/admin/engines/{of}");
+            let switching = client.call(Method::POST, &path, Some(&body));
+            let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
+            show_engines(show, &answer);
+        }
+    }
+    Ok(())
+}
+
+/// How much a switch has copied.
+async fn copied(client: &Client, of: &str) -> Option<String> {
+    let answer = client.call(Method::GET, "/v1/admin/engines", None).await.ok()?;
+    let copied = answer[of]["engines"].as_array()?.iter().find_map(|engine| engine["copied"].as_u64())?;
+    Some(format!("{copied} states copied"))
+}
+
+/// # Errors
+/// As [`locks`].
+pub async fn events(args: &EventsArgs) -> anyhow::Result<()> {
+    watch(&args.show, client(&args.show.node)?.watch_prefix(&args.prefix)).await
+}
+
+async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
+    loop {
+        let Event { data, .. } = events.next().await?;
+        if show.json {
+            println!("{data}");
+        } else {
+            println!("{}", event_cells(&data).join("  ").trim_end());
+        }
+    }
+}
+
+const EVENT_COLUMNS: [&str; 7] = ["AT", "EVENT", "KEY", "OWNER", "TOKEN", "WAITED", "HELD"];
+
+fn event_cells(event: &Value) -> Vec<String> {
+    let ms =
+        |name: &str| event[name].as_u64().map(|ms| format!("{}.{:03} s", ms / 1_000, ms % 1_000)).unwrap_or_default();
+    let cells = ["at", "kind", "key", "owner", "token"].iter().map(|name| text(&event[name]));
+    cells.chain([ms("waited_ms"), ms("held_ms")]).collect()
+}
+
+fn show_engines(show: &ShowArgs, answer: &Value) {
+    if show.json {
+        println!("{answer}");
+        return;
+    }
+    let mut rows = Vec::new();
+    for of in ["locks", "gate", "durable"] {
+        for engine in answer[of]["engines"].as_array().into_iter().flatten() {
+            let mut row = engine.clone();
+            row["of"] = json!(of);
+            row["used"] = json!(if engine["name"] == answer[of]["active"] { "used" } else { "" });
+            rows.push(row);
+        }
+    }
+    list(show, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
+        ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
+    });
+}
+
+/// All pages of a list.
+async fn pages(client: &Client, path: &str, name: &str) -> Result<Vec<Value>, Error> {
+    let mut items = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let mut answer = client.call(Method::GET, &format!("{path}{cursor}"), None).await?;
+        if let Value::Array(page) = answer[name].take() {
+            items.extend(page);
+        }
+        match answer["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={}", encode(next)),
+            None => return Ok(items),
+        }
+    }
+}
+
+/// A table on a terminal, values between tabs otherwise; JSON, an item a line, if it is asked for.
+fn list(show: &ShowArgs, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
+    if show.json {
+        for item in items {
+            println!("{item}");
+        }
+        return;
+    }
+    if !stdout().is_terminal() {
+        for item in items {
+            println!("{}", cells(item).join("\t"));
+        }
+        return;
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(columns.iter().copied());
+    for item in items {
+        table.add_row(cells(item));
+    }
+    println!("{table}");
+}
+
+fn said(show: &ShowArgs, answer: &Value, words: impl FnOnce() -> String) {
+    if show.json { println!("{answer}") } else { println!("{}", words()) }
+}
+
+fn note_fields(note: &NoteArgs) -> Map<String, Value> {
+    let fields = [("reason", &note.reason), ("by", &note.by)];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?)))).collect()
+}
+
+fn owners(holders: &Value) -> String {
+    let holders: Vec<String> = holders.as_array().into_iter().flatten().map(|holder| text(&holder["owner"])).collect();
+    holders.join(", ")
+}
+
+fn lock_path(key: &str, rest: &str) -> String {
+    format!("/v1/locks/{}{rest}", encode(key))
+}
+
+fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

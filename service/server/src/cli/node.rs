@@ -1,0 +1,40 @@
+//! The nodes that a command calls, and what the refusals of a node mean for the exit code.
+
+use anyhow::Context as _;
+use latchgate_client::{Client, Error};
+
+use crate::config::NodeArgs;
+
+pub const REFUSED: u8 = 64;
+pub const UNREACHABLE: u8 = 69;
+pub const UNKNOWN: u8 = 70;
+pub const NOT_HAD: u8 = 75;
+pub const LOST: u8 = 76;
+pub const NOT_PERMITTED: u8 = 77;
+
+/// # Errors
+/// When a URL, the API key or a certificate has the wrong form, or the certificates cannot be read.
+pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
+    let mut client = Client::new(args.url.split(',').filter(|url| !url.trim().is_empty()))?;
+    if let Some(ca) = &args.ca {
+        let read = std::fs::read(ca).with_context(|| format!("cannot read the certificates in {}", ca.display()))?;
+        client = client.authorities(&read)?;
+    }
+    Ok(match &args.key {
+        Some(key) => client.api_key(key)?,
+        None => client,
+    })
+}
+
+/// Prints the error; returns the exit code for it.
+pub fn failed(error: &Error) -> u8 {
+    eprintln!("latchgate: {error}");
+    match error {
+        Error::NotAcquired(_) | Error::InProgress(_) => NOT_HAD,
+        Error::LeaseLost(_) | Error::AttemptLost(_) => LOST,
+        Error::OutcomeUnknown(_) => UNKNOWN,
+        Error::Refused(problem) if [401, 403].contains(&problem.status()) => NOT_PERMITTED,
+        Error::Unreachable(_) => UNREACHABLE,
+        _ => REFUSED,
+    }
+}

@@ -1,0 +1,197 @@
+//! `latchgate once`: runs a program once for its contents.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::watch;
+
+use super::lock::margin;
+use super::node::{LOST, UNKNOWN, client, failed};
+use super::work::{self, Ended, Hold, Signals, Work};
+use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
+
+/// Longest output that is kept as the result. As JSON it may be longer, and the server keeps 64 KiB.
+const OUTPUT_BYTES_MAX: usize = 48 * 1_024;
+/// How far ahead of a period's begin a run may count for it.
+const EARLY_MAX: Duration = Duration::from_secs(60);
+/// How long the outcome is reported while no node answers.
+const REPORT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// # Errors
+/// When the command line is wrong, or the system refuses what is needed.
+pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
+    let grace = args.grace()?;
+    let contents = contents(args)?;
+    let client = client(&args.node)?;
+    let mut signals = Signals::take()?;
+    let begin = operation(&client, args);
+    let begun = tokio::select! {
+        begun = begin.begin(&contents) => begun,
+        signal = signals.end() => return Ok(work::code_of(signal).into()),
+    };
+    let attempt = match begun {
+        Ok(Begun::Go(attempt)) => attempt,
+        Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
+        Err(error) => return Ok(failed(&error).into()),
+    };
+    let work = Work {
+        command: &args.command,
+        environment: Vec::new(),
+        output_max: Some(OUTPUT_BYTES_MAX),
+        grace,
+        margin: margin(args.lease),
+    };
+    let ended = work::run(&work, hold(&attempt), &mut signals).await;
+    let (code, is_cut, output) = match ended {
+        Ok(Ended::Ran { code, is_cut, output }) => (code, is_cut, output),
+        Ok(Ended::NotRun(code)) => {
+            let _ = attempt.fail().await;
+            return Ok(code.into());
+        }
+        Err(error) => {
+            let _ = attempt.fail().await;
+            return Err(error);
+        }
+    };
+    report(args, attempt, code, is_cut, output).await
+}
+
+async fn report(
+    args: &OnceArgs,
+    attempt: Attempt,
+    code: u8,
+    is_cut: bool,
+    output: Option<Vec<u8>>,
+) -> anyhow::Result<ExitCode> {
+    let id = attempt.id().to_owned();
+    let is_failure = args.on_expiry == OnExpiryChoice::Retry || args.failure_exit.contains(&code);
+    let reported = if code == 0 && !is_cut {
+        attempt
+            .succeed(&output.and_then(|output| String::from_utf8(output).ok()).map_or(Value::Null, Value::from))
+            .await
+    } else if is_failure && !is_cut {
+        attempt.fail().await
+    } else {
+        attempt.leave_unknown().await
+    };
+    match reported {
+        _ if is_cut => {
+            eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
+            Ok(LOST.into())
+        }
+        Ok(_) if code == 0 || is_failure => Ok(code.into()),
+        Ok(_) => {
+            eprintln!(
+                "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \
+                 `latchgate operations forget {id} --force`"
+            );
+            Ok(code.into())
+        }
+        Err(error) if code == 0 => {
+            failed(&error);
+            eprintln!("latchgate: CMD has succeeded, but the server does not know it (operation {id})");
+            Ok(UNKNOWN.into())
+        }
+        Err(error) => {
+            failed(&error);
+            Ok(code.into())
+        }
+    }
+}
+
+fn operation(client: &Client, args: &OnceArgs) -> Operation {
+    let retention = args.every.map_or(args.retention, |every| args.retention.max(every * 2));
+    let mut operation = client
+        .clone()
+        .patience(REPORT_PATIENCE.min(args.lease))
+        .operation(&args.operation)
+        .lease(args.lease)
+        .wait(args.wait)
+        .retention(retention)
+        .on_expiry(match args.on_expiry {
+            OnExpiryChoice::Retry => OnExpiry::Retry,
+            OnExpiryChoice::Block => OnExpiry::Block,
+        })
+        .on_outage(match args.on_outage {
+            OnOutageChoice::Closed => OnOutage::Closed,
+            OnOutageChoice::Fallback => OnOutage::Fallback,
+            OnOutageChoice::Open => OnOutage::Open,
+        });
+    if let Some(checked) = &args.checked {
+        operation = operation.checked(checked.as_str());
+    }
+    if args.durable {
+        operation = operation.durable();
+    }
+    operation
+}
+
+/// JSON if it begins as an object or an array; else a text.
+fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
+    let contents = if args.contents.starts_with(['{', '[']) {
+        serde_json::from_str(&args.contents).context("CONTENTS begin like JSON, but are not")?
+    } else {
+        Value::from(args.contents.as_str())
+    };
+    match args.every {
+        Some(every) => Ok(json!({ "contents": contents, "period": period(SystemTime::now(), every)? })),
+        None => Ok(contents),
+    }
+}
+
+/// When the period of `now` has begun; shortly before its end, when the next one begins.
+fn period(now: SystemTime, every: Duration) -> anyhow::Result<String> {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH)? + EARLY_MAX.min(every / 10);
+    let period_ms = since.as_millis() / every.as_millis() * every.as_millis();
+    let begin = OffsetDateTime::from_unix_timestamp_nanos(i128::try_from(period_ms)? * 1_000_000)?;
+    Ok(begin.format(&Rfc3339)?)
+}
+
+fn print(duplicate: &Duplicate, code: u8) -> anyhow::Result<ExitCode> {
+    match &duplicate.result {
+        Value::String(output) => std::io::stdout().write_all(output.as_bytes())?,
+        Value::Null => eprintln!("latchgate: done before; its output was not kept"),
+        other => println!("{other}"),
+    }
+    Ok(code.into())
+}
+
+/// What the state of the attempt means for the program.
+fn hold(attempt: &Attempt) -> watch::Receiver<Hold> {
+    let mut state = attempt.state();
+    let hold = watch::Sender::new(hold_of(&state.borrow_and_update()));
+    let receiver = hold.subscribe();
+    tokio::spawn(async move {
+        while state.changed().await.is_ok() {
+            hold.send_replace(hold_of(&state.borrow_and_update()));
+        }
+    });
+    receiver
+}
+
+fn hold_of(state: &AttemptState) -> Hold {
+    match state {
+        AttemptState::Running { until } => Hold::Held(*until),
+        _ => Hold::Over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_shortly_before_a_period_counts_for_it() {
+        let hour = Duration::from_secs(3_600);
+        let at = |seconds: u64| period(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), hour).unwrap();
+        assert_eq!(at(3_600), "1970-01-01T01:00:00Z");
+        assert_eq!((at(3_545), at(3_700), at(7_100)), (at(3_600), at(3_600), at(3_600)));
+        assert_ne!(at(3_500), at(3_600));
+    }
+}

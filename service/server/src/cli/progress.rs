@@ -1,0 +1,48 @@
+//! Long work shows its progress: a line that changes on a terminal, plain lines otherwise.
+
+use std::future::Future;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::interval;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A line that shows what is going on, and for how long. It is hidden without a terminal.
+pub fn spinner(message: impl Into<String>) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_message(message.into());
+    bar
+}
+
+/// Awaits `work`, and shows what `news` says of it. Without a terminal, news is a line on standard error when it changes.
+pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl AsyncFnMut() -> Option<String>) -> T {
+    let bar = spinner(what);
+    bar.enable_steady_tick(LOOK_EVERY / 3);
+    let telling = async {
+        let mut look = interval(LOOK_EVERY);
+        look.tick().await;
+        let mut told = None;
+        loop {
+            look.tick().await;
+            let now = news().await;
+            if now.is_some() && now != told {
+                let line = format!("{what}: {}", now.as_deref().unwrap_or_default());
+                if bar.is_hidden() {
+                    eprintln!("latchgate: {line}");
+                }
+                bar.set_message(line);
+                told = now;
+            }
+        }
+    };
+    let done = tokio::select! {
+        done = work => done,
+        () = telling => unreachable!("it is told until the work is done"),
+    };
+    bar.finish_and_clear();
+    done
+}

@@ -1,0 +1,299 @@
+//! Runs a program under a lease: in a process group of its own, in front of the terminal if there is one, and no longer than the
+//! lease.
+
+mod output;
+mod signals;
+mod terminal;
+mod tree;
+pub mod warden;
+
+use std::ffi::OsString;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use latchgate_client::clock::{Moment, sleep_until};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use self::output::Output;
+pub use self::signals::{Signals, code_of};
+use self::terminal::Terminal;
+use self::tree::Tree;
+use self::warden::Order;
+
+/// How often the program is looked at, besides at each SIGCHLD.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LEFT_OVER_LOOK_EVERY: Duration = Duration::from_millis(20);
+const NOT_FOUND: u8 = 127;
+const CANNOT_RUN: u8 = 126;
+
+/// What is to be run.
+pub struct Work<'a> {
+    pub command: &'a [OsString],
+    pub environment: Vec<(&'static str, String)>,
+    /// Keep what the program prints, up to this many bytes.
+    pub output_max: Option<usize>,
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// How long before the end of the lease the program is killed.
+    pub margin: Duration,
+}
+
+/// Whether the program may run.
+#[derive(Clone, Debug)]
+pub enum Hold {
+    /// Until then; for ever without a moment.
+    Held(Option<Moment>),
+    /// As [`Hold::Held`], but it is asked to end.
+    Asked(Option<Moment>),
+    Over,
+}
+
+/// How the program ended.
+pub enum Ended {
+    /// It cannot be run; with the exit code that says so.
+    NotRun(u8),
+    Ran {
+        code: u8,
+        /// It was ended, because it may no longer have been allowed to run.
+        is_cut: bool,
+        /// What it printed, if that was to be kept and was not too long.
+        output: Option<Vec<u8>>,
+    },
+}
+
+impl Hold {
+    fn kill_at(&self, margin: Duration) -> Option<Moment> {
+        match self {
+            Self::Held(until) | Self::Asked(until) => until.map(|until| until.minus(margin)),
+            Self::Over => Some(Moment::now()),
+        }
+    }
+}
+
+/// Runs the program until it has ended, and what it has left in its process group.
+///
+/// # Errors
+/// When the system refuses what is needed to watch over a program.
+pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut Signals) -> anyhow::Result<Ended> {
+    let mut children = signal(SignalKind::child())?;
+    let mut warden = Warden::start().context("cannot start the warden")?;
+    let mut kill_at = hold.borrow_and_update().kill_at(work.margin);
+    warden.order(&Order::Until(kill_at));
+    let mut program = match start(work, warden.group) {
+        Ok(program) => program,
+        Err(error) => {
+            warden.dismiss();
+            eprintln!("latchgate: {}: {error}", work.command[0].to_string_lossy());
+            let is_absent = error.kind() == io::ErrorKind::NotFound;
+            return Ok(Ended::NotRun(if is_absent { NOT_FOUND } else { CANNOT_RUN }));
+        }
+    };
+    let id = Pid::from_raw(i32::try_from(program.id())?);
+    warden.order(&Order::Program(id));
+    let tree = Tree { group: warden.group, first: Some(id) };
+    let mut front = Front { terminal: Terminal::open(warden.group), group: warden.group };
+    front.begin();
+    let output =
+        program.stdout.take().zip(work.output_max).map(|(pipe, max)| Output::pass_on(pipe, max)).transpose()?;
+
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut is_cut = false;
+    // Once SIGTERM was sent for want of a renewal, a later renewal does not give more time.
+    let mut cut_at: Option<Moment> = None;
+    let code = loop {
+        if let Some(code) = front.look(id) {
+            break code;
+        }
+        let is_over = kill_at.is_some_and(Moment::has_passed);
+        if is_over || warden.has_ended() {
+            is_cut = true;
+            tree.kill();
+        }
+        let term_at = kill_at.filter(|_| !is_cut).map(|kill_at| kill_at.minus(work.grace));
+        tokio::select! {
+            _ = children.recv() => {}
+            _ = look.tick() => {}
+            signal = signals.next() => match signal {
+                Signal::SIGUSR1 | Signal::SIGUSR2 => drop(kill(id, signal)),
+                signal => drop(killpg(warden.group, signal)),
+            },
+            Ok(()) = hold.changed() => {
+                let hold = hold.borrow_and_update().clone();
+                kill_at = hold.kill_at(work.margin).into_iter().chain(cut_at).min();
+                warden.order(&Order::Until(kill_at));
+                if matches!(hold, Hold::Asked(_)) && !is_cut {
+                    is_cut = true;
+                    end(warden.group);
+                }
+            }
+            () = at(term_at), if term_at.is_some() => {
+                is_cut = true;
+                cut_at = Some(Moment::now().plus(work.grace));
+                end(warden.group);
+            }
+            () = at(kill_at), if is_cut && kill_at.is_some_and(|at| !at.has_passed()) => {}
+        }
+    };
+    front.end();
+    is_cut |= kill_at.is_some_and(Moment::has_passed);
+    end_left_over(work, tree, &mut warden, kill_at).await;
+    let output = match output {
+        Some(output) => output.kept().await,
+        None => None,
+    };
+    Ok(Ended::Ran { code, is_cut, output })
+}
+
+async fn at(moment: Option<Moment>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn end(group: Pid) {
+    let _ = killpg(group, Signal::SIGTERM);
+    // A stopped program gets the signal when it goes on.
+    let _ = killpg(group, Signal::SIGCONT);
+}
+
+fn start(work: &Work<'_>, group: Pid) -> io::Result<Child> {
+    let mut command = Command::new(&work.command[0]);
+    command.args(&work.command[1..]).envs(work.environment.iter().map(|(name, value)| (name, value)));
+    if work.output_max.is_some() {
+        command.stdout(Stdio::piped());
+    }
+    command.process_group(group.as_raw()).spawn()
+}
+
+/// Ends what the program has left in its process group.
+async fn end_left_over(work: &Work<'_>, tree: Tree, warden: &mut Warden, kill_at: Option<Moment>) {
+    let mut left_at = Moment::now().plus(work.grace);
+    if let Some(kill_at) = kill_at {
+        left_at = left_at.min(kill_at);
+    }
+    if tree.has_members() {
+        end(warden.group);
+        warden.order(&Order::Until(Some(left_at)));
+        while tree.has_members() {
+            if left_at.has_passed() {
+                tree.kill();
+                break;
+            }
+            tokio::time::sleep(LEFT_OVER_LOOK_EVERY).await;
+        }
+    }
+    warden.dismiss();
+}
+
+/// The program in front of the terminal, if there is one.
+struct Front {
+    terminal: Option<Terminal>,
+    group: Pid,
+}
+
+impl Front {
+    fn begin(&mut self) {
+        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_for_program()) {
+            terminal.give();
+            // It may have asked for the terminal before it had it, and be stopped by that.
+            let _ = killpg(self.group, Signal::SIGCONT);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+    }
+
+    /// The exit code of the program, if it has ended. Follows it when it is stopped.
+    fn look(&mut self, program: Pid) -> Option<u8> {
+        loop {
+            return match waitpid(program, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+                Ok(WaitStatus::Exited(_, code)) => Some(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => Some(128 + u8::try_from(signal as i32).unwrap_or(127)),
+                Ok(WaitStatus::Stopped(_, signal)) => {
+                    self.follow(signal);
+                    continue;
+                }
+                Ok(_) => None,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(_) => Some(u8::MAX),
+            };
+        }
+    }
+
+    /// The program was stopped: at the terminal, latchgate stops as well, so that the shell comes back.
+    fn follow(&mut self, signal: Signal) {
+        let Some(terminal) = &mut self.terminal else { return };
+        let asks = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        if asks && terminal.is_own() {
+            terminal.give();
+            let _ = killpg(self.group, Signal::SIGCONT);
+            return;
+        }
+        if !asks && !terminal.is_given() {
+            return;
+        }
+        terminal.take_back();
+        // Returns when the shell lets latchgate go on. The warden watches over the lease meanwhile.
+        let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+        if terminal.is_own() {
+            terminal.give();
+        }
+        let _ = killpg(self.group, Signal::SIGCONT);
+    }
+}
+
+/// The warden's process.
+struct Warden {
+    process: Child,
+    group: Pid,
+}
+
+impl Warden {
+    /// Returns when it is ready.
+    fn start() -> anyhow::Result<Self> {
+        // The file of this program may have been replaced since it was started.
+        let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+        let mut process = Command::new(own)
+            .arg0("latchgate")
+            .arg("warden")
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let output = process.stdout.take().context("it has no output")?;
+        let mut ready = String::new();
+        BufReader::new(output).read_line(&mut ready)?;
+        anyhow::ensure!(ready == "ready\n", "it does not get ready");
+        let group = Pid::from_raw(i32::try_from(process.id())?);
+        Ok(Self { process, group })
+    }
+
+    /// If it has ended, `has_ended` says so.
+    fn order(&mut self, order: &Order) {
+        if let Some(input) = &mut self.process.stdin {
+            let _ = input.write_all(order.line().as_bytes());
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.process.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    fn dismiss(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

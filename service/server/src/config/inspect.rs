@@ -1,0 +1,227 @@
+//! The commands that list, show, watch and intervene, through a node.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use super::duration::duration;
+use super::{NodeArgs, StoreArgs};
+
+/// How a command prints.
+#[derive(Clone, Debug, Args)]
+pub struct ShowArgs {
+    /// Print the answer of the node as JSON, for scripts.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LocksArgs {
+    #[command(subcommand)]
+    pub command: LocksCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LocksCommand {
+    /// List the locks that are held or waited for. All pages are fetched.
+    List {
+        /// Only keys that begin with this.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        /// Only locks that this owner holds.
+        #[arg(long)]
+        owner: Option<String>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Show a lock with its holders.
+    Show {
+        key: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Print each event of a lock as it happens, until Ctrl-C.
+    Watch {
+        key: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Show what happened to a lock, newest first.
+    History {
+        key: String,
+        /// Most events.
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Ask the holders of a lock to release it. They see it with their next renewal; after the grace their leases end.
+    Revoke {
+        key: String,
+        /// Time that the holders have.
+        #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+        grace: Duration,
+        #[command(flatten)]
+        note: NoteArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// End every lease of a lock now. For holders that are known to be dead: one that lives goes on working until its next renewal.
+    Force {
+        key: String,
+        #[command(flatten)]
+        note: NoteArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Set how many permits a key has, or `none`: then its callers say it.
+    Limit {
+        key: String,
+        #[arg(value_parser = limit)]
+        limit: Option<u32>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+}
+
+/// Why, for the holders and the history.
+#[derive(Clone, Debug, Args)]
+pub struct NoteArgs {
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Who.
+    #[arg(long)]
+    pub by: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct OperationsArgs {
+    #[command(subcommand)]
+    pub command: OperationsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OperationsCommand {
+    /// List operations. All pages are fetched.
+    List {
+        /// Only those of this name.
+        #[arg(long)]
+        operation: Option<String>,
+        /// Only those in this state.
+        #[arg(long, value_parser = ["started", "succeeded", "unknown", "vacant"])]
+        state: Option<String>,
+        /// Only those that may have been done twice.
+        #[arg(long)]
+        suspect: bool,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Show an operation with its result.
+    Show {
+        id: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Delete the record of an operation: the next attempt may proceed.
+    Forget {
+        id: String,
+        /// Also if an attempt runs or its outcome is unknown: find out first whether the work was done.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct EnginesArgs {
+    #[command(subcommand)]
+    pub command: EnginesCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum EnginesCommand {
+    /// Show which engines the locks and the gate have, and which one is in use.
+    List {
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Switch to the other engine of a pair. Shows the progress until the switch is complete.
+    Switch {
+        /// Whose engine.
+        #[arg(value_enum)]
+        of: EnginesOf,
+        /// The engine to use from now on. If absent: the one that is not active.
+        #[arg(long, value_name = "NAME")]
+        engine: Option<String>,
+        /// The active engine is stopped, and stays so until every node reaches the other one.
+        #[arg(long)]
+        stopped: bool,
+        /// Grant at once, although leases of the stopped engine are missing.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EnginesOf {
+    Locks,
+    Gate,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Only locks whose keys begin with this.
+    #[arg(long, default_value = "")]
+    pub prefix: String,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write one page for each command into this directory. If absent: print the page of `latchgate` itself.
+    pub directory: Option<PathBuf>,
+}
+
+/// Check a service and its configuration, and say what to do about each finding.
+///
+/// With --url the nodes are checked: whether each one answers and can serve, which engines are in use, how far this machine's clock
+/// is off, and whether a load balancer cuts long waits. With --locks the stores are checked as `latchgate serve` would open them.
+/// Fails if something is wrong.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The nodes or the load balancer to check, separated by commas.
+    #[arg(long, value_name = "URLS", env = "LATCHGATE_URL")]
+    pub url: Option<String>,
+
+    /// The API key, with the scopes `read` and `locks`; `admin` to see the engines.
+    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
+    pub key: Option<String>,
+
+    /// Also wait for a lock for this long, as clients do, to find a load balancer that cuts such calls; 50s is the longest wait.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
+    pub wait: Duration,
+
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+fn limit(text: &str) -> Result<Option<u32>, String> {
+    match text {
+        "none" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| "must be a number or none".to_owned()),
+    }
+}

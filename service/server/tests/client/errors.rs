@@ -1,0 +1,52 @@
+//! Scenarios 20, 21 and 22: errors.
+
+use latchgate_client::{Client, Error};
+use latchgate_testkit::free_port;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::world::{client, node, seconds};
+
+#[tokio::test]
+async fn a_refused_request_is_not_repeated_and_its_error_has_the_fields_of_the_problem() {
+    let node = node().await;
+    let client = client(&[&node]);
+    let _permit = client.lock("p").permits(1, 3).acquire().await.unwrap();
+    let refused = client.lock("p").permits(1, 4).acquire().await.unwrap_err();
+    let Error::Refused(problem) = &refused else { panic!("{refused}") };
+    assert_eq!((problem.status(), problem.code(), problem.field("limit").as_u64()), (409, "limit-mismatch", Some(3)));
+    let refused = client.lock("").acquire().await.unwrap_err();
+    assert!(matches!(&refused, Error::Refused(problem) if [400, 404].contains(&problem.status())), "{refused}");
+}
+
+#[tokio::test]
+async fn without_any_node_the_error_says_so_when_the_patience_is_over() {
+    let client = Client::new([format!("http://127.0.0.1:{}", free_port())]).unwrap().patience(seconds(1));
+    let error = client.lock("k").wait(seconds(600)).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+    let error = client.operation("charge").begin(&1).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let lock = Client::new([url]).unwrap().lock("k");
+    let acquiring = tokio::spawn(lock.acquire());
+    let answers = [
+        ("503 Service Unavailable", r#"{"status":503,"code":"overloaded","detail":"later","retry_after_ms":1500}"#),
+        ("200 OK", r#"{"key":"k","lease_id":"x","owner":"a","token":7,"ttl_ms":30000}"#),
+    ];
+    let mut arrivals = Vec::new();
+    for (status, body) in answers {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 65_536];
+        let _ = stream.read(&mut request).await.unwrap();
+        arrivals.push(std::time::Instant::now());
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        stream.write_all((head + body).as_bytes()).await.unwrap();
+    }
+    assert_eq!(acquiring.await.unwrap().unwrap().token(), 7);
+    assert!(arrivals[1] - arrivals[0] >= std::time::Duration::from_millis(1_500));
+}

@@ -1,0 +1,74 @@
+//! Scenarios 14, 15, 16, 17 and 19: work that is done once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use latchgate_client::{Error, Failed, OnExpiry, OnceError};
+use tokio::sync::Notify;
+
+use crate::world::{client, client_that_prefers, node, seconds, two_nodes};
+
+#[tokio::test]
+async fn of_many_callers_one_works_and_all_get_its_result_though_its_node_dies() {
+    let (mut a, b) = two_nodes().await;
+    let (runs, begun, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let charges = client_that_prefers(&a, &b).await.operation("charge").lease(seconds(30));
+    let first = tokio::spawn({
+        let (runs, begun, go) = (runs.clone(), begun.clone(), go.clone());
+        async move {
+            let work = || async {
+                runs.fetch_add(1, Ordering::SeqCst);
+                begun.notify_one();
+                go.notified().await;
+                Ok::<_, Failed<std::io::Error>>(7)
+            };
+            charges.once("order 42", work).await.unwrap()
+        }
+    });
+    begun.notified().await;
+    a.kill9();
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        let (charges, runs) = (client(&[&a, &b]).operation("charge").wait(seconds(60)), runs.clone());
+        others.push(tokio::spawn(async move {
+            let work = || async {
+                runs.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Failed<std::io::Error>>(8)
+            };
+            charges.once("order 42", work).await.unwrap()
+        }));
+    }
+    go.notify_one();
+    assert!(!first.await.unwrap().is_duplicate());
+    for other in others {
+        let done = other.await.unwrap();
+        assert_eq!((done.is_duplicate(), done.into_result()), (true, 7));
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown() {
+    let node = node().await;
+    let fail = || async { Err::<u32, _>(Failed::from("broken")) };
+    let refuse = || async { Err::<u32, _>(Failed::nothing_done("not today")) };
+    let work = || async { Ok::<_, Failed<&str>>(7) };
+    let retry = client(&[&node]).operation("retry");
+    assert!(matches!(retry.once(&1, fail).await, Err(OnceError::Work("broken"))));
+    assert!(!retry.once(&1, work).await.unwrap().is_duplicate());
+    let block = client(&[&node]).operation("block").on_expiry(OnExpiry::Block);
+    assert!(matches!(block.once(&1, refuse).await, Err(OnceError::Work("not today"))));
+    assert!(matches!(block.once(&1, fail).await, Err(OnceError::Work("broken"))));
+    assert!(matches!(block.once(&1, work).await, Err(OnceError::Gate(Error::OutcomeUnknown(_)))));
+}
+
+#[tokio::test]
+async fn work_that_takes_longer_than_its_lease_keeps_the_operation() {
+    let node = node().await;
+    let charges = client(&[&node]).operation("charge").lease(seconds(3));
+    let latchgate_client::Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
+    // Waits for more than two leases.
+    let refused = charges.clone().wait(seconds(7)).begin("order 42").await.unwrap_err();
+    assert!(matches!(refused, Error::InProgress(_)), "{refused}");
+    attempt.succeed(&7.into()).await.unwrap();
+}

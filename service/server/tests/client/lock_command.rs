@@ -1,0 +1,149 @@
+//! `latchgate lock`.
+
+use latchgate_client::Client;
+use latchgate_testkit::{free_port, until};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::world::{Desk, client, force, is_alive, look, node, seconds, two_nodes, until_gone, until_held};
+
+/// Ignores SIGTERM, and says its process id.
+const STUBBORN: &str = "trap '' TERM; echo $$ >id; while :; do sleep 0.1; done";
+
+#[tokio::test]
+async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let script = r#"curl -s "$LATCHGATE_URL/v1/locks/k" | jq ".holders[0].token == $LATCHGATE_TOKEN"; exit 7"#;
+    desk.run(&["lock", "k", "--", "bash", "-c", script]).ends().await.assert(7, "true\n");
+    assert_eq!(look(&node, "k").await["held"], false);
+    desk.run(&["lock", "a", "b", "--", "sh", "-c", "echo $LATCHGATE_TOKEN | tr -dc ,"]).ends().await.assert(0, ",");
+    desk.run(&["lock", "k", "--", "sh", "-c", "kill -9 $$"]).ends().await.assert(137, "");
+    desk.run(&["lock", "k", "--", "./absent"]).ends().await.assert(127, "");
+    desk.shell("echo through | latchgate lock k -- cat | cat").ends().await.assert(0, "through\n");
+    // A process that the program leaves behind in its process group ends with it.
+    desk.run(&["lock", "k", "--", "sh", "-c", "sleep 600 & echo $! >left"]).ends().await.assert(0, "");
+    until_gone(desk.number("left").await).await;
+
+    let _held = client(&[&node]).lock("k").acquire().await.unwrap();
+    desk.run(&["lock", "k", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");
+    let _permit = client(&[&node]).lock("p").permits(1, 2).acquire().await.unwrap();
+    desk.run(&["lock", "p", "--permits", "1/2", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+    desk.run(&["lock", "p", "--permits", "1/3", "--", "echo", "ran"]).ends().await.assert(64, "");
+    let away = format!("http://127.0.0.1:{}", free_port());
+    desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await.assert(69, "");
+}
+
+#[tokio::test]
+async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    desk.run(&["lock", "k", "--min-hold", "10m", "--", "true"]).ends().await.assert(0, "");
+    let held = look(&node, "k").await;
+    assert!(held["holders"][0]["ttl_ms"].as_u64().unwrap() > 60_000, "{held}");
+}
+
+#[tokio::test]
+async fn signals_reach_the_program_and_the_lock_is_released_after_it() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for (signal, code) in [(Signal::SIGINT, 41), (Signal::SIGTERM, 42), (Signal::SIGHUP, 43)] {
+        let script =
+            "trap 'exit 41' INT; trap 'exit 42' TERM; trap 'exit 43' HUP; echo $$ >id; while :; do sleep 0.1; done";
+        let run = desk.run(&["lock", "k", "--", "bash", "-c", script]);
+        desk.number("id").await;
+        run.signal(signal);
+        run.ends().await.assert(code, "");
+        assert_eq!(look(&node, "k").await["held"], false);
+        std::fs::remove_file(desk.path("id")).unwrap();
+    }
+    let _held = client(&[&node]).lock("k").acquire().await.unwrap();
+    let run = desk.run(&["lock", "k", "--", "echo", "ran"]);
+    crate::world::until_waiting(&node, "k", 1).await;
+    run.signal(Signal::SIGINT);
+    run.ends().await.assert(130, "");
+    crate::world::until_waiting(&node, "k", 0).await;
+}
+
+#[tokio::test]
+async fn the_program_is_gone_before_another_holder_begins_whatever_happens_to_latchgate() {
+    let (mut a, b) = two_nodes().await;
+    let desk = Desk::new(&[&a]);
+    let other = client(&[&b]);
+    // latchgate is killed, latchgate is stopped, the server does not answer.
+    for (key, what) in [("killed", "kill"), ("stopped", "stop"), ("away", "away")] {
+        let run = desk.run(&["lock", key, "--ttl", "6s", "--", "bash", "-c", STUBBORN]);
+        let id = desk.number("id").await;
+        match what {
+            "kill" => run.signal(Signal::SIGKILL),
+            "stop" => run.signal(Signal::SIGSTOP),
+            _ => a.pause(),
+        }
+        let lease = other.lock(key).wait(seconds(60)).acquire().await.unwrap();
+        assert!(!is_alive(id), "{what}: two holders");
+        lease.release().await.unwrap();
+        if what == "stop" {
+            run.signal(Signal::SIGCONT);
+        }
+        if what != "kill" {
+            let ended = run.ends().await;
+            assert_eq!(ended.code, Some(76), "{what}: {}", ended.err);
+        }
+        std::fs::remove_file(desk.path("id")).unwrap();
+    }
+    a.resume();
+}
+
+#[tokio::test]
+async fn a_restart_of_the_server_does_not_end_the_program() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    let run =
+        desk.run(&["lock", "k", "--ttl", "60s", "--", "sh", "-c", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"]);
+    desk.number("id").await;
+    let token = look(&node, "k").await["holders"][0]["token"].clone();
+    node.kill9();
+    node.start_again().await;
+    assert_eq!(look(&node, "k").await["holders"][0]["token"], token);
+    desk.touch("go");
+    run.ends().await.assert(0, "");
+    until_held(&node, "k", false).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revocation_asks_it_to_end() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    // A shell with jobs gives each of them a process group of its own.
+    let script =
+        "set -m; (trap '' TERM; echo $BASHPID >job; while :; do sleep 0.1; done) & trap '' TERM; echo $$ >id; wait";
+    let run = desk.run(&["lock", "k", "--ttl", "3s", "--", "bash", "-c", script]);
+    let (id, job) = (desk.number("id").await, desk.number("job").await);
+    force(&node, "k").await;
+    let ended = run.ends().await;
+    assert_eq!(ended.code, Some(76), "{}", ended.err);
+    until_gone(id).await;
+    until_gone(job).await;
+
+    let script = "trap 'echo asked; exit 0' TERM; echo $$ >revoked; while :; do sleep 0.1; done";
+    let run = desk.run(&["lock", "k", "--ttl", "3s", "--", "bash", "-c", script]);
+    desk.number("revoked").await;
+    let body = json!({ "grace_ms": 30_000 });
+    client(&[&node]).call(latchgate_client::Method::POST, "/v1/locks/k/revoke", Some(&body)).await.unwrap();
+    run.ends().await.assert(76, "asked\n");
+    until("the lock is free", || async { look(&node, "k").await["held"] == false }).await;
+}
+
+#[tokio::test]
+async fn a_warden_that_is_killed_takes_the_program_with_it() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let run = desk.run(&["lock", "k", "--", "sh", "-c", "ps -o pgid= $$ >group; echo $$ >id; sleep 600"]);
+    let id = desk.number("id").await;
+    let group = desk.read("group").trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(group), Signal::SIGKILL).unwrap();
+    assert_eq!(run.ends().await.code, Some(76));
+    until_gone(id).await;
+    let client: Client = client(&[&node]);
+    client.lock("k").wait(seconds(60)).acquire().await.unwrap().release().await.unwrap();
+}

@@ -1,0 +1,65 @@
+//! `latchgate once`.
+
+use latchgate_testkit::free_port;
+use nix::sys::signal::Signal;
+
+use crate::world::{Desk, node, until_gone};
+
+#[tokio::test]
+async fn of_a_hundred_runs_of_one_content_one_runs_and_all_print_its_output() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let args = ["once", r#"{"order": 42}"#, "--wait", "50s", "--", "sh", "-c", "echo ran >>log; echo receipt 7"];
+    let runs: Vec<_> = (0..100).map(|_| desk.run(&args)).collect();
+    for run in runs {
+        run.ends().await.assert(0, "receipt 7\n");
+    }
+    assert_eq!(desk.read("log"), "ran\n");
+}
+
+#[tokio::test]
+async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let once = |contents: &str, more: &[&str], script: &str| {
+        let args = [&["once", contents, "--duplicate-exit", "9"], more, &["--", "sh", "-c", script]].concat();
+        desk.run(&args).ends()
+    };
+    once("a", &[], "echo first").await.assert(0, "first\n");
+    once("a", &[], "echo second").await.assert(9, "first\n");
+    once("a", &["--operation", "other"], "echo other").await.assert(0, "other\n");
+    once("b", &["--failure-exit", "3"], "exit 3").await.assert(3, "");
+    once("b", &["--failure-exit", "3"], "exit 4").await.assert(4, "");
+    once("b", &[], "echo ran").await.assert(70, "");
+    once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
+    once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
+    once("d", &["--every", "365d"], "echo ran").await.assert(0, "ran\n");
+    once("d", &["--every", "365d"], "echo again").await.assert(9, "ran\n");
+    desk.run(&["once", "e", "--", "./absent"]).ends().await.assert(127, "");
+    once("e", &[], "echo ran").await.assert(0, "ran\n");
+    once("{no json", &[], "echo ran").await.assert(1, "");
+    let away = format!("http://127.0.0.1:{}", free_port());
+    once("f", &["--url", &away, "--lease", "3s"], "echo ran").await.assert(69, "");
+}
+
+#[tokio::test]
+async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for (contents, signal) in [("terminated", Signal::SIGTERM), ("killed", Signal::SIGKILL)] {
+        let file = format!("{contents}.id");
+        let run = desk.run(&["once", contents, "--", "sh", "-c", &format!("echo $$ >{file}; sleep 600")]);
+        let id = desk.number(&file).await;
+        desk.run(&["once", contents, "--", "echo", "ran"]).ends().await.assert(75, "");
+        run.signal(signal);
+        let ended = run.ends().await;
+        until_gone(id).await;
+        let next = desk.run(&["once", contents, "--", "echo", "ran"]).ends().await;
+        match signal {
+            Signal::SIGTERM => assert_eq!((ended.code, next.code), (Some(143), Some(70)), "{}", ended.err),
+            // Nothing could be reported: the lease still runs.
+            _ => assert_eq!(next.code, Some(75), "{}", next.err),
+        }
+        assert_eq!(next.out, "");
+    }
+}

@@ -1,0 +1,106 @@
+//! `latchgate lock` at a terminal, which `script` makes.
+
+use std::process::Stdio;
+
+use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::until;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use crate::world::{BIN, look, node, until_held};
+
+/// A shell with job control at a terminal.
+struct Terminal {
+    shell: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Terminal {
+    fn open(node: &Node) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut script = Command::from(command("script"));
+        let bin = std::path::Path::new(BIN).parent().unwrap();
+        let mut shell = script
+            .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+            .env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()))
+            .env("LATCHGATE_URL", node.base_url())
+            .env("PS1", "> ")
+            .env("TERM", "xterm")
+            .current_dir(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        // Reads on, so that the terminal never blocks.
+        let mut output = shell.stdout.take().unwrap();
+        tokio::spawn(async move { while output.read(&mut [0; 4_096]).await.is_ok_and(|length| length > 0) {} });
+        Self { shell, dir }
+    }
+
+    async fn types(&mut self, keys: &str) {
+        let input = self.shell.stdin.as_mut().unwrap();
+        input.write_all(keys.as_bytes()).await.unwrap();
+        input.flush().await.unwrap();
+    }
+
+    async fn until_written(&self, name: &str, text: &str) {
+        let path = self.dir.path().join(name);
+        let is_there = || std::future::ready(std::fs::read_to_string(&path).is_ok_and(|found| found == text));
+        until(format!("{text:?} in {name}: {:?}", std::fs::read_to_string(&path)), is_there).await;
+    }
+}
+
+/// Puts the terminal into raw mode, as full-screen programs do, and reads single keys from it.
+const FULL_SCREEN: &str = r#"
+saved=$(stty -g </dev/tty); stty raw -echo </dev/tty
+echo ready >ready
+key=$(dd bs=1 count=1 2>/dev/null </dev/tty)
+stty "$saved" </dev/tty
+echo "key $key" >key
+"#;
+
+#[tokio::test]
+async fn a_full_screen_program_has_the_terminal_and_the_shell_has_it_afterwards() {
+    let node = node().await;
+    let mut terminal = Terminal::open(&node);
+    std::fs::write(terminal.dir.path().join("full-screen"), FULL_SCREEN).unwrap();
+    terminal.types("latchgate lock k -- bash ./full-screen; echo $? >code\n").await;
+    terminal.until_written("ready", "ready\n").await;
+    assert_eq!(look(&node, "k").await["held"], true);
+    terminal.types("x").await;
+    terminal.until_written("key", "key x\n").await;
+    terminal.until_written("code", "0\n").await;
+    // In a pipeline the terminal is given when it is asked for.
+    terminal.types("rm ready key code; latchgate lock k -- bash ./full-screen | cat; echo $? >code\n").await;
+    terminal.until_written("ready", "ready\n").await;
+    terminal.types("y").await;
+    terminal.until_written("key", "key y\n").await;
+    terminal.until_written("code", "0\n").await;
+    until_held(&node, "k", false).await;
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_the_program_and_ctrl_z_brings_the_shell_back() {
+    let node = node().await;
+    let mut terminal = Terminal::open(&node);
+    terminal.types("latchgate lock k -- sh -c 'echo ready >ready; sleep 600'; echo $? >code\n").await;
+    terminal.until_written("ready", "ready\n").await;
+    terminal.types("\u{3}").await;
+    until_held(&node, "k", false).await;
+    terminal.types("\necho $? >code\n").await;
+    until("a code", || std::future::ready(terminal.dir.path().join("code").exists())).await;
+
+    terminal.types("latchgate lock k --ttl 10m -- sh -c 'echo again >ready; read line; echo $line >line'\n").await;
+    terminal.until_written("ready", "again\n").await;
+    terminal.types("\u{1a}").await;
+    // The shell is back, and the lock is still held.
+    terminal.types("\necho back >back\n").await;
+    terminal.until_written("back", "back\n").await;
+    assert_eq!(look(&node, "k").await["held"], true);
+    terminal.types("fg\n").await;
+    terminal.types("typed\n").await;
+    until("the program ends", || async { look(&node, "k").await["held"] == false }).await;
+    terminal.types("\nexit\n").await;
+}

@@ -1,0 +1,227 @@
+//! Nodes, clients, a proxy that loses answers, and runs of the commands.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use latchgate_client::{Client, Method};
+use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+pub const BIN: &str = env!("CARGO_BIN_EXE_latchgate");
+/// Longer than anything takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub async fn node() -> Node {
+    Node::start(BIN, &[]).await
+}
+
+/// Two nodes on one database.
+pub async fn two_nodes() -> (Node, Node) {
+    let database = shared_database().await;
+    (Node::start(BIN, &["--locks", &database]).await, Node::start(BIN, &["--locks", &database]).await)
+}
+
+pub fn client(nodes: &[&Node]) -> Client {
+    Client::new(nodes.iter().map(|node| node.base_url())).unwrap()
+}
+
+/// A client of both nodes that calls `first` until it fails.
+pub async fn client_that_prefers(first: &Node, other: &Node) -> Client {
+    loop {
+        let client = client(&[first, other]);
+        // A new client begins with any of them: the one whose first call does not reach `other`.
+        if client.prefers(&first.base_url()) {
+            return client;
+        }
+    }
+}
+
+pub async fn look(node: &Node, key: &str) -> Value {
+    client(&[node]).call(Method::GET, &format!("/v1/locks/{key}"), None).await.unwrap()
+}
+
+pub async fn until_held(node: &Node, key: &str, held: bool) {
+    until(format!("{key} held: {held}"), || async { look(node, key).await["held"] == held }).await;
+}
+
+pub async fn until_waiting(node: &Node, key: &str, waiters: u64) {
+    until(format!("{waiters} waiters for {key}"), || async { look(node, key).await["waiters"] == waiters }).await;
+}
+
+pub async fn force(node: &Node, key: &str) {
+    client(&[node]).call(Method::DELETE, &format!("/v1/locks/{key}"), None).await.unwrap();
+}
+
+/// Whether the process runs.
+pub fn is_alive(id: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.split_whitespace().next(), None | Some("Z" | "X")))
+}
+
+pub async fn until_gone(id: i32) {
+    until(format!("process {id} is gone"), || std::future::ready(!is_alive(id))).await;
+}
+
+/// Passes requests on to a node. Of those whose path ends so, it loses answers as often as it is told.
+pub struct Lossy {
+    port: u16,
+    left: Arc<AtomicUsize>,
+}
+
+impl Lossy {
+    pub async fn start(node: &Node, path: &'static str, times: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, target) = (listener.local_addr().unwrap().port(), node.port());
+        let left = Arc::new(AtomicUsize::new(times));
+        let counter = left.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(pass(stream, target, path, counter.clone()));
+            }
+        });
+        Self { port, left }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new([format!("http://127.0.0.1:{}", self.port)]).unwrap()
+    }
+
+    pub fn lost_all(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+}
+
+async fn pass(mut client: TcpStream, target: u16, path: &str, left: Arc<AtomicUsize>) -> std::io::Result<()> {
+    let mut node = TcpStream::connect(("127.0.0.1", target)).await?;
+    let (mut request, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut is_meant = false;
+    loop {
+        tokio::select! {
+            length = client.read(&mut request) => match length? {
+                0 => return Ok(()),
+                length => {
+                    let text = String::from_utf8_lossy(&request[..length]);
+                    is_meant |= text.lines().next().is_some_and(|line| line.contains(&format!("{path} HTTP")));
+                    node.write_all(&request[..length]).await?;
+                }
+            },
+            length = node.read(&mut answer) => match length? {
+                0 => return Ok(()),
+                length => {
+                    let take = |left: usize| left.checked_sub(1);
+                    if is_meant && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                        return Ok(());
+                    }
+                    is_meant = false;
+                    client.write_all(&answer[..length]).await?;
+                }
+            },
+        }
+    }
+}
+
+/// A directory in which commands run.
+pub struct Desk {
+    dir: TempDir,
+    url: String,
+}
+
+impl Desk {
+    pub fn new(nodes: &[&Node]) -> Self {
+        let urls: Vec<String> = nodes.iter().map(|node| node.base_url()).collect();
+        Self { dir: tempfile::tempdir().unwrap(), url: urls.join(",") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn touch(&self, name: &str) {
+        fs::write(self.path(name), "").unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// The number in a file, once it is there.
+    pub async fn number(&self, name: &str) -> i32 {
+        until(format!("a number in {name}"), || std::future::ready(self.read(name).ends_with('\n'))).await;
+        self.read(name).trim().parse().unwrap()
+    }
+
+    pub fn run(&self, args: &[&str]) -> Run {
+        let mut latchgate = Command::from(command(BIN));
+        latchgate.args(args);
+        self.start(latchgate)
+    }
+
+    /// Runs a shell with `latchgate` in its PATH.
+    pub fn shell(&self, script: &str) -> Run {
+        let mut shell = Command::from(command("/bin/bash"));
+        let bin = PathBuf::from(BIN);
+        let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
+        shell.args(["-c", script]).env("PATH", path);
+        self.start(shell)
+    }
+
+    fn start(&self, mut command: Command) -> Run {
+        let child = command
+            .env("LATCHGATE_URL", &self.url)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        Run { child: child.unwrap() }
+    }
+}
+
+pub struct Run {
+    pub child: Child,
+}
+
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Run {
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id().unwrap()).unwrap()), signal).unwrap();
+    }
+
+    pub async fn ends(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let output = timeout(PATIENCE, self.child.wait_with_output()).await.expect("the command hangs").unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+impl Ended {
+    #[track_caller]
+    pub fn assert(&self, code: i32, out: &str) {
+        assert_eq!((self.code, self.out.as_str()), (Some(code), out), "{}", self.err);
+    }
+}
