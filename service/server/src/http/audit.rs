@@ -204,6 +204,10 @@ fn action(method: &Method, path: &str) -> Option<(Action, String)> {
             _ => None,
         };
     }
+    if rest == "leases/revoke" {
+        // The handler says which.
+        return Some((Action::Revoke, String::new()));
+    }
     if let Some(id) = rest.strip_prefix("operations/") {
         return (*method == Method::DELETE).then(|| (Action::ForgetOperation, decoded(id)));
     }
@@ -239,6 +243,8 @@ mod tests {
         for (method, path, recorded) in [
             ("DELETE", "/v1/locks/a%2Fb", Some((Action::Force, "a/b"))),
             ("POST", "/v1/locks/a/b/revoke", Some((Action::Revoke, "a/b"))),
+            ("POST", "/v1/leases/revoke", Some((Action::Revoke, ""))),
+            ("POST", "/v1/leases/release", None),
             ("POST", "/v1/locks/a/acquire", None),
             ("POST", "/v1/locks/a/fence", None),
             ("GET", "/v1/locks/a", None),

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::access::{By, check_keys};
 use super::answer;
+use super::audit::Audited;
 use super::format::rfc3339;
 use super::locks::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
@@ -288,12 +289,14 @@ pub async fn release(
 pub async fn revoke(
     State(context): State<Shared>,
     Extension(caller): By,
+    audited: Audited,
     _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
     let body = context.body(body).await?;
     let request: RevokeLeasesRequest = body::parse(&body)?;
     let search = request.search(&caller)?;
+    audited.target(&search.to_string());
     let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let bytes_max = context.limits.locks.key_bytes_max;
@@ -321,6 +324,7 @@ pub async fn revoke(
     // Their leases have ended since the search.
     results.retain(|revoked| revoked.leases > 0);
     let leases = results.iter().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
+    audited.detail(|| format!("{leases} leases of {} locks", results.len()));
     let Found { unreadable, next_cursor, .. } = found;
     Ok(answer::ok(&RevokeLeasesAnswer { results, leases, unreadable, next_cursor }))
 }
@@ -347,6 +351,14 @@ struct Search {
     prefix: String,
     /// Only keys behind this one.
     after: Option<Key>,
+}
+
+impl std::fmt::Display for Search {
+    fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let owner = self.owner.as_ref().map(|owner| format!("owner {:?}", owner.as_str()));
+        let prefix = (!self.prefix.is_empty()).then(|| format!("prefix {:?}", self.prefix));
+        write!(text, "leases of {}", owner.into_iter().chain(prefix).collect::<Vec<_>>().join(", "))
+    }
 }
 
 struct Found {
