@@ -185,6 +185,9 @@ def check_prometheus(addresses):
     expect(prometheus["profiles"] == ["metrics"], "Prometheus is not optional")
     [config] = [word.split("=")[1] for word in prometheus["command"] if word.startswith("--config.file=")]
     expect(f"./deploy/prometheus.yml:{config}:ro" in prometheus["volumes"], "Prometheus reads another file")
+    for rules in yaml.safe_load(read("deploy/prometheus.yml"))["rule_files"]:
+        mounted = f"./deploy/{rules}:{config.rsplit('/', 1)[0]}/{rules}:ro"
+        expect(mounted in prometheus["volumes"] and yaml.safe_load(read(f"deploy/{rules}")), f"{rules} is not there")
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
     expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")

@@ -41,9 +41,6 @@ pub(super) async fn check(State(context): State<Shared>, mut request: Request, n
         Ok(None) => return next.run(request).await,
         Err(problem) => return problem.into_response(),
     };
-    if let Some(note) = request.extensions().get::<Arc<RequestNote>>() {
-        note.set_caller(&caller);
-    }
     let waits = Waits::of(request.method(), request.uri().path());
     request.extensions_mut().insert(Arc::clone(&caller));
     match waits {
@@ -76,6 +73,9 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
         count_failure(context, request, presented, denied);
         refused(denied)
     })?;
+    if let Some(note) = request.extensions().get::<Arc<RequestNote>>() {
+        note.set_caller(&caller);
+    }
     let permissions = &caller.permissions;
     let (is_permitted, scope) = match need {
         Need::Scope(scope) => (permissions.scopes.has(scope), scope),

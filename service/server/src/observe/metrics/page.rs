@@ -74,7 +74,7 @@ impl Family<'_> {
         let mut so_far = 0;
         for (bound, values) in buckets {
             so_far += values;
-            let bound = if bound == f64::MAX { "+Inf".to_owned() } else { bound.to_string() };
+            let bound = if bound == f64::MAX { "+Inf".to_owned() } else { format!("{bound:?}") };
             self.line("_bucket", labels, Some(&bound), so_far);
         }
         self.line("_sum", labels, None, sum);
@@ -123,7 +123,7 @@ mod tests {
         assert!(text.starts_with(
             "# HELP a A.\n# TYPE a counter\na_total{app=\"q\\\"u\\\\o\\nte\"} 2\n# HELP b_seconds B.\n\
              # TYPE b_seconds gauge\nb_seconds 0.5\n# HELP c C.\n# TYPE c histogram\n\
-             c_bucket{k=\"v\",le=\"1\"} 1\nc_bucket{k=\"v\",le=\"2\"} 1\nc_bucket{k=\"v\",le=\"4\"} 2\n"
+             c_bucket{k=\"v\",le=\"1.0\"} 1\nc_bucket{k=\"v\",le=\"2.0\"} 1\nc_bucket{k=\"v\",le=\"4.0\"} 2\n"
         ));
         assert!(text.ends_with("c_bucket{k=\"v\",le=\"+Inf\"} 3\nc_sum{k=\"v\"} 1004\nc_count{k=\"v\"} 3\n# EOF\n"));
     }
