@@ -68,9 +68,11 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
         return Ok(None);
     }
-    let presented = api_key(request.headers())?;
+    let count = |presented: Option<&str>, denied| count_failure(context, request, presented, denied);
+    let presented = api_key(request.headers());
+    let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
     let caller = context.access.check(presented).map_err(|denied| {
-        count_failure(context, request, presented, denied);
+        count(presented, denied);
         refused(denied)
     })?;
     if let Some(note) = request.extensions().get::<Arc<RequestNote>>() {

@@ -1,7 +1,7 @@
 //! The audit: who did what to the service.
 
 use latchgate_testkit::node::{Node, command};
-use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ async fn what_ends_a_lock_or_changes_the_service_leaves_a_record_of_who_from_whe
         shown(&force[0]),
         json!({
             "action": "force", "app": "billing", "key_id": id, "from": "203.0.113.7", "target": "jobs/a",
-            "outcome": "done", "detail": "1 leases ended, reason: stuck",
+            "outcome": "done", "detail": "leases ended: 1, reason: stuck",
         })
     );
     let revoke = records(&operator, "action=revoke&app=billing", 1).await;
@@ -139,10 +139,18 @@ async fn failed_authentications_are_counted_and_no_secret_is_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_survive_a_restart_and_commands_beside_the_store_leave_them_too() {
-    let database = shared_database().await;
+async fn records_wait_for_a_store_that_is_away_survive_a_restart_and_come_from_commands_beside_the_store() {
+    let mut postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
     let mut node = Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
     let operator = Caller::operator(&node);
+    postgres.pause();
+    let refused = operator.call(Method::DELETE, "/v1/locks/k", Value::Null).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    until("the log has the record", || async { node.log().contains(refused.code()) }).await;
+    postgres.resume();
+    assert_eq!(records(&operator, "action=force", 1).await[0]["outcome"], refused.code());
+    until("the node is ready again", || async { operator.get("/readyz").await.status == 200 }).await;
     operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 1_000 })).await;
     // The last record is written while the node ends.
     node.terminate();
@@ -154,7 +162,7 @@ async fn records_survive_a_restart_and_commands_beside_the_store_leave_them_too(
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     node.start_again().await;
-    let found = records(&operator, "limit=10", 3).await;
+    let found = records(&operator, "limit=10", 4).await;
     let of = |index: usize| -> [&str; 2] { ["action", "from"].map(|name| found[index][name].as_str().unwrap()) };
     assert_eq!([of(0), of(1), of(2)], [["hold-off", "command"], ["create-app", "command"], ["hold-off", "127.0.0.1"]]);
 }

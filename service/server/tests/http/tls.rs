@@ -178,7 +178,7 @@ async fn a_node_verifies_the_names_and_certificates_of_its_stores() {
     granted(&node, "k", json!({})).await;
     let sessions = "select count(*) from pg_stat_ssl s join pg_stat_activity a using (pid) where a.backend_type = 'client backend' and not ssl and pid <> pg_backend_pid()";
     assert_eq!(postgres.query("postgres", sessions).await.trim(), "0");
-    let on_redis = Node::start(BIN, &["--locks", &redis_url("localhost", &ca)]).await;
+    let on_redis = Node::start(BIN, &["--locks", &redis_url("localhost", &ca), "--gate", "sqlite:gate.db"]).await;
     granted(&on_redis, "k", json!({})).await;
 
     // The certificate is for another name, or of another authority.

@@ -143,7 +143,7 @@ pub async fn force(
     audited.detail(|| shown(&note).trim_start_matches(", ").to_owned());
     match command(context, &address, Command::Force(Force { note: note.clone() })).await? {
         Outcome::Forced { leases } => {
-            audited.detail(|| format!("{leases} leases ended{}", shown(&note)));
+            audited.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
         }
         other => Err(unexpected(&other)),
