@@ -24,8 +24,9 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl docker-compose dockerd envsubst
-# etcd haproxy ip iptables jq mmdebstrap nginx node npm patroni pgbouncer postgres python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl docker-compose dockerd envsubst etcd haproxy ip
+# iptables jq mmdebstrap nginx node npm patroni pgbouncer postgres python3-yaml redis systemd-analyze) that are missing: with apt as
+# root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -65,6 +66,7 @@ package_of() {
         node) echo nodejs ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
+        systemd-analyze) echo systemd ;;
         *) echo "$1" ;;
     esac
 }
