@@ -1,9 +1,9 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down cluster-ha test-ha soak
+.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down cluster-ha test-ha test-console test-compose soak
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for another store)
 	cargo run --release --locked -- serve $(ARGS)
@@ -45,6 +45,12 @@ cluster-down: ## Stop the cluster and remove its data
 
 test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
 	scripts/test-ha.sh
+
+test-console: ## Use the console in headless Chromium
+	scripts/test-console.sh
+
+test-compose: ## Build and run docker-compose.yml under a Docker engine of its own (as root; about ten minutes)
+	scripts/test-compose.sh
 
 soak: ## Half an hour of load and faults, after which nothing may be left behind (ARGS="--minutes 5")
 	scripts/soak.sh $(ARGS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares docker-compose.yml, deploy/Dockerfile, deploy/nginx.conf and .env.example with each other and with what the
+"""Compares docker-compose.yml, deploy/ and .env.example with each other and with what the
 binary accepts. Called by scripts/check-deploy.sh from the top directory, with the binary as its argument.
 
 Prints the variables that docker-compose.yml gives to nginx's template, one NAME=value in each line."""
@@ -217,11 +217,41 @@ def check_embedded(source, path, copied):
     expect(path.split("/")[0] in copied, f"{source} embeds {path}, which deploy/Dockerfile does not copy")
 
 
+def check_kubernetes():
+    documents = list(yaml.safe_load_all(read("deploy/kubernetes/latchgate.yaml")))
+    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    [node] = pod["containers"]
+    env = {entry["name"]: entry["value"] for entry in node["env"]}
+    refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
+    expect("--locks must be" in refused.stderr, f"the environment of the Deployment is refused: {refused.stderr}")
+    expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that a node refuses")
+    drain = int(env["LATCHGATE_DRAIN_NOTICE_MS"]) + setting("drain-timeout-ms")
+    expect(pod["terminationGracePeriodSeconds"] * 1_000 > drain, "Kubernetes kills a node while it drains")
+    routes = read("service/server/src/http/mod.rs")
+    for probe in ("livenessProbe", "startupProbe", "readinessProbe"):
+        path = node[probe]["httpGet"]["path"]
+        expect(f'route("{path}"' in routes, f"a node has no {path}")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for document in documents:
+        selector = document["spec"]["selector"]
+        expect(selector.get("matchLabels", selector) == labels, f"the {document['kind']} selects other pods")
+
+
+def check_systemd():
+    unit = read("deploy/latchgate.service")
+    stop = re.search(r"^TimeoutStopSec=(\S+)$", unit, re.MULTILINE).group(1)
+    expect(in_ms(stop) > setting("drain-timeout-ms"), "systemd kills a node while it drains")
+    command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE).group(1))
+    expect(latchgate(*command[1:], "--help").returncode == 0, f"the binary does not know {command[1:]}")
+
+
 # On one line: the help is wrapped at any place.
 SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
 COMPOSE_TEXT = read("docker-compose.yml")
 COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))
 SERVICES = COMPOSE["services"]
+ADMIN_KEY = latchgate("key", "generate").stdout.strip()
 
 
 def main():
@@ -233,6 +263,8 @@ def main():
     check_stores()
     check_nginx(nodes)
     check_dockerfile(dockerfile)
+    check_kubernetes()
+    check_systemd()
     for complaint in WRONG:
         print(f"error: {complaint}", file=sys.stderr)
     sys.exit(1 if WRONG else 0)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fails when docker-compose.yml, deploy/ and .env.example do not fit each other or the binary. It needs no Docker, but does not show
-# that the images work.
+# Fails when docker-compose.yml, deploy/ and .env.example do not fit each other or the binary, when systemd does not accept the unit, or
+# when the manifests do not fit the schemas of Kubernetes. It needs no Docker: scripts/test-compose.sh runs the images.
 #
 #   scripts/check-deploy.sh [BINARY]   if absent, cargo builds it
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages cc envsubst nginx python3-yaml
+ensure_packages cc envsubst nginx python3-yaml systemd-analyze
 binary=${1-}
 if [[ -z $binary ]]; then
     cargo build --locked --quiet -p latchgate
@@ -23,4 +23,15 @@ for BALANCER_METHOD in by_key round_robin; do
     log=$("$(nginx_bin)" -t -e stderr -p "$SCRATCH" -c "$SCRATCH/nginx.conf" 2>&1) || die "deploy/nginx.conf: $log"
     [[ $log != *'[emerg]'* ]] || die "deploy/nginx.conf: $log"
 done
+
+# In the unit, the binary is where an operator installs it.
+mkdir "$SCRATCH/systemd"
+sed "s|^ExecStart=[^ ]*|ExecStart=$(realpath "$binary")|" deploy/latchgate.service >"$SCRATCH/systemd/latchgate.service"
+log=$(systemd-analyze verify "$SCRATCH/systemd/latchgate.service" 2>&1) || die "deploy/latchgate.service: $log"
+[[ -z $log ]] || die "deploy/latchgate.service: $log"
+
+python3 -m pip install --quiet --target "$SCRATCH/python" kubernetes-validate==1.37.0 >"$SCRATCH/pip.log" 2>&1 ||
+    die "pip: $(cat "$SCRATCH/pip.log")"
+log=$(PYTHONPATH=$SCRATCH/python python3 -B "$SCRATCH/python/bin/kubernetes-validate" --strict deploy/kubernetes/*.yaml 2>&1) ||
+    die "deploy/kubernetes: $log"
 say "docker-compose.yml, deploy/ and .env.example fit each other and the binary"

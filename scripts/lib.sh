@@ -24,9 +24,9 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl envsubst etcd haproxy jq nginx node npm patroni
-# pgbouncer postgres prometheus python3 python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user
-# what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl docker-compose dockerd envsubst etcd haproxy ip
+# iptables jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-yaml redis systemd-analyze) that are
+# missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -59,11 +59,14 @@ has_tool() {
 package_of() {
     case $1 in
         cc) echo build-essential ;; # SQLite is compiled into the binary
+        dockerd) echo docker.io ;;
         envsubst) echo gettext-base ;;
         etcd) echo etcd-server ;;
+        ip) echo iproute2 ;;
         node) echo nodejs ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
+        systemd-analyze) echo systemd ;;
         *) echo "$1" ;;
     esac
 }

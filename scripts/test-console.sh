@@ -16,10 +16,10 @@ if [[ -z ${CONSOLE_URL-} ]]; then
         cargo build --locked --workspace --all-targets
         binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
     fi
-    CONSOLE_KEY=$("$binary" key generate)
-    # A node refuses variables that it does not know.
+    # The binary refuses variables that it does not know.
     unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
-    LATCHGATE_ADMIN_KEY=$CONSOLE_KEY start_http node "$binary" serve --locks "sqlite://$SCRATCH/console.db"
+    CONSOLE_KEY=$("$binary" key generate)
+    LATCHGATE_ADMIN_KEY=$CONSOLE_KEY start_http node "$binary" serve --locks "sqlite:$SCRATCH/console.db"
     CONSOLE_URL=$HTTP_URL
 fi
 export CONSOLE_URL CONSOLE_KEY CHROMIUM
