@@ -9,7 +9,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
+use super::{admin, apps, fleet_lock, locks, metrics, multilocks, operations, pages, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,6 +26,7 @@ use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
         (name = "multilocks", description = "Several locks as one: all or none"),
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
+        (name = "tools", description = "Locks in the protocols of other tools: Terraform's http backend, and FleetLock"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
@@ -57,6 +58,10 @@ use super::{admin, apps, locks, metrics, multilocks, operations, pages, status};
         admin::switch_locks,
         admin::switch_gate,
         admin::hold_off,
+        terraform::lock,
+        terraform::unlock,
+        fleet_lock::pre_reboot,
+        fleet_lock::steady_state,
         apps::list_apps,
         apps::create_app,
         apps::disable_app,

@@ -36,6 +36,7 @@ mod start;
 mod stories;
 mod three_nodes;
 mod tickets;
+mod tools;
 mod two_nodes;
 mod unread_input;
 mod waiting;

@@ -57,6 +57,14 @@ impl Problem {
         self
     }
 
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// Whether the node or its store is the reason, so that the same request may pass later.
     pub fn is_transient(&self) -> bool {
         self.code.info().status == StatusCode::SERVICE_UNAVAILABLE

@@ -4,4 +4,4 @@ mod apart;
 mod commands;
 mod keys;
 mod lasting;
-mod world;
+pub mod world;
