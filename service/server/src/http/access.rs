@@ -1,5 +1,6 @@
 //! Which requests need an API key, and which scope: checked once, before any handler.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -8,6 +9,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use futures::StreamExt;
 use latchgate_core::access::{ApiKey, Refusal, Scope, has_api_key};
 
@@ -69,8 +72,9 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
         return Ok(None);
     }
     let count = |presented: Option<&str>, denied| count_failure(context, request, presented, denied);
-    let presented = api_key(request.headers());
+    let presented = api_key(request.headers(), is_tool(request.uri().path()));
     let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
+    let presented = presented.as_deref();
     let caller = context.access.check(presented).map_err(|denied| {
         count(presented, denied);
         refused(denied)
@@ -112,14 +116,24 @@ fn count_failure(context: &Context, request: &Request, presented: Option<&str>, 
     context.audit.failed_authentication(from, app, key_id, why);
 }
 
-/// The API key that the request presents.
-fn api_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+/// Whether the path is for tools that know only user names and passwords.
+fn is_tool(path: &str) -> bool {
+    path.starts_with("/v1/terraform/") || path == "/v1/pre-reboot" || path == "/v1/steady-state"
+}
+
+/// The API key that the request presents: as a bearer token, or as a password if that is allowed.
+fn api_key(headers: &HeaderMap, allows_password: bool) -> Result<Option<Cow<'_, str>>, Problem> {
     let mut sent = headers.get_all(header::AUTHORIZATION).iter();
     let Some(first) = sent.next() else { return Ok(None) };
     let text = first.to_str().unwrap_or_default();
     match text.split_once(' ') {
         Some((scheme, api_key)) if scheme.eq_ignore_ascii_case("bearer") && sent.next().is_none() => {
-            Ok(Some(api_key.trim()))
+            Ok(Some(api_key.trim().into()))
+        }
+        Some((scheme, login)) if allows_password && scheme.eq_ignore_ascii_case("basic") && sent.next().is_none() => {
+            let login = BASE64_STANDARD.decode(login.trim()).ok().and_then(|login| String::from_utf8(login).ok());
+            let password = login.as_deref().and_then(|login| login.split_once(':')).map(|(_, password)| password);
+            Ok(Some(password.unwrap_or_default().to_owned().into()))
         }
         _ => {
             Err(Problem::new(Code::Unauthorized, "The header must be `Authorization: Bearer API_KEY`, and sent once."))
@@ -169,6 +183,7 @@ impl Need {
             "locks" if *method == Method::DELETE => Self::Scope(Scope::Admin),
             "locks" | "multilocks" | "leases" | "events" => Self::Scope(Scope::Locks),
             "operations" => Self::Scope(Scope::Operations),
+            "terraform" | "pre-reboot" | "steady-state" => Self::Scope(Scope::Locks),
             _ => Self::ApiKey,
         }
     }
@@ -225,6 +240,10 @@ mod tests {
             ("POST", "/v1/multilocks/acquire", Need::Scope(Scope::Locks)),
             ("POST", "/v1/operations/pre", Need::Scope(Scope::Operations)),
             ("DELETE", "/v1/operations/x", Need::Scope(Scope::Operations)),
+            ("LOCK", "/v1/terraform/network", Need::Scope(Scope::Locks)),
+            ("DELETE", "/v1/terraform/network", Need::Scope(Scope::Locks)),
+            ("POST", "/v1/pre-reboot", Need::Scope(Scope::Locks)),
+            ("POST", "/v1/steady-state", Need::Scope(Scope::Locks)),
             ("GET", "/v1/admin/engines", Need::Operator),
             ("POST", "/v1/admin/anything", Need::Operator),
         ] {

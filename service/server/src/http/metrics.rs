@@ -86,7 +86,16 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
             _ => "other",
         };
     }
+    if path.starts_with("terraform/") {
+        return match method.as_str() {
+            "LOCK" | "POST" => "acquire",
+            "UNLOCK" | "DELETE" => "release",
+            _ => "other",
+        };
+    }
     match path {
+        "pre-reboot" => "acquire",
+        "steady-state" => "release",
         "multilocks/acquire" => "multilock_acquire",
         "multilocks/renew" => "multilock_renew",
         "multilocks/release" => "multilock_release",

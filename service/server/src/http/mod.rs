@@ -11,6 +11,7 @@ mod client;
 mod connections;
 mod console;
 mod cors;
+mod fleet_lock;
 mod format;
 mod hosts;
 mod leases;
@@ -29,6 +30,7 @@ mod request_body;
 mod server;
 mod status;
 mod target;
+mod terraform;
 mod tls;
 mod waits;
 
@@ -208,6 +210,9 @@ pub fn router(context: Shared) -> Router {
         .route("/v1/operations/{id}", routing::get(operations::inspect).delete(operations::forget))
         .route("/v1/operations/{id}/post", routing::post(operations::post))
         .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
+        .route("/v1/terraform/{*key}", routing::any(terraform::any))
+        .route("/v1/pre-reboot", routing::post(fleet_lock::pre_reboot))
+        .route("/v1/steady-state", routing::post(fleet_lock::steady_state))
         .route("/v1/admin/engines", routing::get(admin::engines))
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))

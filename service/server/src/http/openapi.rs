@@ -9,7 +9,9 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, audit, leases, locks, me, metrics, multilocks, operations, pages, status};
+use super::{
+    admin, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, operations, pages, status, terraform,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -28,6 +30,7 @@ use super::{admin, apps, audit, leases, locks, me, metrics, multilocks, operatio
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
         (name = "access", description = "What an API key permits"),
+        (name = "tools", description = "Locks in the protocols of other tools: Terraform's http backend, and FleetLock"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
@@ -64,6 +67,10 @@ use super::{admin, apps, audit, leases, locks, me, metrics, multilocks, operatio
         admin::switch_gate,
         admin::hold_off,
         audit::list,
+        terraform::lock,
+        terraform::unlock,
+        fleet_lock::pre_reboot,
+        fleet_lock::steady_state,
         apps::list_apps,
         apps::create_app,
         apps::disable_app,

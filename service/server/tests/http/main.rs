@@ -42,6 +42,7 @@ mod stories;
 mod three_nodes;
 mod tickets;
 mod tls;
+mod tools;
 mod two_nodes;
 mod unread_input;
 mod waiting;

@@ -218,7 +218,7 @@ pub fn check_unchanged(resumed: &Resumed, lease_id: Option<&str>, priority: Opti
     Ok(())
 }
 
-fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
+pub fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
     let lease = &granted.lease;
     AcquireAnswer {
         key: address.key.as_str(),

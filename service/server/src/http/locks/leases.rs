@@ -65,6 +65,12 @@ pub struct ReleaseAnswer {
     already: bool,
 }
 
+impl ReleaseAnswer {
+    pub fn new(still_held: u32, already: bool) -> Self {
+        Self { released: true, still_held, already }
+    }
+}
+
 /// Renew a lease.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/renew", tag = "locks",
@@ -118,9 +124,7 @@ pub async fn release(context: &Context, address: &Address, body: &[u8]) -> Resul
     let request: ReleaseRequest = body::parse(body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     match context.locks.release(address, lease_id.clone()).await {
-        Ok(Released::Released { still_held, already }) => {
-            Ok(answer::ok(&ReleaseAnswer { released: true, still_held, already }))
-        }
+        Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
         Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }

@@ -79,6 +79,14 @@ impl Problem {
         Self { retry_after_ms: self.retry_after_ms, ..Self::new(self.code, detail) }
     }
 
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// Whether the node or its store is the reason, so that the same request may pass later.
     pub fn is_transient(&self) -> bool {
         self.code.info().status == StatusCode::SERVICE_UNAVAILABLE

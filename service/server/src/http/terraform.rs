@@ -1,0 +1,178 @@
+//! `/v1/terraform/{key}`: the lock of Terraform's `http` backend. Its state lives elsewhere.
+//!
+//! Terraform does not renew a lock, and shows its id to users that are refused, so that they can unlock it by force.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use latchgate_core::lock::{Lease, LeaseId, Metadata};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::access::By;
+use super::format::rfc3339;
+use super::locks::acquire::granted_answer;
+use super::locks::answers::{ended, lease_lost, refusal, unanswered};
+use super::locks::fields::{parse_metadata, parse_owner};
+use super::locks::leases::ReleaseAnswer;
+use super::problem::{Code, Problem, ProblemBody};
+use super::{Context, Shared, answer, body, path, query};
+use crate::access::Caller;
+use crate::locks::{Acquired, LockRequest, Refused, Released};
+
+/// Where the locks are among all keys.
+const PREFIX: &str = "terraform/";
+const METHODS: &str = "LOCK,POST,UNLOCK,DELETE";
+/// Longest lock info that is kept whole, in bytes.
+const INFO_MAX_BYTES: usize = 1_000;
+
+/// Terraform's description of a lock.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LockInfo {
+    /// A UUID, which is the `lease_id`.
+    #[serde(rename = "ID")]
+    id: String,
+    operation: String,
+    info: String,
+    /// The owner of the lock.
+    who: String,
+    version: String,
+    created: String,
+    path: String,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct LockQuery {
+    /// Length of the lease, in ms. Terraform does not renew it. The longest lease of the node if absent.
+    ttl_ms: Option<u64>,
+}
+
+/// Everything under `/v1/terraform/`. The router does not know Terraform's own methods.
+pub async fn any(State(context): State<Shared>, Extension(caller): By, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let answer = match head.method.as_str() {
+        "LOCK" | "POST" => lock(&context, &caller, &head.uri, body).await,
+        "UNLOCK" | "DELETE" => unlock(&context, &caller, &head.uri, body).await,
+        _ => {
+            let detail = format!("This path has only {METHODS}: Terraform's state lives elsewhere.");
+            Err(Problem::new(Code::MethodNotAllowed, detail).allow(METHODS))
+        }
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Lock a Terraform state (also with the method LOCK).
+///
+/// The lock `terraform/{key}` with the `lease_id` and the owner of the lock info. 423 has the lock info of the holder.
+#[utoipa::path(
+    post, path = "/v1/terraform/{key}", tag = "tools",
+    params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
+    request_body(content = LockInfo),
+    responses(
+        (status = 200, description = "The lock is yours.", body = super::locks::acquire::AcquireAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`lease-id-reused`, `key-full`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`: this id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, with the fields of the holder's lock info", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> Result<Response, Problem> {
+    let LockQuery { ttl_ms } = query::parse(uri)?;
+    let ttl_ms = ttl_ms.map_or(Ok(context.limits.locks.ttl_ms_max), |ttl_ms| context.check_ttl(ttl_ms))?;
+    let address = path::address(caller, &key(uri))?;
+    let info: LockInfo = body::parse(&context.body(body).await?)?;
+    let lease_id = info.lease_id()?;
+    let request = LockRequest {
+        owner: parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?,
+        metadata: Some(info.metadata()?),
+        ..LockRequest::new(lease_id.clone(), ttl_ms)
+    };
+    match context.locks.acquire(&address, request).await {
+        Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, &address, &granted))),
+        Ok(Acquired::Refused(refused)) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),
+        Ok(other) => Err(ended(&other)),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+/// Unlock a Terraform state (also with the method UNLOCK).
+#[utoipa::path(
+    delete, path = "/v1/terraform/{key}", tag = "tools",
+    params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
+    request_body(content = LockInfo),
+    responses(
+        (status = 200, description = "Unlocked.", body = ReleaseAnswer),
+        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 410, description = "`lease-lost`: the lock had ended before", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn unlock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> Result<Response, Problem> {
+    let LockQuery { .. } = query::parse(uri)?;
+    let address = path::address(caller, &key(uri))?;
+    let info: LockInfo = body::parse(&context.body(body).await?)?;
+    let lease_id = info.lease_id()?;
+    match context.locks.release(&address, lease_id.clone()).await {
+        Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
+        Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
+        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    }
+}
+
+/// The key that a path names, percent-encoded.
+fn key(uri: &Uri) -> String {
+    format!("{PREFIX}{}", uri.path().strip_prefix("/v1/terraform/").unwrap_or_default())
+}
+
+impl LockInfo {
+    fn lease_id(&self) -> Result<LeaseId, Problem> {
+        LeaseId::parse(&self.id).map_err(|error| Problem::field("ID", error))
+    }
+
+    /// Other callers see it. The fields that nothing needs are left out if it is too long.
+    fn metadata(&self) -> Result<Metadata, Problem> {
+        let mut kept = self.clone();
+        if serde_json::to_vec(&kept).unwrap_or_default().len() > INFO_MAX_BYTES {
+            (kept.info, kept.path) = (String::new(), String::new());
+        }
+        match serde_json::to_value(&kept) {
+            Ok(serde_json::Value::Object(fields)) => parse_metadata(fields),
+            _ => Err(Problem::defect()),
+        }
+    }
+
+    /// Terraform cannot read an answer in which `Created` is no time.
+    fn of_holder(refused: &Refused) -> Self {
+        let Some(lease) = refused.holders.first() else {
+            return Self { created: rfc3339(refused.now), ..Self::default() };
+        };
+        Self::of_lease(lease).unwrap_or_else(|| Self {
+            who: lease.owner.as_str().to_owned(),
+            created: rfc3339(lease.granted_at),
+            ..Self::default()
+        })
+    }
+
+    /// `None` if the holder is not Terraform.
+    fn of_lease(lease: &Lease) -> Option<Self> {
+        let info: Self = serde_json::from_str(lease.metadata.as_ref()?.as_json_text()).ok()?;
+        (info.id == lease.lease_id.as_str()).then_some(info)
+    }
+
+    fn show(self, problem: Problem) -> Problem {
+        problem
+            .with("ID", self.id)
+            .with("Operation", self.operation)
+            .with("Info", self.info)
+            .with("Who", self.who)
+            .with("Version", self.version)
+            .with("Created", self.created)
+            .with("Path", self.path)
+    }
+}
