@@ -13,9 +13,14 @@ use tokio::net::TcpStream;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const HEADERS_MAX: usize = 64;
 
-/// The `HOST:PORT` of an `http://HOST:PORT`.
-#[derive(Clone, Debug)]
-pub struct Target(String);
+/// A node, and the API key to call it with.
+#[derive(Clone)]
+pub struct Target {
+    /// The `HOST:PORT` of an `http://HOST:PORT`.
+    address: String,
+    /// The line of the header, if there is an API key.
+    authorization: String,
+}
 
 impl Target {
     pub fn parse(url: &str) -> anyhow::Result<Self> {
@@ -24,7 +29,13 @@ impl Target {
         if address.contains('/') || !address.contains(':') {
             bail!("not of the form http://HOST:PORT: {url}");
         }
-        Ok(Self(address.to_string()))
+        Ok(Self { address: address.to_string(), authorization: String::new() })
+    }
+
+    /// As [`Target::parse`], with an API key.
+    pub fn with_key(url: &str, key: Option<&str>) -> anyhow::Result<Self> {
+        let authorization = key.map(|key| format!("authorization: Bearer {}\r\n", key.trim())).unwrap_or_default();
+        Ok(Self { authorization, ..Self::parse(url)? })
     }
 }
 
@@ -56,10 +67,11 @@ impl Request {
 }
 
 /// The text of a POST.
-pub fn post(Target(host): &Target, path: &str, body: &str) -> String {
-    let length = body.len();
+pub fn post(target: &Target, path: &str, body: &str) -> String {
+    let (Target { address, authorization }, length) = (target, body.len());
     format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
     )
 }
 
@@ -103,7 +115,7 @@ pub struct Connection {
 
 impl Connection {
     pub async fn open(target: &Target) -> anyhow::Result<Self> {
-        let stream = connect(target).await.with_context(|| format!("connecting to {}", target.0))?;
+        let stream = connect(target).await.with_context(|| format!("connecting to {}", target.address))?;
         Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
     }
 
@@ -164,8 +176,8 @@ impl Connection {
     }
 }
 
-async fn connect(Target(address): &Target) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+async fn connect(target: &Target) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(&target.address).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
-use latchgate_bench::{beside, check, compare, compare_handoffs, floor, handoff, mixed, pairs, record};
+use latchgate_bench::{beside, beside_app, check, compare, compare_handoffs, floor, handoff, mixed, pairs, record};
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -29,6 +29,8 @@ enum Command {
     CompareHandoffs(compare_handoffs::Args),
     /// Measure other keys beside one key in trouble, and beside a healthy one, in turns; prints rates and their ratio
     Beside(beside::Args),
+    /// Measure an app beside another one that is at its quotas, and alone, in turns; prints the p99 of acquires and their ratio
+    BesideApp(beside_app::Args),
     /// Take, renew and release locks as careful clients do, and record each call as a JSON line
     Record(record::Args),
     /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
@@ -54,6 +56,7 @@ async fn main() -> anyhow::Result<()> {
         Command::Compare(args) => compare::run(&args).await,
         Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,
         Command::Beside(args) => beside::run(&args).await,
+        Command::BesideApp(args) => beside_app::run(&args).await,
         Command::Record(args) => record::run(&args).await,
         Command::Mixed(args) => {
             let report = mixed::run(&args).await?;

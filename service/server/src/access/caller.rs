@@ -1,10 +1,13 @@
 //! Who sends a request.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use latchgate_core::access::{KeyId, Permissions};
 use latchgate_core::{App, Timestamp};
 use tokio_util::sync::CancellationToken;
+
+use super::quota::AppUse;
 
 /// The sender of a request: an API key, or a client that needs none.
 #[derive(Debug)]
@@ -12,20 +15,22 @@ pub struct Caller {
     pub permissions: Permissions,
     /// `None` if the client needs no API key.
     pub key_id: Option<KeyId>,
+    /// What its app uses of this node.
+    pub app_use: Arc<AppUse>,
     ended: CancellationToken,
     /// When the API key was last used at this node, in ms; 0 if never.
     used_at: AtomicU64,
 }
 
 impl Caller {
-    pub(super) fn with_key(id: KeyId, permissions: Permissions) -> Self {
-        Self { permissions, key_id: Some(id), ended: CancellationToken::new(), used_at: AtomicU64::new(0) }
+    pub(super) fn new(key_id: Option<KeyId>, permissions: Permissions, app_use: Arc<AppUse>) -> Self {
+        Self { permissions, key_id, app_use, ended: CancellationToken::new(), used_at: AtomicU64::new(0) }
     }
 
-    /// A client that may do everything in `app`.
+    /// A client that may do everything in `app`, whatever its quotas are.
     pub fn without_key(app: App) -> Self {
-        let permissions = Permissions::all(app);
-        Self { permissions, key_id: None, ended: CancellationToken::new(), used_at: AtomicU64::new(0) }
+        let app_use = AppUse::new(app.clone(), super::quota::reports());
+        Self::new(None, Permissions::all(app), Arc::new(app_use))
     }
 
     pub fn app(&self) -> &App {

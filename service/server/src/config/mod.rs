@@ -15,7 +15,7 @@ use anyhow::ensure;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+pub use self::access::{AccessArgs, AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
 pub use self::locks::LockArgs;

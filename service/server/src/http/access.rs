@@ -14,6 +14,7 @@ use latchgate_core::access::{Refusal, Scope, has_api_key};
 use super::Shared;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
+use super::quotas;
 use crate::access::{Caller, Denied};
 
 /// The caller of a request, as handlers take it.
@@ -77,6 +78,11 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
         Need::Nothing | Need::ApiKey => return Ok(Some(caller)),
     };
     if is_permitted {
+        // An operator can always change quotas.
+        if matches!(need, Need::Scope(_)) {
+            let is_of_holder = quotas::is_of_holder(request.method(), request.uri().path());
+            caller.app_use.request(is_of_holder).map_err(|excess| quotas::reached(&excess))?;
+        }
         return Ok(Some(caller));
     }
     let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };

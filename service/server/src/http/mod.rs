@@ -20,6 +20,7 @@ mod pages;
 mod path;
 mod problem;
 mod query;
+mod quotas;
 mod request_body;
 mod server;
 mod status;
