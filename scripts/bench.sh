@@ -6,7 +6,9 @@
 #   scripts/bench.sh trouble [ARGS]    other keys while one key is in trouble: its row is locked by another session, then its state is
 #                                      unreadable
 #
-# Arguments go to `latchgate-bench compare`, `compare-handoffs` and `beside`: scripts/bench.sh --runs 5 --seconds 20 --json
+#   scripts/bench.sh apps [ARGS]       an app beside another one that is at its quotas
+#
+# Arguments go to `latchgate-bench compare`, `compare-handoffs`, `beside` and `beside-app`: scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
@@ -70,6 +72,14 @@ if [[ ${1-} == trouble ]]; then
     say "a state that cannot be decoded"
     psql_of_bench -c "update latchgate.locks set state = 'nonsense', version = version + 1 where key = 'bad'"
     "$bin/latchgate-bench" beside --url "$HTTP_URL" --key bad "${@:2}"
+    exit
+fi
+
+if [[ ${1-} == apps ]]; then
+    LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
+    export LATCHGATE_ADMIN_KEY
+    start_node latchgate
+    LATCHGATE_KEY=$LATCHGATE_ADMIN_KEY "$bin/latchgate-bench" beside-app --url "$HTTP_URL" "${@:2}"
     exit
 fi
 

@@ -167,7 +167,7 @@ impl Waits {
             (&Method::POST, _, Some(LockPath::Verb(_, "acquire")))
             | (&Method::POST, "/v1/multilocks/acquire" | "/v1/operations/pre", _)
             // With `until`.
-            | (&Method::GET, _, Some(LockPath::Key(_))) => Self::Poll,
+            | (&Method::GET | &Method::HEAD, _, Some(LockPath::Key(_))) => Self::Poll,
             (&Method::GET, _, Some(LockPath::Verb(_, "events"))) | (&Method::GET, "/v1/events", _) => Self::Stream,
             _ => Self::No,
         }
@@ -198,6 +198,7 @@ mod tests {
             ("PATCH", "/v1/locks/a", Need::Scope(Scope::Locks)),
             ("DELETE", "/v1/locks/a", Need::Scope(Scope::Admin)),
             ("POST", "/v1/multilocks/acquire", Need::Scope(Scope::Locks)),
+            ("POST", "/v1/leases/revoke", Need::Scope(Scope::Locks)),
             ("POST", "/v1/operations/pre", Need::Scope(Scope::Operations)),
             ("DELETE", "/v1/operations/x", Need::Scope(Scope::Operations)),
             ("GET", "/v1/admin/engines", Need::Operator),
@@ -216,7 +217,7 @@ mod tests {
             ("POST", "/v1/operations/pre", Waits::Poll),
             ("POST", "/v1/operations/pre/batch", Waits::No),
             ("GET", "/v1/locks/a/events", Waits::Stream),
-            ("GET", "/v1/locks/events", Waits::No),
+            ("GET", "/v1/locks/events", Waits::Poll),
             ("GET", "/v1/events", Waits::Stream),
         ] {
             assert_eq!(Waits::of(&method.parse().unwrap(), path), waits, "{method} {path}");
