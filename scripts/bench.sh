@@ -7,7 +7,10 @@
 #                                      unreadable, then it is large
 #   scripts/bench.sh cost [ARGS]       the CPU time per request that metrics cost; with WITH=keys, API keys and metrics together
 #
-# Arguments go to `latchgate-bench compare`, `compare-handoffs`, `beside` and `cost`: scripts/bench.sh --runs 5 --seconds 20 --json
+#   scripts/bench.sh apps [ARGS]       an app beside another one that is at its quotas
+#
+# Arguments go to `latchgate-bench compare`, `compare-handoffs`, `beside`, `beside-app` and `cost`:
+# scripts/bench.sh --runs 5 --seconds 20 --json
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
@@ -87,6 +90,14 @@ if [[ ${1-} == trouble ]]; then
     "$bin/latchgate-bench" beside --url "$HTTP_URL" --key bad "${@:2}"
     say "a state of 150 leases with long metadata, and four callers"
     "$bin/latchgate-bench" beside --url "$HTTP_URL" --key large --large 150 --askers 4 --pause-ms 0 "${@:2}"
+    exit
+fi
+
+if [[ ${1-} == apps ]]; then
+    LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
+    export LATCHGATE_ADMIN_KEY
+    start_node latchgate
+    LATCHGATE_KEY=$LATCHGATE_ADMIN_KEY "$bin/latchgate-bench" beside-app --url "$HTTP_URL" "${@:2}"
     exit
 fi
 

@@ -129,6 +129,7 @@ async fn measure(args: &Args, key: &str) -> anyhow::Result<(pairs::Report, Error
     }
     let others = pairs::Args {
         url: args.url.clone(),
+        key: None,
         connections: args.connections,
         seconds: args.seconds,
         warmup_seconds: args.warmup_seconds,

@@ -85,6 +85,7 @@ async fn measure(args: &Args) -> anyhow::Result<Comparison> {
 fn pairs_args(args: &Args, url: &str) -> pairs::Args {
     pairs::Args {
         url: url.to_string(),
+        key: None,
         connections: args.connections,
         seconds: args.seconds,
         warmup_seconds: args.warmup_seconds,

@@ -62,6 +62,7 @@ impl Side<'_> {
             connections: args.connections,
             seconds: args.seconds,
             warmup_seconds: 0,
+            key: None,
             keys_per_connection: 1,
         })
         .await?;

@@ -13,14 +13,17 @@ use tokio::net::TcpStream;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const HEADERS_MAX: usize = 64;
 
-/// The `HOST:PORT` of an `http://HOST:PORT`, and the API key of an `http://API_KEY@HOST:PORT`.
+/// A node, and the API key to call it with.
 #[derive(Clone, Debug)]
 pub struct Target {
+    /// The `HOST:PORT` of an `http://HOST:PORT`.
     address: String,
-    api_key: Option<String>,
+    /// The line of the header, if there is an API key.
+    authorization: String,
 }
 
 impl Target {
+    /// An `http://HOST:PORT`, or an `http://API_KEY@HOST:PORT`.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some(address) = url.strip_prefix("http://") else { bail!("not an http:// URL: {url}") };
         let address = address.trim_end_matches('/');
@@ -28,8 +31,22 @@ impl Target {
         if address.contains('/') || !address.contains(':') {
             bail!("not of the form http://HOST:PORT: {url}");
         }
-        Ok(Self { address: address.to_string(), api_key: api_key.map(str::to_string) })
+        let authorization = api_key.map(authorization).unwrap_or_default();
+        Ok(Self { address: address.to_string(), authorization })
     }
+
+    /// As [`Target::parse`], with an API key that is not in the URL.
+    pub fn with_key(url: &str, key: Option<&str>) -> anyhow::Result<Self> {
+        let target = Self::parse(url)?;
+        Ok(match key {
+            Some(key) => Self { authorization: authorization(key), ..target },
+            None => target,
+        })
+    }
+}
+
+fn authorization(key: &str) -> String {
+    format!("authorization: Bearer {}\r\n", key.trim())
 }
 
 /// A POST whose body has a lease id, which [`Request::lease`] replaces in place.
@@ -60,9 +77,8 @@ impl Request {
 }
 
 /// The text of a POST.
-pub fn post(Target { address, api_key }: &Target, path: &str, body: &str) -> String {
-    let length = body.len();
-    let authorization = api_key.as_ref().map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+pub fn post(target: &Target, path: &str, body: &str) -> String {
+    let (Target { address, authorization }, length) = (target, body.len());
     format!(
         "POST {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
@@ -170,8 +186,8 @@ impl Connection {
     }
 }
 
-async fn connect(Target { address, .. }: &Target) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+async fn connect(target: &Target) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(&target.address).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

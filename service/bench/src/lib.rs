@@ -2,6 +2,7 @@
 //! whether its locks keep their promises.
 
 pub mod beside;
+pub mod beside_app;
 pub mod check;
 pub mod compare;
 pub mod compare_handoffs;

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
-use latchgate_bench::{beside, check, compare, compare_handoffs, cost, floor, handoff, mixed, pairs, record};
+use latchgate_bench::{
+    beside, beside_app, check, compare, compare_handoffs, cost, floor, handoff, mixed, pairs, record,
+};
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -31,6 +33,8 @@ enum Command {
     Beside(beside::Args),
     /// Measure the CPU time per request of a node with a feature beside one without it, in turns; prints the difference
     Cost(cost::Args),
+    /// Measure an app beside another one that is at its quotas, and alone, in turns; prints the p99 of acquires and their ratio
+    BesideApp(beside_app::Args),
     /// Take, renew and release locks as careful clients do, and record each call as a JSON line
     Record(record::Args),
     /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
@@ -57,6 +61,7 @@ async fn main() -> anyhow::Result<()> {
         Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,
         Command::Beside(args) => beside::run(&args).await,
         Command::Cost(args) => cost::run(&args).await,
+        Command::BesideApp(args) => beside_app::run(&args).await,
         Command::Record(args) => record::run(&args).await,
         Command::Mixed(args) => {
             let report = mixed::run(&args).await?;

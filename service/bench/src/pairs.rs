@@ -16,6 +16,9 @@ pub struct Args {
     /// The node, as http://HOST:PORT
     #[arg(long)]
     pub url: String,
+    /// An API key with the scope locks, if the node needs one
+    #[arg(long, env = "LATCHGATE_KEY", hide_env_values = true)]
+    pub key: Option<String>,
     #[arg(long, default_value_t = 128)]
     pub connections: usize,
     /// How long to measure
@@ -40,7 +43,7 @@ pub struct Report {
 }
 
 pub async fn run(args: &Args) -> anyhow::Result<Report> {
-    let target = Target::parse(&args.url)?;
+    let target = Target::with_key(&args.url, args.key.as_deref())?;
     let run = run_id();
     let mut open = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {

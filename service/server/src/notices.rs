@@ -1,17 +1,18 @@
 //! Notices: events that are not about one lock, on the event stream of an app. A consumer of the stream forwards them to a chat or a
 //! pager.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{Event, EventKind};
 use latchgate_core::{Address, App, Key, Timestamp};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::access::Clock;
+use crate::access::quota::QuotaReached;
 use crate::engines::{Engine, EngineNotice, Engines, GateEngines, LockEngines};
 
 /// More notices than this at once are only in the log.
@@ -22,8 +23,6 @@ const TRIES: usize = 30;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often a node looks for what it has to say about engines.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A quota that an app keeps reaching at this node is one notice in this time.
-const QUOTA_EVERY: Duration = Duration::from_secs(60);
 
 /// What happened. The texts of the events are made here, so that all notices read alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +49,6 @@ struct Inner {
     /// Events are kept and streamed at all.
     is_kept: bool,
     pending: mpsc::Sender<(Address, Event)>,
-    /// When an app last reached a quota. Apps and quotas are few.
-    quotas: Mutex<HashMap<(App, &'static str), Instant>>,
     running: CancellationToken,
 }
 
@@ -62,21 +59,29 @@ impl Notices {
         let running = CancellationToken::new();
         let writing = write_on(locks.clone(), arriving);
         tokio::spawn(running.clone().run_until_cancelled_owned(writing));
-        let inner = Inner { locks, clock, is_kept, pending, quotas: Mutex::default(), running: running.clone() };
+        let inner = Inner { locks, clock, is_kept, pending, running: running.clone() };
         Self { inner: Arc::new(inner), _running: Arc::new(running.drop_guard()) }
     }
 
     /// Puts a notice on the event stream of an app. It never waits, so any part of the node may call it.
     pub fn notice(&self, app: &App, notice: Notice) {
-        let inner = &self.inner;
-        if !inner.is_kept || inner.is_repeated(app, &notice) {
-            return;
-        }
-        let event = notice.clone().event((inner.clock)());
-        let address = Address { app: app.clone(), key: Key::of_notices() };
-        if let Err(error) = inner.pending.try_send((address, event)) {
-            tracing::warn!(?app, ?notice, %error, "a notice found no room: no event stream has it");
-        }
+        self.inner.notice(app, notice);
+    }
+
+    /// Says which apps reach their quotas.
+    pub fn watch_quotas(&self, mut reached: broadcast::Receiver<QuotaReached>) {
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(self.inner.running.clone().run_until_cancelled_owned(async move {
+            loop {
+                match reached.recv().await {
+                    Ok(QuotaReached { app, quota, limit }) => {
+                        inner.notice(&app, Notice::QuotaReached { quota: quota.as_str(), limit: limit.into() });
+                    }
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        }));
     }
 
     /// Says when the engines of the locks are switched, and when a hold-off of them begins or ends.
@@ -113,15 +118,15 @@ impl Notices {
 }
 
 impl Inner {
-    fn is_repeated(&self, app: &App, notice: &Notice) -> bool {
-        let Notice::QuotaReached { quota, .. } = notice else { return false };
-        let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = quotas.get(&(app.clone(), *quota)).is_some_and(|at| at.elapsed() < QUOTA_EVERY);
-        if !before {
-            quotas.retain(|_, at| at.elapsed() < QUOTA_EVERY);
-            quotas.insert((app.clone(), *quota), Instant::now());
+    fn notice(&self, app: &App, notice: Notice) {
+        if !self.is_kept {
+            return;
         }
-        before
+        let event = notice.clone().event((self.clock)());
+        let address = Address { app: app.clone(), key: Key::of_notices() };
+        if let Err(error) = self.pending.try_send((address, event)) {
+            tracing::warn!(?app, ?notice, %error, "a notice found no room: no event stream has it");
+        }
     }
 }
 

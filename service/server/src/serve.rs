@@ -75,6 +75,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let secret = secret(&args.store, &store).await?;
     let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
     let operations = gate.start(&secret, notices.clone(), args.gate_limits()).await?;
+    notices.watch_quotas(access.quotas_reached());
     notices.watch_locks();
     notices.watch_gate("gate", operations.engines().clone());
     if let Some(engines) = operations.durable_engine() {

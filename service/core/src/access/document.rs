@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::api_key::id_of;
-use super::{ApiKey, KeyDigest, KeyId, Permissions};
+use super::{ApiKey, KeyDigest, KeyId, Permissions, Quota, Quotas};
 use crate::{App, Timestamp};
 
 pub const APPS_MAX: usize = 1_000;
@@ -42,6 +42,14 @@ pub struct AppEntry {
     /// A lock that is held for longer is a notice, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warn_after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Quotas::are_none")]
+    pub quotas: Quotas,
+}
+
+impl AppEntry {
+    fn new(created_at: Timestamp) -> Self {
+        Self { created_at, is_disabled: false, warn_after_ms: None, quotas: Quotas::default() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,8 +148,7 @@ impl Document {
         if is_new && self.apps.len() >= APPS_MAX {
             return Err(ChangeRefused::TooManyApps);
         }
-        let entry = AppEntry { created_at: now, is_disabled: false, warn_after_ms: None };
-        self.apps.entry(app.clone()).or_insert(entry).is_disabled = false;
+        self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now)).is_disabled = false;
         Ok(is_new)
     }
 
@@ -153,8 +160,25 @@ impl Document {
         if !self.has_app(app) {
             return Err(ChangeRefused::UnknownApp);
         }
-        let entry = AppEntry { created_at: now, is_disabled: true, warn_after_ms: None };
-        self.apps.entry(app.clone()).or_insert(entry).is_disabled = true;
+        self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now)).is_disabled = true;
+        Ok(())
+    }
+
+    /// Changes the quotas of an app: each named one gets this limit, or none.
+    ///
+    /// # Errors
+    /// [`ChangeRefused::UnknownApp`].
+    pub fn set_quotas(
+        &mut self,
+        app: &App,
+        limits: &[(Quota, Option<u32>)],
+        now: Timestamp,
+    ) -> Result<(), ChangeRefused> {
+        if !self.has_app(app) {
+            return Err(ChangeRefused::UnknownApp);
+        }
+        let entry = self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now));
+        limits.iter().for_each(|(quota, limit)| entry.quotas.set(*quota, *limit));
         Ok(())
     }
 
@@ -171,8 +195,7 @@ impl Document {
         if !self.has_app(app) {
             return Err(ChangeRefused::UnknownApp);
         }
-        let entry = AppEntry { created_at: now, is_disabled: false, warn_after_ms: None };
-        self.apps.entry(app.clone()).or_insert(entry).warn_after_ms = warn_after_ms;
+        self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now)).warn_after_ms = warn_after_ms;
         Ok(())
     }
 

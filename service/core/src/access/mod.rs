@@ -3,6 +3,7 @@
 mod api_key;
 mod document;
 mod permissions;
+mod quotas;
 #[cfg(test)]
 mod tests;
 
@@ -11,3 +12,4 @@ pub use self::document::{
     APPS_MAX, AppEntry, ChangeRefused, Document, KEYS_MAX, KeyEntry, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Refusal,
 };
 pub use self::permissions::{Permissions, Scope, Scopes, UnknownScope};
+pub use self::quotas::{QUOTA_MAX, Quota, Quotas};

@@ -144,3 +144,22 @@ fn the_last_use_is_known_to_the_hour() {
     assert!(!document.is_used_later(key.id(), NOW.plus_ms(2_799_999)));
     assert!(document.is_used_later(key.id(), NOW.plus_ms(2_800_000)));
 }
+
+#[test]
+fn quotas_are_changed_one_by_one_and_outlast_a_disabled_app() {
+    let (mut document, _) = document();
+    let quotas = |document: &Document| document.apps[&app("a")].quotas;
+    let limits = [(Quota::Leases, Some(7)), (Quota::Waiters, Some(0))];
+    document.set_quotas(&app("a"), &limits, NOW).unwrap();
+    document.set_quotas(&app("a"), &[(Quota::Waiters, None), (Quota::Operations, Some(9))], NOW).unwrap();
+    document.disable_app(&app("a"), NOW).unwrap();
+    document.create_app(&app("a"), NOW).unwrap();
+    assert_eq!(quotas(&document), Quotas { leases: Some(7), operations: Some(9), ..Quotas::default() });
+    assert_eq!(document.set_quotas(&app("b"), &limits, NOW), Err(ChangeRefused::UnknownApp));
+    document.set_quotas(&App::default(), &limits, NOW).unwrap();
+    let text = serde_json::to_string(&document).unwrap();
+    assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
+    // Nodes that know no quotas still read a document without any.
+    document.apps.values_mut().for_each(|entry| entry.quotas = Quotas::default());
+    assert!(!serde_json::to_string(&document).unwrap().contains("quotas"));
+}

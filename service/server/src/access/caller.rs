@@ -7,6 +7,7 @@ use latchgate_core::access::{KeyId, Permissions};
 use latchgate_core::{App, Timestamp};
 use tokio_util::sync::CancellationToken;
 
+use super::quota::AppUse;
 use crate::observe::metrics::{OfApp, Requests};
 
 /// The sender of a request: an API key, or a client that needs none.
@@ -15,6 +16,8 @@ pub struct Caller {
     pub permissions: Permissions,
     /// `None` if the client needs no API key.
     pub key_id: Option<KeyId>,
+    /// What its app uses of this node.
+    pub app_use: Arc<AppUse>,
     ended: CancellationToken,
     /// When the API key was last used at this node, in ms; 0 if never.
     used_at: AtomicU64,
@@ -23,18 +26,15 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub(super) fn with_key(id: KeyId, permissions: Permissions) -> Self {
-        Self { key_id: Some(id), ..Self::of(permissions) }
-    }
-
-    /// A client that may do everything in `app`.
-    pub fn without_key(app: App) -> Self {
-        Self::of(Permissions::all(app))
-    }
-
-    fn of(permissions: Permissions) -> Self {
+    pub(super) fn new(key_id: Option<KeyId>, permissions: Permissions, app_use: Arc<AppUse>) -> Self {
         let (ended, used_at) = (CancellationToken::new(), AtomicU64::new(0));
-        Self { permissions, key_id: None, ended, used_at, counted: OnceLock::new() }
+        Self { permissions, key_id, app_use, ended, used_at, counted: OnceLock::new() }
+    }
+
+    /// A client that may do everything in `app`, whatever its quotas are.
+    pub fn without_key(app: App) -> Self {
+        let app_use = AppUse::new(app.clone(), super::quota::reports());
+        Self::new(None, Permissions::all(app), Arc::new(app_use))
     }
 
     pub fn app(&self) -> &App {

@@ -4,19 +4,22 @@
 mod caller;
 mod change;
 mod fixed_keys;
+pub mod quota;
 mod refresh;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use latchgate_core::access::{Document, KeyId, Refusal};
+use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
 use latchgate_core::{App, Timestamp};
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::caller::Caller;
 pub use self::change::ChangeFailure;
 pub use self::fixed_keys::FixedKeys;
+use self::quota::{AppUse, QuotaReached};
 use crate::engines::LockEngines;
 
 /// Gives the time by the store's clock.
@@ -49,6 +52,9 @@ struct Inner {
     installing: Mutex<()>,
     /// The caller of requests without an API key, as long as none is needed.
     open: Arc<Caller>,
+    /// What each app uses of this node.
+    app_uses: Mutex<HashMap<App, Arc<AppUse>>>,
+    quota_reports: broadcast::Sender<QuotaReached>,
     /// When this node last entered uses into the document.
     uses_entered: Mutex<Option<Instant>>,
 }
@@ -85,13 +91,17 @@ impl Access {
     /// As [`Access::start`].
     pub async fn once(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
         fixed.read()?;
+        let (quota_reports, default) = (quota::reports(), App::default());
+        let default_use = Arc::new(AppUse::new(default.clone(), quota_reports.clone()));
         let inner = Arc::new(Inner {
             engines,
             clock,
             fixed,
             known: RwLock::default(),
             installing: Mutex::default(),
-            open: Arc::new(Caller::without_key(App::default())),
+            open: Arc::new(Caller::new(None, Permissions::all(default.clone()), Arc::clone(&default_use))),
+            app_uses: Mutex::new(HashMap::from([(default, default_use)])),
+            quota_reports,
             uses_entered: Mutex::default(),
         });
         inner.install(Known::default());
@@ -147,6 +157,11 @@ impl Access {
         self.inner.known().document.clone()
     }
 
+    /// Apps that reach a quota at this node: at most one report a minute for each app and quota.
+    pub fn quotas_reached(&self) -> broadcast::Receiver<QuotaReached> {
+        self.inner.quota_reports.subscribe()
+    }
+
     /// By the store's clock.
     pub fn now(&self) -> Timestamp {
         (self.inner.clock)()
@@ -156,6 +171,16 @@ impl Access {
 impl Inner {
     fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn app_uses(&self) -> MutexGuard<'_, HashMap<App, Arc<AppUse>>> {
+        self.app_uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There are as many as apps that have had API keys here.
+    fn app_use(&self, app: &App) -> Arc<AppUse> {
+        let new = || Arc::new(AppUse::new(app.clone(), self.quota_reports.clone()));
+        Arc::clone(self.app_uses().entry(app.clone()).or_insert_with(new))
     }
 
     /// Replaces what is known by `next`, whose `document` and `callers` are made here. Requests whose API key is no longer accepted
@@ -179,8 +204,11 @@ impl Inner {
                 .get(id)
                 .is_some_and(|before| before.sha256 == entry.sha256 && before.permissions == entry.permissions);
             let same = known.callers.get(id).filter(|_| is_same);
-            let caller = same.cloned().unwrap_or_else(|| Arc::new(Caller::with_key(*id, entry.permissions.clone())));
-            callers.insert(*id, caller);
+            let new = || Caller::new(Some(*id), entry.permissions.clone(), self.app_use(&entry.permissions.app));
+            callers.insert(*id, same.cloned().unwrap_or_else(|| Arc::new(new())));
+        }
+        for (app, app_use) in &*self.app_uses() {
+            app_use.set(document.apps.get(app).map_or_else(Quotas::default, |entry| entry.quotas));
         }
         let is_ended =
             |(id, caller): &(&KeyId, &Arc<Caller>)| !callers.get(id).is_some_and(|same| Arc::ptr_eq(same, caller));

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use latchgate_client::Error;
-use latchgate_core::access::{ApiKey, Scope};
+use latchgate_core::access::{ApiKey, Quota, Scope};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -17,7 +17,7 @@ use super::hold_off::join;
 use super::node::client;
 use crate::access::{Access, Clock, FixedKeys};
 use crate::audit::Audit;
-use crate::config::{AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
+use crate::config::{AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
 use crate::http::beside_the_store;
 use crate::store::store_clock::StoreClock;
 
@@ -52,11 +52,36 @@ pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
             let answer = call(via, Method::GET, "/v1/admin/apps", None).await?;
             for app in answer["apps"].as_array().into_iter().flatten() {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
-                println!("{}\t{state}\t{} API keys", text(&app["app"]), app["api_keys"]);
+                println!("{}\t{state}\t{} API keys\t{}", text(&app["app"]), app["api_keys"], quotas(app));
             }
+        }
+        AppCommand::Quota(args) => {
+            let path = format!("/v1/admin/apps/{}/quotas", encoded(&args.app));
+            let app = call(&args.via, Method::POST, &path, Some(changed_quotas(args))).await?;
+            println!("{}\t{}", args.app, quotas(&app));
         }
     }
     Ok(())
+}
+
+fn changed_quotas(args: &AppQuotaArgs) -> Value {
+    let named = [
+        ("requests_per_second", args.requests_per_second),
+        ("waiters", args.waiters),
+        ("leases", args.leases),
+        ("operations", args.operations),
+        ("event_streams", args.event_streams),
+    ];
+    let named = named.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?.0))));
+    Value::Object(named.collect())
+}
+
+/// Those that have a limit.
+fn quotas(app: &Value) -> String {
+    let limits = Quota::ALL.map(|quota| (quota.as_str(), &app["quotas"][quota.as_str()]));
+    let limits: Vec<String> =
+        limits.iter().filter(|(_, limit)| !limit.is_null()).map(|(name, limit)| format!("{name} {limit}")).collect();
+    if limits.is_empty() { "no quotas".to_owned() } else { limits.join(", ") }
 }
 
 /// # Errors

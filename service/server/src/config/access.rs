@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use latchgate_core::access::{KeyId, Scope};
+use latchgate_core::access::{KeyId, QUOTA_MAX, Scope};
 
 use super::StoreArgs;
 use super::duration::duration_ms;
@@ -47,6 +47,8 @@ pub enum AppCommand {
     Create(AppNameArgs),
     /// List the apps.
     List(ViaArgs),
+    /// Limit how much an app may use of each node. Without a flag, show its quotas.
+    Quota(AppQuotaArgs),
     /// Refuse all API keys of an app, until it is created again. Its locks and operations stay.
     Disable(AppNameArgs),
     /// Set after what time a lock that is held is a notice, `held_too_long`.
@@ -59,6 +61,42 @@ pub struct AppNameArgs {
     pub app: String,
     #[command(flatten)]
     pub via: ViaArgs,
+}
+
+/// What is not named stays as it is.
+#[derive(Debug, Args)]
+pub struct AppQuotaArgs {
+    /// The app's name.
+    pub app: String,
+    /// Requests in a second, or `none`. Renewals, releases, posts and heartbeats are refused only beyond ten times as many.
+    #[arg(long, value_name = "N", value_parser = quota)]
+    pub requests_per_second: Option<QuotaArg>,
+    /// Requests that wait at once, or `none`.
+    #[arg(long, value_name = "N", value_parser = quota)]
+    pub waiters: Option<QuotaArg>,
+    /// Leases that a node granted and that may be live, or `none`.
+    #[arg(long, value_name = "N", value_parser = quota)]
+    pub leases: Option<QuotaArg>,
+    /// Operations that a node let start and that may be running, or `none`.
+    #[arg(long, value_name = "N", value_parser = quota)]
+    pub operations: Option<QuotaArg>,
+    /// Open streams of events, or `none`.
+    #[arg(long, value_name = "N", value_parser = quota)]
+    pub event_streams: Option<QuotaArg>,
+    #[command(flatten)]
+    pub via: ViaArgs,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaArg(pub Option<u32>);
+
+fn quota(text: &str) -> Result<QuotaArg, String> {
+    if text == "none" {
+        return Ok(QuotaArg(None));
+    }
+    let limit = text.parse().ok().filter(|limit| *limit <= QUOTA_MAX);
+    limit.map(|limit| QuotaArg(Some(limit))).ok_or_else(|| format!("must be none, or a number up to {QUOTA_MAX}"))
 }
 
 #[derive(Debug, Args)]

@@ -20,7 +20,7 @@ use anyhow::ensure;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use self::access::{AccessArgs, AppArgs, AppCommand, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+pub use self::access::{AccessArgs, AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::audit::AuditArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 pub use self::history::HistoryArgs;

@@ -18,7 +18,7 @@ use super::answering::RequestNote;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
 use super::proxies::ClientAddress;
-use super::{Context, Shared, audit};
+use super::{Context, Shared, audit, quotas};
 use crate::access::{Caller, Denied};
 
 /// The caller of a request, as handlers take it.
@@ -92,6 +92,11 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
         Need::Nothing | Need::ApiKey => return Ok(Some(caller)),
     };
     if is_permitted {
+        // An operator can always change quotas.
+        if matches!(need, Need::Scope(_)) {
+            let is_of_holder = quotas::is_of_holder(request.method(), request.uri().path());
+            caller.app_use.request(is_of_holder).map_err(|excess| quotas::reached(&excess))?;
+        }
         return Ok(Some(caller));
     }
     audit::forbidden(&context.audit, request, &caller);
@@ -204,7 +209,7 @@ impl Waits {
             (&Method::POST, _, Some(LockPath::Verb(_, "acquire")))
             | (&Method::POST, "/v1/multilocks/acquire" | "/v1/operations/pre", _)
             // With `until`.
-            | (&Method::GET, _, Some(LockPath::Key(_))) => Self::Poll,
+            | (&Method::GET | &Method::HEAD, _, Some(LockPath::Key(_))) => Self::Poll,
             (&Method::GET, _, Some(LockPath::Verb(_, "events"))) | (&Method::GET, "/v1/events", _) => Self::Stream,
             _ => Self::No,
         }
@@ -238,6 +243,7 @@ mod tests {
             ("PATCH", "/v1/locks/a", Need::Scope(Scope::Locks)),
             ("DELETE", "/v1/locks/a", Need::Scope(Scope::Admin)),
             ("POST", "/v1/multilocks/acquire", Need::Scope(Scope::Locks)),
+            ("POST", "/v1/leases/revoke", Need::Scope(Scope::Locks)),
             ("POST", "/v1/operations/pre", Need::Scope(Scope::Operations)),
             ("DELETE", "/v1/operations/x", Need::Scope(Scope::Operations)),
             ("LOCK", "/v1/terraform/network", Need::Scope(Scope::Locks)),
@@ -260,7 +266,7 @@ mod tests {
             ("POST", "/v1/operations/pre", Waits::Poll),
             ("POST", "/v1/operations/pre/batch", Waits::No),
             ("GET", "/v1/locks/a/events", Waits::Stream),
-            ("GET", "/v1/locks/events", Waits::No),
+            ("GET", "/v1/locks/events", Waits::Poll),
             ("GET", "/v1/events", Waits::Stream),
         ] {
             assert_eq!(Waits::of(&method.parse().unwrap(), path), waits, "{method} {path}");

@@ -9,8 +9,8 @@ use axum::http::{Request, Uri};
 use axum::response::Response;
 use axum::{Extension, Router, routing};
 use latchgate_core::access::{
-    ApiKey, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, Refusal,
-    Scope,
+    ApiKey, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
+    Quota, Quotas, Refusal, Scope,
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};
@@ -43,6 +43,7 @@ where
         .route("/v1/admin/apps", routing::get(list_apps).post(create_app))
         .route("/v1/admin/apps/{app}/disable", routing::post(disable_app))
         .route("/v1/admin/apps/{app}/warn-after", routing::put(set_warn_after))
+        .route("/v1/admin/apps/{app}/quotas", routing::post(set_quotas))
         .route("/v1/admin/keys", routing::get(list_keys).post(create_key))
         .route("/v1/admin/keys/{id}", routing::delete(revoke_key))
 }
@@ -96,6 +97,79 @@ pub struct AppAnswer {
     warn_after_ms: Option<u64>,
     /// How many API keys of it are accepted.
     api_keys: usize,
+    quotas: QuotasAnswer,
+}
+
+/// How much the app may use of each node; null is no limit.
+#[derive(Serialize, ToSchema)]
+pub struct QuotasAnswer {
+    requests_per_second: Option<u32>,
+    waiters: Option<u32>,
+    leases: Option<u32>,
+    operations: Option<u32>,
+    event_streams: Option<u32>,
+}
+
+impl From<Quotas> for QuotasAnswer {
+    fn from(quotas: Quotas) -> Self {
+        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
+        Self { requests_per_second, waiters, leases, operations, event_streams }
+    }
+}
+
+/// A field that is absent changes nothing; null is no limit.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotasRequest {
+    /// Requests in a second; as many may come at once after a pause. Renewals, releases, posts and heartbeats are refused only beyond
+    /// ten times as many. 1 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 200)]
+    requests_per_second: Option<Option<u32>>,
+    /// Requests that wait at once. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 500)]
+    waiters: Option<Option<u32>>,
+    /// Leases that the node granted and that may be live. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000)]
+    leases: Option<Option<u32>>,
+    /// Operations that the node let start and that may be running. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000)]
+    operations: Option<Option<u32>>,
+    /// Open streams of events. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 20)]
+    event_streams: Option<Option<u32>>,
+}
+
+/// A field that is there, even if it is null.
+fn some<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(field).map(Some)
+}
+
+impl QuotasRequest {
+    fn parse(self) -> Result<Vec<(Quota, Option<u32>)>, Problem> {
+        let mut limits = Vec::new();
+        for quota in Quota::ALL {
+            let limit = match quota {
+                Quota::RequestsPerSecond => self.requests_per_second,
+                Quota::Waiters => self.waiters,
+                Quota::Leases => self.leases,
+                Quota::Operations => self.operations,
+                Quota::EventStreams => self.event_streams,
+            };
+            let Some(limit) = limit else { continue };
+            // A rate of 0 would be a disabled app.
+            let min = u32::from(quota == Quota::RequestsPerSecond);
+            if limit.is_some_and(|limit| !(min..=QUOTA_MAX).contains(&limit)) {
+                return Err(Problem::field(quota.as_str(), format!("must be from {min} to {QUOTA_MAX}, or null")));
+            }
+            limits.push((quota, limit));
+        }
+        Ok(limits)
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -312,6 +386,37 @@ pub async fn set_warn_after(
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
 
+/// Change the quotas of an app.
+///
+/// Each node enforces them for itself: an app may use as much of every node. Quotas that the request does not name stay. The change
+/// counts at this node at once, and at all others within two seconds.
+#[utoipa::path(
+    post, path = "/v1/admin/apps/{app}/quotas", tag = "admin", operation_id = "set_app_quotas",
+    params(("app" = String, Path, description = "The app's name", example = "billing")),
+    request_body(content = QuotasRequest, example = json!({"requests_per_second": 200, "leases": 1_000})),
+    responses(
+        (status = 200, description = "The quotas are changed.", body = AppAnswer),
+        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "`unknown-app`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub async fn set_quotas(
+    State(access): State<Access>,
+    Extension(caller): By,
+    Path(app): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Result<Response, Problem> {
+    let NoQuery {} = query::parse(&uri)?;
+    let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
+    let request: QuotasRequest = body::parse(&body)?;
+    let (app, limits) = (parse_app(&app)?, request.parse()?);
+    access.change(&caller, |document, now| document.set_quotas(&app, &limits, now)).await.map_err(unchanged)?;
+    tracing::info!(app = ?app, ?limits, by = ?caller.key_id, "the quotas of an app were changed");
+    Ok(ok(&app_answer(&access.document(), &app, access.now())))
+}
+
 /// List the API keys, without their secrets.
 #[utoipa::path(
     get, path = "/v1/admin/keys", tag = "admin", operation_id = "list_keys", params(KeysQuery),
@@ -441,6 +546,7 @@ fn app_answer(document: &Document, app: &App, now: Timestamp) -> AppAnswer {
         warn_after_ms: entry.and_then(|entry| entry.warn_after_ms),
         created_at: entry.filter(|_| *app != App::default()).map(|entry| rfc3339(entry.created_at)),
         api_keys: document.keys.values().filter(is_accepted).count(),
+        quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas).into(),
     }
 }
 

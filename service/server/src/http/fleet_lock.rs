@@ -18,7 +18,7 @@ use super::locks::answers::{ended, key_full, left_ms, unanswered};
 use super::locks::fields::new_lease_id;
 use super::problem::{Problem, ProblemBody};
 use super::query::NoQuery;
-use super::{Context, Shared, answer, body, path};
+use super::{Context, Shared, answer, body, path, quotas};
 use crate::access::Caller;
 use crate::locks::{Acquired, LockRequest, Released, Renewed};
 
@@ -76,7 +76,7 @@ pub async fn pre_reboot(
 ) -> Response {
     let take = async {
         let (address, machine) = parse(&context, &caller, &headers, body).await?;
-        take_slot(&context, &address, machine).await
+        take_slot(&context, &caller, &address, machine).await
     };
     take.await.map_or_else(for_fleet_lock, |answer| answer::ok(&answer))
 }
@@ -101,7 +101,7 @@ pub async fn steady_state(
 ) -> Response {
     let give_back = async {
         let (address, machine) = parse(&context, &caller, &headers, body).await?;
-        give_back_slots(&context, &address, &machine).await
+        give_back_slots(&context, &caller, &address, &machine).await
     };
     give_back.await.map_or_else(for_fleet_lock, |answer| answer::ok(&answer))
 }
@@ -124,10 +124,17 @@ async fn parse(
     Ok((path::address(caller, &format!("fleetlock/{group}"))?, machine))
 }
 
-async fn take_slot(context: &Context, address: &Address, machine: Owner) -> Result<SlotAnswer, Problem> {
+async fn take_slot(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    machine: Owner,
+) -> Result<SlotAnswer, Problem> {
     let ttl_ms = context.limits.locks.ttl_ms_max;
     for lease_id in slots(context, address, &machine).await? {
-        match context.locks.renew(address, lease_id.clone(), Some(ttl_ms)).await {
+        let renewed = context.locks.renew(address, lease_id.clone(), Some(ttl_ms)).await;
+        quotas::note_renewed(caller, address, &lease_id, &renewed);
+        match renewed {
             Ok(Renewed::Renewed { lease, now }) => return Ok(SlotAnswer { ttl_ms: left_ms(&lease, now) }),
             Ok(Renewed::LeaseLost(_)) => {}
             Ok(Renewed::KeyFull(full)) => return Err(key_full(full)),
@@ -135,9 +142,9 @@ async fn take_slot(context: &Context, address: &Address, machine: Owner) -> Resu
         }
     }
     // The limit that is in force, be it an operator's or that of the machines which have slots; else the default.
-    let mut acquired = acquire(context, address, machine.clone(), None).await?;
+    let mut acquired = acquire(context, caller, address, machine.clone(), None).await?;
     if matches!(&acquired, Acquired::LimitMismatch(mismatch) if mismatch.limit.is_none()) {
-        acquired = acquire(context, address, machine, Some(LIMIT_DEFAULT)).await?;
+        acquired = acquire(context, caller, address, machine, Some(LIMIT_DEFAULT)).await?;
     }
     match acquired {
         Acquired::Granted(granted) => Ok(SlotAnswer { ttl_ms: left_ms(&granted.lease, granted.now) }),
@@ -147,6 +154,7 @@ async fn take_slot(context: &Context, address: &Address, machine: Owner) -> Resu
 
 async fn acquire(
     context: &Context,
+    caller: &Caller,
     address: &Address,
     machine: Owner,
     limit: Option<u32>,
@@ -157,15 +165,22 @@ async fn acquire(
         mode: Mode::Permits(1),
         limit,
         is_new_lease: true,
-        ..LockRequest::new(lease_id.clone(), context.limits.locks.ttl_ms_max)
+        ..LockRequest::new(lease_id, context.limits.locks.ttl_ms_max)
     };
-    context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))
+    quotas::acquire(context, caller, address, request).await
 }
 
-async fn give_back_slots(context: &Context, address: &Address, machine: &Owner) -> Result<SteadyAnswer, Problem> {
+async fn give_back_slots(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    machine: &Owner,
+) -> Result<SteadyAnswer, Problem> {
     let mut released = 0;
     for lease_id in slots(context, address, machine).await? {
-        match context.locks.release(address, lease_id.clone()).await {
+        let released_slot = context.locks.release(address, lease_id.clone()).await;
+        quotas::note_released(caller, address, &lease_id, &released_slot);
+        match released_slot {
             Ok(Released::Released { .. }) => released += 1,
             // Its slot has ended by itself.
             Ok(Released::LeaseLost(_)) => {}

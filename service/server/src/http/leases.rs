@@ -19,7 +19,7 @@ use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
 use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
-use super::{Context, Shared, body};
+use super::{Context, Shared, body, quotas};
 use crate::access::Caller;
 use crate::locks::{Released, Renewed};
 
@@ -200,9 +200,11 @@ pub async fn renew(
         renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
     }
     let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
-        let context = &context;
+        let (context, caller) = (&context, &caller);
         async move {
-            let renewed = match context.locks.renew(&address, lease_id.clone(), ttl_ms).await {
+            let renewed = context.locks.renew(&address, lease_id.clone(), ttl_ms).await;
+            quotas::note_renewed(caller, &address, &lease_id, &renewed);
+            let renewed = match renewed {
                 Ok(Renewed::Renewed { lease, now }) => Ok(RenewedLease {
                     key: address.key.as_str().to_owned(),
                     lease_id: lease_id.as_str().to_owned(),
@@ -250,9 +252,11 @@ pub async fn release(
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
     let leases = named_leases(&context, &caller, named)?;
     let release = |(address, lease_id): (Address, LeaseId)| {
-        let context = &context;
+        let (context, caller) = (&context, &caller);
         async move {
-            let released = match context.locks.release(&address, lease_id.clone()).await {
+            let released = context.locks.release(&address, lease_id.clone()).await;
+            quotas::note_released(caller, &address, &lease_id, &released);
+            let released = match released {
                 Ok(Released::Released { still_held, already }) => Ok(ReleasedLease {
                     key: address.key.as_str().to_owned(),
                     lease_id: lease_id.as_str().to_owned(),

@@ -26,6 +26,7 @@ mod path;
 mod problem;
 mod proxies;
 mod query;
+mod quotas;
 mod request_body;
 mod server;
 mod status;

@@ -18,7 +18,7 @@ use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id,
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
-use super::{Context, Shared, answer, body};
+use super::{Context, Shared, answer, body, quotas};
 use crate::access::Caller;
 use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
@@ -186,12 +186,16 @@ pub async fn acquire(
     let body = context.body(body).await?;
     let request: MultilockRequest = body::parse(&body)?;
     let ask = request.parse(&context, &caller)?;
-    let _waits = context.waits.enter_for(ask.wait)?;
+    let _waits = context.waits.enter_for(&caller, ask.wait)?;
     let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease_id.clone();
+    let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
+    quotas::check_leases(&context, &caller, &wanted, &lease_id).await?;
     match context.locks.acquire_many(ask).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
+            let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
+            quotas::count_leases(&context, &caller, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
             let Some(first) = first else {
                 return Err(Problem::defect());
@@ -253,8 +257,11 @@ pub async fn renew(
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&caller, "keys", &request.keys)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
-    match context.locks.renew_many(addresses, lease_id.clone(), ttl_ms).await {
+    match context.locks.renew_many(addresses.clone(), lease_id.clone(), ttl_ms).await {
         Ok(RenewedMany::Renewed { leases, now }) => {
+            for (address, lease) in addresses.iter().zip(&leases) {
+                quotas::extend_lease(&caller, address, lease, now);
+            }
             let first = leases.iter().min_by_key(|lease| lease.expires_at);
             let locks = request.keys.iter().zip(&leases).map(|(key, lease)| RenewedKey {
                 key,
@@ -270,7 +277,10 @@ pub async fn renew(
                 forced_ms: context.forced_ms(),
             }))
         }
-        Ok(RenewedMany::Lost(lost)) => Err(lost_keys(&request.keys, &lost)),
+        Ok(RenewedMany::Lost(lost)) => {
+            lost.iter().for_each(|(index, _)| quotas::end_lease(&caller, &addresses[*index], &lease_id));
+            Err(lost_keys(&request.keys, &lost))
+        }
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }
@@ -297,7 +307,12 @@ pub async fn release(
     let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&caller, "keys", &request.keys)?;
-    match context.locks.release_many(addresses, lease_id.clone()).await {
+    let released = context.locks.release_many(addresses.clone(), lease_id.clone()).await;
+    if released.is_ok() {
+        // None is held afterwards.
+        addresses.iter().for_each(|address| quotas::end_lease(&caller, address, &lease_id));
+    }
+    match released {
         Ok(ReleasedMany::Released { still_held, already }) => {
             Ok(answer::ok(&MultilockReleaseAnswer { released: true, still_held, already }))
         }

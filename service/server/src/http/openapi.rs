@@ -75,6 +75,7 @@ use super::{
         apps::create_app,
         apps::disable_app,
         apps::set_warn_after,
+        apps::set_quotas,
         apps::list_keys,
         apps::create_key,
         apps::revoke_key,
@@ -106,6 +107,9 @@ impl Modify for ApiKeys {
             for operation in [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten() {
                 operation.security = Some(vec![SecurityRequirement::new("api_key", [""; 0])]);
                 let responses = &mut operation.responses.responses;
+                if path.starts_with("/v1/") && !path.starts_with("/v1/admin/") {
+                    responses.entry("429".to_owned()).or_insert_with(|| problem("`quota-reached`").into());
+                }
                 responses.entry("401".to_owned()).or_insert_with(|| problem("`unauthorized`").into());
                 match responses.get_mut("403") {
                     Some(RefOr::T(own)) => own.description = format!("`forbidden`, {}", own.description),

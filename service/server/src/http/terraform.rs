@@ -18,7 +18,7 @@ use super::locks::answers::{ended, lease_lost, refusal, unanswered};
 use super::locks::fields::{parse_metadata, parse_owner};
 use super::locks::leases::ReleaseAnswer;
 use super::problem::{Code, Problem, ProblemBody};
-use super::{Context, Shared, answer, body, path, query};
+use super::{Context, Shared, answer, body, path, query, quotas};
 use crate::access::Caller;
 use crate::locks::{Acquired, LockRequest, Refused, Released};
 
@@ -91,13 +91,12 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
     let request = LockRequest {
         owner: parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?,
         metadata: Some(info.metadata()?),
-        ..LockRequest::new(lease_id.clone(), ttl_ms)
+        ..LockRequest::new(lease_id, ttl_ms)
     };
-    match context.locks.acquire(&address, request).await {
-        Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, &address, &granted))),
-        Ok(Acquired::Refused(refused)) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),
-        Ok(other) => Err(ended(&other)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
+    match quotas::acquire(context, caller, &address, request).await? {
+        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(context, &address, &granted))),
+        Acquired::Refused(refused) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),
+        other => Err(ended(&other)),
     }
 }
 
@@ -118,7 +117,9 @@ pub async fn unlock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -
     let address = path::address(caller, &key(uri))?;
     let info: LockInfo = body::parse(&context.body(body).await?)?;
     let lease_id = info.lease_id()?;
-    match context.locks.release(&address, lease_id.clone()).await {
+    let released = context.locks.release(&address, lease_id.clone()).await;
+    quotas::note_released(caller, &address, &lease_id, &released);
+    match released {
         Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
         Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

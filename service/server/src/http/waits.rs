@@ -6,7 +6,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::Problem;
+use super::quotas;
+use crate::access::Caller;
+use crate::access::quota::Counted;
 use crate::failure::Failure;
+
+/// Counts a request that waits until this is dropped: at the node, and for its app.
+pub type Waiting = (OwnedSemaphorePermit, Option<Counted>);
 
 /// How many requests may wait at once. An open stream of events waits for the next event.
 pub struct Waits(Arc<Semaphore>);
@@ -28,8 +34,12 @@ impl Waits {
     /// As [`enter`](Self::enter), for a request that waits at most for `wait`; one that does not wait is not counted.
     ///
     /// # Errors
-    /// As those of `enter`.
-    pub fn enter_for(&self, wait: Duration) -> Result<Option<OwnedSemaphorePermit>, Problem> {
-        if wait.is_zero() { Ok(None) } else { self.enter().map(Some) }
+    /// As those of `enter`; `quota-reached` if as many of the caller's app wait as may.
+    pub fn enter_for(&self, caller: &Caller, wait: Duration) -> Result<Option<Waiting>, Problem> {
+        if wait.is_zero() {
+            return Ok(None);
+        }
+        let of_app = caller.app_use.wait().map_err(|excess| quotas::reached(&excess))?;
+        Ok(Some((self.enter()?, of_app)))
     }
 }

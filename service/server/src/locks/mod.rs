@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use self::call::{AcquireCall, Call, Delivery, Envelope};
+use self::call::{AcquireCall, Call, Delivery, Envelope, Undelivered};
 pub use self::call::{
     Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed, Waiting,
 };
@@ -222,6 +222,11 @@ impl Locks {
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
         answer.instrument(traces::call("release")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// Undoes a grant that is not answered to its client after all, as one that cannot reach it.
+    pub fn give_back(&self, address: &Address, lease: &Lease) {
+        Undelivered::new(self.shard(address).downgrade(), address.clone()).add(lease, false);
     }
 
     /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.

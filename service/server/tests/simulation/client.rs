@@ -99,7 +99,7 @@ impl Client {
             reentrant: random.percent(25),
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
-            min_hold_ms: if random.percent(8) { random.between(50..=1_500) } else { 0 },
+            min_hold_ms: if random.percent(5) { random.between(50..=600) } else { 0 },
             priority: if random.percent(25) { 2 } else { 1 },
             wait: Duration::from_millis(wait_ms),
             ttl_ms: if random.percent(50) { random.between(150..=800) } else { random.between(500..=3_000) },

@@ -215,10 +215,14 @@ async fn hand_over(world: &Arc<World>) {
         };
         let took = (at - last).saturating_sub(Duration::from_millis(200));
         world.log.line(|| format!("hand-over to {number} took {} ms", took.as_millis()));
-        if !matches!(answer, Ok(Acquired::Granted(_))) || !is_released {
+        let Ok(Acquired::Granted(granted)) = &answer else {
             return world.checker.broken(format!("hand-over to {number}: {answer:?}"));
+        };
+        if !is_released {
+            return world.checker.broken(format!("hand-over to {number}: it was not released"));
         }
-        if took > bound {
+        // One that has arrived after the release before it takes a free lock.
+        if took.min(granted.waited) > bound {
             world.checker.broken(format!("the hand-over to {number} took {} ms", took.as_millis()));
         }
         last = at;

@@ -10,10 +10,11 @@ use utoipa::ToSchema;
 use super::answers::{ended, left_ms, permits, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, check_priority, new_lease_id, parse_lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
+use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
-use crate::http::{Context, body};
+use crate::http::{Context, body, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -112,13 +113,22 @@ pub struct AcquireAnswer<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub(super) async fn acquire(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+pub(super) async fn acquire(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    body: &[u8],
+) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
     let ask = request.parse(context, address)?;
-    let _waits = context.waits.enter_for(ask.wait)?;
+    quotas::check_leases(context, caller, &[address], &ask.lease_id).await?;
+    let _waits = context.waits.enter_for(caller, ask.wait)?;
     let (lease_id, requested) = (ask.lease_id.clone(), (ask.mode, ask.limit));
     match context.locks.acquire(address, ask).await {
-        Ok(Acquired::Granted(granted)) => Ok(answer::ok(&granted_answer(context, address, &granted))),
+        Ok(Acquired::Granted(granted)) => {
+            quotas::count_leases(context, caller, &[(address, &granted.lease)], granted.now)?;
+            Ok(answer::ok(&granted_answer(context, address, &granted)))
+        }
         Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, requested)], &lease_id, &refused)),
         Ok(Acquired::WaitFailed { failure, position }) => {
             Err(wait_failed(context, &[(address, requested)], &lease_id, &failure, position))

@@ -11,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::Key;
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Caller;
@@ -20,7 +19,8 @@ use crate::http::answer;
 use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Code, Problem, ProblemBody};
-use crate::http::{Context, Shared, path, query};
+use crate::http::waits::Waiting;
+use crate::http::{Context, Shared, path, query, quotas};
 use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
@@ -199,7 +199,8 @@ async fn stream_of(
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let waits = context.waits.enter()?;
+    let of_app = caller.app_use.stream().map_err(|excess| quotas::reached(&excess))?;
+    let waits = (context.waits.enter()?, of_app);
     let watch = context.locks.watch(caller.app(), watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
     let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
@@ -209,7 +210,7 @@ async fn stream_of(
 
 /// The stream begins with an id alone, and sends one after events of other keys: a client that returns with it misses no event
 /// and gets none twice.
-fn frames(watch: Watch, waits: OwnedSemaphorePermit) -> impl Stream<Item = Result<Frame, Infallible>> {
+fn frames(watch: Watch, waits: Waiting) -> impl Stream<Item = Result<Frame, Infallible>> {
     let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
     let batches = stream::unfold((watch, waits), |(mut watch, waits)| async move {
         let frames = match watch.next().await? {

@@ -8,10 +8,11 @@ use utoipa::ToSchema;
 
 use super::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
 use super::fields::{parse_lease_id, parse_metadata};
+use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::{Context, body};
+use crate::http::{Context, body, quotas};
 use crate::locks::{Released, Renewed};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -84,12 +85,14 @@ impl ReleaseAnswer {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: RenewRequest = body::parse(body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(parse_metadata).transpose()?;
-    match context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await {
+    let renewed = context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await;
+    quotas::note_renewed(caller, address, &lease_id, &renewed);
+    match renewed {
         Ok(Renewed::Renewed { lease, now }) => Ok(answer::ok(&RenewAnswer {
             key: address.key.as_str(),
             lease_id: lease.lease_id.as_str(),
@@ -120,10 +123,12 @@ pub async fn renew(context: &Context, address: &Address, body: &[u8]) -> Result<
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn release(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
+pub async fn release(context: &Context, caller: &Caller, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: ReleaseRequest = body::parse(body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    match context.locks.release(address, lease_id.clone()).await {
+    let released = context.locks.release(address, lease_id.clone()).await;
+    quotas::note_released(caller, address, &lease_id, &released);
+    match released {
         Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
         Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

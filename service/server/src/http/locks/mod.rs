@@ -38,9 +38,9 @@ async fn respond(context: &Context, caller: &Caller, head: &Parts, body: Body) -
         (&Method::POST, LockPath::Verb(key, verb @ ("acquire" | "renew" | "release" | "revoke" | "fence"))) => {
             let (address, body) = key_and_body(context, caller, key, uri, body).await?;
             match *verb {
-                "acquire" => acquire::acquire(context, &address, &body).await,
-                "renew" => leases::renew(context, &address, &body).await,
-                "release" => leases::release(context, &address, &body).await,
+                "acquire" => acquire::acquire(context, caller, &address, &body).await,
+                "renew" => leases::renew(context, caller, &address, &body).await,
+                "release" => leases::release(context, caller, &address, &body).await,
                 "revoke" => interventions::revoke(context, &address, &Audited::of(head), &body).await,
                 _ => interventions::fence(context, &address, &body).await,
             }

@@ -162,7 +162,7 @@ pub async fn inspect(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
     let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
     let wait = context.check_wait(query.wait_ms)?;
     let inspected = match query.until {
-        Some(Until::Free) => until_free(context, &address, wait).await?,
+        Some(Until::Free) => until_free(context, caller, &address, wait).await?,
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
         None => context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?,
     };
@@ -174,8 +174,13 @@ pub async fn inspect(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
 }
 
 /// The lock, once it is free.
-async fn until_free(context: &Context, address: &Address, wait: Duration) -> Result<Inspected, Problem> {
-    let _waits = context.waits.enter_for(wait)?;
+async fn until_free(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    wait: Duration,
+) -> Result<Inspected, Problem> {
+    let _waits = context.waits.enter_for(caller, wait)?;
     let begun = Instant::now();
     let inspected = context.locks.until_free(address, wait).await.map_err(|failure| Problem::of_failure(&failure))?;
     if inspected.is_free() {

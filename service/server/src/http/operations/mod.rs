@@ -29,7 +29,7 @@ use super::audit::Audited;
 use super::body::NoBody;
 use super::problem::{Problem, ProblemBody};
 use super::query::NoQuery;
-use super::{Shared, body, query};
+use super::{Shared, body, query, quotas};
 use crate::gate::{ListFailure, Reply};
 
 /// The id in a path.
@@ -74,9 +74,11 @@ pub async fn pre(
     let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
     let ask = request.parse(&context, caller.app(), stand_in.as_deref())?;
-    let _waits = context.waits.enter_for(ask.wait)?;
+    let _waits = context.waits.enter_for(&caller, ask.wait)?;
     let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
+    let counted = quotas::reserve_operations(&context, &caller, &[id]).await?;
     let answer = context.operations.pre(caller.app(), ask).await;
+    quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(id, answer)?;
     Ok(json(granted.status, &granted.answer))
@@ -111,7 +113,12 @@ pub async fn pre_batch(
     let request: BatchRequest<'_> = body::parse(&body)?;
     let (asks, all_or_nothing) = request.parse(&context, caller.app())?;
     let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
+    let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
+    let counted = quotas::reserve_operations(&context, &caller, &wanted).await?;
     let answer = context.operations.pre_all(caller.app(), &asks, all_or_nothing).await;
+    if answer.all_may_go || !all_or_nothing {
+        wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
+    }
     let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
@@ -171,7 +178,11 @@ pub async fn post(
     let (stamp, ask) = request.parse(&context)?;
     let answer = context.operations.post(caller.app(), id, &stamp, ask).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => Ok(ok(&answers::post(id, &outcome, now)?)),
+        Reply::Outcome { outcome, now } => {
+            let posted = answers::post(id, &outcome, now)?;
+            quotas::end_operation(&caller, id);
+            Ok(ok(&posted))
+        }
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }
@@ -204,7 +215,10 @@ pub async fn heartbeat(
     let (stamp, lease_ms) = request.parse(&context)?;
     let answer = context.operations.heartbeat(caller.app(), id, &stamp, lease_ms).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => Ok(ok(&answers::heartbeat(id, &outcome, now)?)),
+        Reply::Outcome { outcome, now } => {
+            quotas::extend_operation(&caller, id, &outcome);
+            Ok(ok(&answers::heartbeat(id, &outcome, now)?))
+        }
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }
@@ -263,7 +277,11 @@ pub async fn forget(
     audited.detail(|| format!("force: {force}"));
     let answer = context.operations.forget(caller.app(), id, force).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => Ok(ok(&answers::forget(id, &outcome, now)?)),
+        Reply::Outcome { outcome, now } => {
+            let forgotten = answers::forget(id, &outcome, now)?;
+            quotas::end_operation(&caller, id);
+            Ok(ok(&forgotten))
+        }
         Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
     }
 }

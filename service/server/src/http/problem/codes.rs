@@ -278,6 +278,14 @@ codes! {
         "The service keeps a bounded number of apps and API keys. Nothing was done.",
         "Revoke API keys that are not used. Revoked ones are counted for 30 days.";
     // The service
+    QuotaReached: "quota-reached", TOO_MANY_REQUESTS,
+        "The app has reached a quota",
+        "The app of the API key uses as much of this node as it may. `quota` is `requests_per_second`, `waiters`, `leases`, \
+         `operations` or `event_streams`, `limit` is the app's limit at each node, and `remaining` is less than the request \
+         needs. Nothing was done. But a request that repeats an earlier one, whose answer was lost, may have been carried out the \
+         first time.",
+        "Repeat the request after `retry_after_ms`. Release leases and post outcomes: these requests are refused only beyond ten \
+         times `requests_per_second`. An operator can change the quotas with `latchgate app quota`.";
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,
         "The node is overloaded",
         "A bounded queue of this node is full; or so many requests wait at this node that the other connections are kept for \

@@ -38,6 +38,10 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     let list = printed(&["key", "list", "--app", "a b/c"], &env).await;
     assert_eq!(list.lines().count(), 1, "{list}");
     assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t", caller.id())), "{list}");
+    let quota = ["app", "quota", "a b/c", "--leases", "7", "--waiters", "none", "--requests-per-second", "200"];
+    assert_eq!(printed(&quota, &env).await, "a b/c\trequests_per_second 200, leases 7");
+    assert_eq!(printed(&["app", "quota", "a b/c", "--leases", "none"], &env).await, "a b/c\trequests_per_second 200");
+    assert!(printed(&["app", "list"], &env).await.contains("1 API keys\trequests_per_second 200"));
     printed(&["app", "disable", "a b/c"], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
     printed(&["app", "create", "a b/c"], &env).await;

@@ -4,4 +4,5 @@ mod apart;
 mod commands;
 mod keys;
 mod lasting;
+mod quotas;
 pub mod world;

@@ -1,0 +1,266 @@
+//! What an app uses of this node, and its quotas. An app without quotas is not counted: it pays for one look at a flag.
+
+mod table;
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use governor::clock::Clock as _;
+use governor::{DefaultDirectRateLimiter, RateLimiter};
+use latchgate_core::access::{Quota, Quotas};
+use latchgate_core::gate::OperationId;
+use latchgate_core::lock::LeaseId;
+use latchgate_core::{App, Key};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+pub use self::table::{Reserved, Table};
+
+/// Calls of clients that finish what they have begun are refused only beyond this many times the rate.
+const RATE_OF_HOLDERS: u32 = 10;
+/// Before a client should ask again for what is counted.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often one app's reached quota is reported.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// Reports that a slow receiver may be behind.
+const REPORTS_KEPT: usize = 256;
+
+/// An app has reached a quota at this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaReached {
+    pub app: App,
+    pub quota: Quota,
+    pub limit: u32,
+}
+
+/// Where reports go: at most one a minute for each app and quota.
+pub(super) fn reports() -> broadcast::Sender<QuotaReached> {
+    broadcast::Sender::new(REPORTS_KEPT)
+}
+
+/// A request that is more than its app may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excess {
+    pub quota: Quota,
+    pub limit: u32,
+    /// How much the app may use yet: less than the request needs.
+    pub remaining: u32,
+    pub retry_after: Duration,
+}
+
+/// What one app uses of this node. All callers of the app share it.
+#[derive(Debug)]
+pub struct AppUse {
+    app: App,
+    /// Whether it has any quota.
+    has_quotas: AtomicBool,
+    limits: RwLock<Limits>,
+    waiters: AtomicU32,
+    event_streams: AtomicU32,
+    /// The leases that this node granted and that may be live.
+    leases: Table<(Key, LeaseId)>,
+    /// The operations that this node let start and that may be running.
+    operations: Table<OperationId>,
+    /// When each quota was last reported.
+    reported: Mutex<[Option<Instant>; Quota::ALL.len()]>,
+    reports: broadcast::Sender<QuotaReached>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Limits {
+    quotas: Quotas,
+    rates: Option<Arc<Rates>>,
+}
+
+#[derive(Debug)]
+struct Rates {
+    all: DefaultDirectRateLimiter,
+    of_holders: DefaultDirectRateLimiter,
+}
+
+impl Rates {
+    fn of(per_second: u32) -> Option<Self> {
+        let limiter = |per_second| RateLimiter::direct(governor::Quota::per_second(per_second));
+        let all = NonZeroU32::new(per_second)?;
+        let of_holders = all.saturating_mul(NonZeroU32::new(RATE_OF_HOLDERS)?);
+        Some(Self { all: limiter(all), of_holders: limiter(of_holders) })
+    }
+}
+
+impl AppUse {
+    pub(super) fn new(app: App, reports: broadcast::Sender<QuotaReached>) -> Self {
+        Self {
+            app,
+            has_quotas: AtomicBool::new(false),
+            limits: RwLock::default(),
+            waiters: AtomicU32::new(0),
+            event_streams: AtomicU32::new(0),
+            leases: Table::new(Quota::Leases),
+            operations: Table::new(Quota::Operations),
+            reported: Mutex::default(),
+            reports,
+        }
+    }
+
+    /// Replaces the quotas. What was not counted before is not counted afterwards, either.
+    pub(super) fn set(&self, quotas: Quotas) {
+        let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        if limits.quotas == quotas {
+            return;
+        }
+        if limits.quotas.requests_per_second != quotas.requests_per_second {
+            limits.rates = quotas.requests_per_second.and_then(Rates::of).map(Arc::new);
+        }
+        if quotas.leases.is_none() {
+            self.leases.clear();
+        }
+        if quotas.operations.is_none() {
+            self.operations.clear();
+        }
+        limits.quotas = quotas;
+        self.has_quotas.store(!quotas.are_none(), Ordering::Relaxed);
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        // The quotas are read once per request at most: a change counts from the next one on.
+        let has_quotas = self.has_quotas.load(Ordering::Relaxed);
+        has_quotas.then(|| self.limits.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn limit(&self, quota: Quota) -> Option<u32> {
+        self.limits()?.quotas.limit(quota)
+    }
+
+    /// Counts a request. `is_of_holder`: it finishes or keeps what its client has begun, and is refused only beyond ten times the
+    /// rate.
+    ///
+    /// # Errors
+    /// When the app sends more requests than it may.
+    pub fn request(&self, is_of_holder: bool) -> Result<(), Excess> {
+        let Some(Limits { quotas, rates: Some(rates) }) = self.limits() else { return Ok(()) };
+        let rate = if is_of_holder { &rates.of_holders } else { &rates.all };
+        let Err(until) = rate.check() else { return Ok(()) };
+        let retry_after = until.wait_time_from(rate.clock().now());
+        let limit = quotas.requests_per_second.unwrap_or_default();
+        let limit = if is_of_holder { limit.saturating_mul(RATE_OF_HOLDERS) } else { limit };
+        Err(self.reached(Excess { quota: Quota::RequestsPerSecond, limit, remaining: 0, retry_after }))
+    }
+
+    /// Counts a request that waits, until the answer is dropped; `None` if the app has no such quota.
+    ///
+    /// # Errors
+    /// When as many requests of the app wait as may.
+    pub fn wait(self: &Arc<Self>) -> Result<Option<Counted>, Excess> {
+        self.enter(Quota::Waiters)
+    }
+
+    /// As [`AppUse::wait`], for an event stream.
+    ///
+    /// # Errors
+    /// When the app has as many event streams as it may.
+    pub fn stream(self: &Arc<Self>) -> Result<Option<Counted>, Excess> {
+        self.enter(Quota::EventStreams)
+    }
+
+    fn enter(self: &Arc<Self>, quota: Quota) -> Result<Option<Counted>, Excess> {
+        let Some(limit) = self.limit(quota) else { return Ok(None) };
+        let one_more = |count| if count < limit { Some(count + 1) } else { None };
+        match self.counter(quota).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Some(Counted { app_use: Arc::clone(self), quota })),
+            Err(_) => Err(self.reached(Excess { quota, limit, remaining: 0, retry_after: RETRY_AFTER })),
+        }
+    }
+
+    fn counter(&self, quota: Quota) -> &AtomicU32 {
+        if quota == Quota::EventStreams { &self.event_streams } else { &self.waiters }
+    }
+
+    /// The leases that are counted, with the limit; `None` if the app has no such quota.
+    pub fn leases(&self) -> Option<(&Table<(Key, LeaseId)>, u32)> {
+        Some((&self.leases, self.limit(Quota::Leases)?))
+    }
+
+    /// As [`AppUse::leases`], for operations.
+    pub fn operations(&self) -> Option<(&Table<OperationId>, u32)> {
+        Some((&self.operations, self.limit(Quota::Operations)?))
+    }
+
+    /// Reports that a quota is reached, at most once a minute.
+    pub fn reached(&self, excess: Excess) -> Excess {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = &mut reported[excess.quota as usize];
+        if last.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+            *last = Some(Instant::now());
+            let (quota, limit) = (excess.quota, excess.limit);
+            tracing::info!(app = ?self.app, quota = quota.as_str(), limit, "an app has reached a quota");
+            // No receiver need be there.
+            let _ = self.reports.send(QuotaReached { app: self.app.clone(), quota, limit });
+        }
+        excess
+    }
+}
+
+/// A request that waits, or an event stream.
+#[derive(Debug)]
+pub struct Counted {
+    app_use: Arc<AppUse>,
+    quota: Quota,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.app_use.counter(self.quota).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn app_use(quotas: Quotas) -> (Arc<AppUse>, broadcast::Receiver<QuotaReached>) {
+        let reports = reports();
+        let receiver = reports.subscribe();
+        let app_use = Arc::new(AppUse::new(App::default(), reports));
+        app_use.set(quotas);
+        (app_use, receiver)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reached_quota_is_reported_once_a_minute() {
+        let (app_use, mut reports) = app_use(Quotas { waiters: Some(1), ..Quotas::default() });
+        let waiting = app_use.wait().unwrap();
+        for _ in 0..3 {
+            assert_eq!(app_use.wait().unwrap_err().remaining, 0);
+        }
+        let report = QuotaReached { app: App::default(), quota: Quota::Waiters, limit: 1 };
+        assert_eq!(reports.try_recv(), Ok(report.clone()));
+        assert!(reports.try_recv().is_err());
+        tokio::time::advance(REPORT_EVERY).await;
+        let _ = app_use.wait().unwrap_err();
+        assert_eq!(reports.try_recv(), Ok(report));
+        drop(waiting);
+        assert!(app_use.wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn calls_of_holders_pass_when_others_are_refused_and_end_at_ten_times_the_rate() {
+        let (app_use, _) = app_use(Quotas { requests_per_second: Some(5), ..Quotas::default() });
+        // The clock goes on meanwhile, so a few more may pass.
+        let passed = |is_of_holder| (0..1_000).filter(|_| app_use.request(is_of_holder).is_ok()).count();
+        assert!((5..50).contains(&passed(false)));
+        assert!((50..500).contains(&passed(true)));
+        let excess = app_use.request(true).unwrap_err();
+        assert_eq!((excess.limit, excess.quota), (50, Quota::RequestsPerSecond));
+        assert!(excess.retry_after <= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_app_whose_quotas_are_lifted_is_counted_no_more() {
+        let (app_use, _) = app_use(Quotas { leases: Some(0), event_streams: Some(0), ..Quotas::default() });
+        assert!(app_use.stream().is_err() && app_use.leases().is_some());
+        app_use.set(Quotas::default());
+        assert!(app_use.stream().unwrap().is_none() && app_use.leases().is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! The quotas of apps, as requests meet them. See `access::quota` for how they are counted.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use futures::{StreamExt, stream};
+use latchgate_core::gate::{OperationId, Outcome, Phase};
+use latchgate_core::lock::{Lease, LeaseId};
+use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
+
+use super::Context;
+use super::locks::answers::unanswered;
+use super::path::LockPath;
+use super::problem::{Code, Problem};
+use crate::access::Caller;
+use crate::access::quota::{Excess, Reserved};
+use crate::failure::Answer;
+use crate::gate::PreReply;
+use crate::locks::{Acquired, LockRequest, Released, Renewed};
+
+/// Looks at leases or operations in the store that are under way at once.
+const LOOKS_AT_ONCE: usize = 64;
+
+/// The answer to a request that is more than its app may have.
+pub fn reached(excess: &Excess) -> Problem {
+    let Excess { quota, limit, remaining, retry_after } = *excess;
+    let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
+    let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+    Problem::new(Code::QuotaReached, detail)
+        .with("quota", quota.as_str())
+        .with("limit", limit)
+        .with("remaining", remaining)
+        .retry_after_ms(retry_after_ms.max(1))
+}
+
+/// Whether a request only keeps or finishes what its client has begun: a client that is refused others must still be able to.
+pub fn is_of_holder(method: &Method, path: &str) -> bool {
+    if method != Method::POST {
+        return false;
+    }
+    match path.strip_prefix("/v1/locks/").map(LockPath::split) {
+        Some(path) => matches!(path, LockPath::Verb(_, "renew" | "release")),
+        None => matches!(path.rsplit('/').next(), Some("renew" | "release" | "heartbeat" | "post")),
+    }
+}
+
+/// Whether the caller's app may get a lease of each key.
+///
+/// # Errors
+/// `quota-reached`.
+pub async fn check_leases(
+    context: &Context,
+    caller: &Caller,
+    wanted: &[&Address],
+    lease_id: &LeaseId,
+) -> Result<(), Problem> {
+    let Some((table, limit)) = caller.app_use.leases() else { return Ok(()) };
+    let leases: Vec<(Key, LeaseId)> = wanted.iter().map(|address| lease_of(address, lease_id)).collect();
+    if table.check(&leases, limit).is_ok() {
+        return Ok(());
+    }
+    table.look(|leases| look_at_leases(context, caller, leases)).await;
+    table.check(&leases, limit).map_err(|excess| reached(&caller.app_use.reached(excess)))
+}
+
+/// Counts leases that were granted since [`check_leases`].
+///
+/// # Errors
+/// `quota-reached`, if other requests of the app were granted leases meanwhile. Then these are given back.
+pub fn count_leases(
+    context: &Context,
+    caller: &Caller,
+    granted: &[(&Address, &Lease)],
+    now: Timestamp,
+) -> Result<(), Problem> {
+    let Some((table, limit)) = caller.app_use.leases() else { return Ok(()) };
+    let begun = granted.iter().map(|(address, lease)| (lease_of(address, &lease.lease_id), lasts(lease, now)));
+    // A grant that is repeated has been answered before, and a nested one is not given back.
+    let must = granted.iter().any(|(_, lease)| lease.acknowledged);
+    table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
+        granted.iter().for_each(|(address, lease)| context.locks.give_back(address, lease));
+        reached(&caller.app_use.reached(excess))
+    })
+}
+
+/// Acquires a lock without waiting, if the caller's app may have one more lease.
+///
+/// # Errors
+/// `quota-reached`, or that of the acquire.
+pub async fn acquire(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    request: LockRequest,
+) -> Result<Acquired, Problem> {
+    let lease_id = request.lease_id.clone();
+    check_leases(context, caller, &[address], &lease_id).await?;
+    let acquired = context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
+    if let Acquired::Granted(granted) = &acquired {
+        count_leases(context, caller, &[(address, &granted.lease)], granted.now)?;
+    }
+    Ok(acquired)
+}
+
+/// The holder's lease goes on, or has ended.
+pub fn note_renewed(caller: &Caller, address: &Address, lease_id: &LeaseId, renewed: &Answer<Renewed>) {
+    match renewed {
+        Ok(Renewed::Renewed { lease, now }) => extend_lease(caller, address, lease, *now),
+        Ok(Renewed::LeaseLost(_)) => end_lease(caller, address, lease_id),
+        Ok(Renewed::KeyFull(_)) | Err(_) => {}
+    }
+}
+
+/// Neither a released nor a lost lease is live.
+pub fn note_released(caller: &Caller, address: &Address, lease_id: &LeaseId, released: &Answer<Released>) {
+    if released.is_ok() {
+        end_lease(caller, address, lease_id);
+    }
+}
+
+pub fn extend_lease(caller: &Caller, address: &Address, lease: &Lease, now: Timestamp) {
+    if let Some((table, _)) = caller.app_use.leases() {
+        table.extend(&lease_of(address, &lease.lease_id), lasts(lease, now));
+    }
+}
+
+pub fn end_lease(caller: &Caller, address: &Address, lease_id: &LeaseId) {
+    if let Some((table, _)) = caller.app_use.leases() {
+        table.end(&lease_of(address, lease_id));
+    }
+}
+
+/// Operations that a request may start.
+pub type ReservedOperations<'a> = Reserved<'a, OperationId>;
+
+/// Counts operations from before they start; `None` if the caller's app has no such quota.
+///
+/// # Errors
+/// `quota-reached`.
+pub async fn reserve_operations<'a>(
+    context: &Context,
+    caller: &'a Caller,
+    ids: &[OperationId],
+) -> Result<Option<ReservedOperations<'a>>, Problem> {
+    let Some((table, limit)) = caller.app_use.operations() else { return Ok(None) };
+    if let Ok(reserved) = table.reserve(ids, limit) {
+        return Ok(Some(reserved));
+    }
+    table.look(|ids| look_at_operations(context, caller, ids)).await;
+    table.reserve(ids, limit).map(Some).map_err(|excess| reached(&caller.app_use.reached(excess)))
+}
+
+/// Counts an operation that has started.
+pub fn count_operation(reserved: Option<&ReservedOperations<'_>>, id: OperationId, answer: &Answer<PreReply>) {
+    if let (Some(reserved), Ok(PreReply::Go { lease_ms, .. })) = (reserved, answer) {
+        reserved.begin(&id, Duration::from_millis(*lease_ms));
+    }
+}
+
+pub fn extend_operation(caller: &Caller, id: OperationId, outcome: &Outcome) {
+    if let (Some((table, _)), Outcome::Beating { remaining_ms, .. }) = (caller.app_use.operations(), outcome) {
+        table.extend(&id, Duration::from_millis(*remaining_ms));
+    }
+}
+
+pub fn end_operation(caller: &Caller, id: OperationId) {
+    if let Some((table, _)) = caller.app_use.operations() {
+        table.end(&id);
+    }
+}
+
+fn lease_of(address: &Address, lease_id: &LeaseId) -> (Key, LeaseId) {
+    (address.key.clone(), lease_id.clone())
+}
+
+/// How much longer a lease lasts, unless it is renewed.
+fn lasts(lease: &Lease, now: Timestamp) -> Duration {
+    Duration::from_millis(lease.expires_at.ms_since(now) + CLOCK_BOUND_MS)
+}
+
+async fn look_at_leases(
+    context: &Context,
+    caller: &Caller,
+    leases: Vec<(Key, LeaseId)>,
+) -> Vec<((Key, LeaseId), Option<Duration>)> {
+    let look = |(key, lease_id): (Key, LeaseId)| async move {
+        let address = Address { app: caller.app().clone(), key };
+        let inspected = context.locks.inspect(&address).await.ok()?;
+        let held = inspected.state.holders().iter().find(|lease| lease.lease_id == lease_id);
+        let left = held.map(|lease| lasts(lease, inspected.now));
+        Some(((address.key, lease_id), left))
+    };
+    stream::iter(leases).map(look).buffer_unordered(LOOKS_AT_ONCE).filter_map(std::future::ready).collect().await
+}
+
+async fn look_at_operations(
+    context: &Context,
+    caller: &Caller,
+    ids: Vec<OperationId>,
+) -> Vec<(OperationId, Option<Duration>)> {
+    let look = |id: OperationId| async move {
+        let shown = context.operations.get(caller.app(), id).await.ok()?;
+        let left_ms = shown.and_then(|shown| match &shown.record.phase {
+            Phase::Started(started) => Some(started.lease_until.ms_since(shown.now)),
+            Phase::Succeeded(_) | Phase::Unknown { .. } | Phase::Vacant { .. } => None,
+        });
+        Some((id, left_ms.filter(|left_ms| *left_ms > 0).map(Duration::from_millis)))
+    };
+    stream::iter(ids).map(look).buffer_unordered(LOOKS_AT_ONCE).filter_map(std::future::ready).collect().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_keeps_or_finishes_something_is_of_a_holder() {
+        for path in [
+            "/v1/locks/a/renew",
+            "/v1/locks/a/b/release",
+            "/v1/leases/renew",
+            "/v1/leases/release",
+            "/v1/multilocks/renew",
+            "/v1/operations/x/post",
+            "/v1/operations/x/heartbeat",
+        ] {
+            assert!(is_of_holder(&Method::POST, path), "{path}");
+            assert!(!is_of_holder(&Method::GET, path), "{path}");
+        }
+        for path in ["/v1/locks/renew/acquire", "/v1/locks/release", "/v1/leases/revoke", "/v1/operations/pre"] {
+            assert!(!is_of_holder(&Method::POST, path), "{path}");
+        }
+    }
+}

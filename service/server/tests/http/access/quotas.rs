@@ -1,0 +1,237 @@
+//! Quotas of apps.
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::world::{ADMIN, Caller, OPERATOR, guarded};
+use crate::client::{Answer, BIN};
+
+/// An app with these quotas.
+async fn app(node: &Node, name: &str, quotas: Value) -> Caller {
+    let caller = Caller::of_app(node, name).await;
+    limit(node, name, quotas).await;
+    caller
+}
+
+async fn limit(node: &Node, app: &str, quotas: Value) -> Answer {
+    Caller::operator(node).ok(Method::POST, &format!("/v1/admin/apps/{app}/quotas"), quotas).await
+}
+
+fn assert_reached(answer: &Answer, quota: &str, limit: u64, remaining: u64) {
+    answer.assert_problem(429, "quota-reached");
+    assert!(answer.headers.contains_key("retry-after") && answer.body["retry_after_ms"].as_u64() > Some(0));
+    let [named, of, left] = ["quota", "limit", "remaining"].map(|field| &answer.body[field]);
+    assert_eq!((named, of, left), (&json!(quota), &json!(limit), &json!(remaining)), "{}", answer.body);
+}
+
+async fn release(caller: &Caller, key: &str, lease_id: &str) -> Answer {
+    caller.post(&format!("/v1/locks/{key}/release"), json!({ "lease_id": lease_id })).await
+}
+
+#[tokio::test]
+async fn an_app_gets_as_many_leases_as_its_quota_and_more_once_some_have_ended() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "leases": 2 })).await;
+    let first = billing.granted("a").await.text("lease_id");
+    billing.ok(Method::POST, "/v1/locks/b/acquire", json!({ "lease_id": "b", "ttl_ms": 600_000 })).await;
+    assert_reached(&billing.acquire("c", json!({})).await, "leases", 2, 0);
+    assert_reached(&billing.acquire("c", json!({ "wait_ms": 50_000 })).await, "leases", 2, 0);
+    let both = json!({ "locks": [{ "key": "c" }, { "key": "d" }], "ttl_ms": 600_000, "lease_id": "both" });
+    assert_reached(&billing.post("/v1/multilocks/acquire", both.clone()).await, "leases", 2, 0);
+    // A client whose answer was lost gets it again, and holders renew.
+    assert_eq!(billing.acquire("b", json!({ "lease_id": "b" })).await.status, 200);
+    assert_eq!(billing.post("/v1/locks/a/renew", json!({ "lease_id": first })).await.status, 200);
+    // Another app is not limited.
+    Caller::of_app(&node, "other").await.granted("c").await;
+
+    assert_eq!(release(&billing, "a", &first).await.status, 200);
+    assert_reached(&billing.post("/v1/multilocks/acquire", both.clone()).await, "leases", 2, 1);
+    let short = billing.ok(Method::POST, "/v1/locks/a/acquire", json!({ "ttl_ms": 300, "lease_id": "short" })).await;
+    assert_eq!(short.text("lease_id"), "short");
+    until("the short lease to expire", || async {
+        billing.acquire("e", json!({ "lease_id": "e" })).await.status == 200
+    })
+    .await;
+    // An operator has ended it: the node notices.
+    let admin = Caller::with(&node, json!({ "app": "billing", "scopes": ["admin"] })).await;
+    admin.ok(Method::DELETE, "/v1/locks/b", Value::Null).await;
+    assert_eq!(release(&billing, "e", "e").await.status, 200);
+    until("both to fit", || async { billing.post("/v1/multilocks/acquire", both.clone()).await.status == 200 }).await;
+    assert_reached(&billing.acquire("f", json!({})).await, "leases", 2, 0);
+    let leases = json!({ "leases": [{ "key": "c", "lease_id": "both" }, { "key": "d", "lease_id": "both" }] });
+    assert_eq!(billing.post("/v1/leases/release", leases).await.status, 200);
+    billing.granted("f").await;
+}
+
+#[tokio::test]
+async fn leases_that_are_released_at_another_node_leave_space_and_a_change_reaches_every_node() {
+    let database = latchgate_testkit::postgres::shared_database().await;
+    let args = ["--locks", &database];
+    let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
+    let here = app(&one, "billing", json!({ "leases": 3 })).await;
+    let there = here.at(&two);
+    until("the other node to know the app", || there.is_accepted()).await;
+    for round in 0..3 {
+        for number in 0..3 {
+            let (key, body) = (format!("{round}-{number}"), json!({ "lease_id": "mine", "ttl_ms": 600_000 }));
+            let acquire = || async { here.acquire(&key, body.clone()).await.status == 200 };
+            until("a lease", acquire).await;
+        }
+        assert_reached(&here.acquire("one-more", json!({})).await, "leases", 3, 0);
+        for number in 0..3 {
+            assert_eq!(release(&there, &format!("{round}-{number}"), "mine").await.status, 200);
+        }
+    }
+    limit(&one, "billing", json!({ "leases": 0 })).await;
+    let is_refused = || async { there.acquire("k", json!({ "ttl_ms": 100 })).await.status == 429 };
+    until("the other node to know the quota", is_refused).await;
+    let shown = Caller::operator(&two).get("/v1/admin/apps").await;
+    let apps = shown.body["apps"].as_array().unwrap();
+    let quotas = |name: &str| &apps.iter().find(|app| app["app"] == name).unwrap()["quotas"];
+    let none = json!({ "requests_per_second": null, "waiters": null, "leases": null, "operations": null, "event_streams": null });
+    assert_eq!((quotas("default"), &quotas("billing")["leases"]), (&none, &json!(0)));
+    limit(&two, "billing", json!({ "leases": null })).await;
+    until("this node to know that there is none", || async { here.acquire("k", json!({})).await.status == 200 }).await;
+}
+
+#[tokio::test]
+async fn concurrent_requests_never_get_more_leases_than_the_quota() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "leases": 5 })).await;
+    let body = |number: usize| json!({ "ttl_ms": 600_000, "wait_ms": if number % 2 == 0 { 1_000 } else { 0 } });
+    let (billing, body) = (&billing, &body);
+    let answers = futures::future::join_all(
+        (0..40)
+            .map(|number| async move { billing.acquire(&format!("k-{number}"), body(number)).await.status.as_u16() }),
+    );
+    let answers = answers.await;
+    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 5, "{answers:?}");
+    assert!(answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
+    let held = || async { billing.get("/v1/locks?held=true").await.body["locks"].as_array().unwrap().len() == 5 };
+    until("the others to be given back", held).await;
+}
+
+#[tokio::test]
+async fn waiters_and_event_streams_are_counted_while_they_last() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "waiters": 1, "event_streams": 1 })).await;
+    let lease = billing.granted("k").await.text("lease_id");
+    let waiting = tokio::spawn({
+        let billing = billing.at(&node);
+        async move { billing.acquire("k", json!({ "wait_ms": 50_000 })).await }
+    });
+    until("a waiter", || async { billing.get("/v1/locks/k").await.body["waiters"] == 1 }).await;
+    assert_reached(&billing.acquire("k", json!({ "wait_ms": 1 })).await, "waiters", 1, 0);
+    assert_reached(&billing.get("/v1/locks/k?until=free&wait_ms=1").await, "waiters", 1, 0);
+    let pre = json!({ "operation": "o", "contents": 1, "wait_ms": 5 });
+    assert_reached(&billing.post("/v1/operations/pre", pre.clone()).await, "waiters", 1, 0);
+    assert_eq!(billing.acquire("k", json!({})).await.code(), "lock-held");
+    release(&billing, "k", &lease).await;
+    assert_eq!(waiting.await.unwrap().status, 200);
+    assert_eq!(billing.post("/v1/operations/pre", pre).await.status, 201);
+
+    let open = || reqwest::Client::new().get(format!("{}/v1/events", node.base_url())).bearer_auth(&billing.key).send();
+    let stream = open().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    assert_eq!(open().await.unwrap().status(), 429);
+    drop(stream);
+    until("the stream to be counted no more", || async { open().await.unwrap().status() == 200 }).await;
+}
+
+#[tokio::test]
+async fn operations_are_counted_from_pre_to_post() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "operations": 2 })).await;
+    let pre = |number: u32, lease_ms: u64| {
+        let body = json!({ "operation": "charge", "contents": number, "lease_ms": lease_ms, "attempt_id": "a" });
+        let billing = &billing;
+        async move { billing.post("/v1/operations/pre", body).await }
+    };
+    let first = pre(1, 600_000).await;
+    assert_eq!((first.status.as_u16(), pre(2, 600_000).await.status.as_u16()), (201, 201));
+    assert_reached(&pre(3, 600_000).await, "operations", 2, 0);
+    assert_eq!(pre(1, 600_000).await.status, 200, "the answer was lost");
+    let batch = |numbers: &[u32]| {
+        let items: Vec<Value> =
+            numbers.iter().map(|number| json!({ "operation": "charge", "contents": number })).collect();
+        let billing = &billing;
+        async move { billing.post("/v1/operations/pre/batch", json!({ "operations": items })).await }
+    };
+    let post = |pre: &Answer| {
+        let path = format!("/v1/operations/{}/post", pre.text("id"));
+        let body = json!({ "stamp": pre.text("stamp"), "outcome": "success" });
+        let billing = &billing;
+        async move { billing.ok(Method::POST, &path, body).await }
+    };
+    post(&first).await;
+    assert_reached(&batch(&[3, 4]).await, "operations", 2, 1);
+    // A refused claim is not counted.
+    assert_eq!(pre(1, 600_000).await.code(), "operation-duplicate");
+    let third = pre(3, 600_000).await;
+    assert_reached(&pre(4, 600_000).await, "operations", 2, 0);
+    post(&third).await;
+    assert_eq!(pre(5, 1_000).await.status, 201);
+    until("the lease of an attempt to pass", || async { pre(6, 600_000).await.status == 201 }).await;
+}
+
+#[tokio::test]
+async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "requests_per_second": 1 })).await;
+    let other = Caller::of_app(&node, "other").await;
+    let lease_id = "mine";
+    let is_refused = || async {
+        let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
+        if answer.status != 200 {
+            assert_reached(&answer, "requests_per_second", 1, 0);
+        }
+        answer.status != 200
+    };
+    until("a refusal", is_refused).await;
+    for _ in 0..5 {
+        let renewed = billing.post("/v1/locks/k/renew", json!({ "lease_id": lease_id })).await;
+        assert_eq!(renewed.status, 200, "{}", renewed.body);
+        assert!(other.is_accepted().await);
+    }
+    assert_eq!(release(&billing, "k", lease_id).await.status, 200);
+    // The operator's own app may be throttled and can still be helped.
+    limit(&node, "default", json!({ "requests_per_second": 1 })).await;
+    for _ in 0..3 {
+        limit(&node, "default", json!({})).await;
+    }
+    limit(&node, "default", json!({ "requests_per_second": null })).await;
+    let operator = Caller::new(&node, ADMIN);
+    for _ in 0..5 {
+        assert!(operator.is_accepted().await);
+    }
+}
+
+#[tokio::test]
+async fn quotas_are_checked_and_only_an_operator_changes_them() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let billing = Caller::with(&node, json!({ "app": "billing", "scopes": ["read", "locks", "admin"] })).await;
+    let path = "/v1/admin/apps/billing/quotas";
+    billing.post(path, json!({ "leases": 1 })).await.assert_problem(403, "forbidden");
+    operator.post("/v1/admin/apps/nobody/quotas", json!({ "leases": 1 })).await.assert_problem(404, "unknown-app");
+    for (field, body) in [
+        ("requests_per_second", json!({ "requests_per_second": 0 })),
+        ("leases", json!({ "leases": 1_000_001 })),
+        ("waiters", json!({ "waiters": -1 })),
+        ("lease", json!({ "lease": 1 })),
+    ] {
+        let refused = operator.post(path, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
+    let set = limit(&node, "billing", json!({ "leases": 7, "waiters": 0 })).await;
+    let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];
+    assert_eq!((&set[0].body["quotas"]["leases"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
+    assert_eq!((&set[1].body["quotas"]["leases"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
+    // A disabled app keeps them.
+    operator.ok(Method::POST, "/v1/admin/apps/billing/disable", Value::Null).await;
+    let enabled = operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
+    assert_eq!(enabled.body["quotas"]["operations"], 9);
+}
