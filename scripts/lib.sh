@@ -24,8 +24,9 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst etcd haproxy jq nginx patroni pgbouncer postgres
-# python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to install.
+# ensure_packages TOOL...: installs the packages of those tools (cc curl envsubst etcd haproxy java javac jq nginx npm patroni
+# pgbouncer postgres python3-venv python3-yaml redis) that are missing: with apt as root, and otherwise by telling the user what to
+# install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -50,6 +51,7 @@ has_tool() {
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
         nginx) [[ -n $(nginx_bin) ]] ;;
         haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
+        python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -59,6 +61,7 @@ package_of() {
     case $1 in
         cc) echo build-essential ;; # SQLite is compiled into the binary
         envsubst) echo gettext-base ;;
+        java | javac) echo default-jdk-headless ;;
         etcd) echo etcd-server ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;

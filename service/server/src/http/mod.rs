@@ -178,6 +178,7 @@ pub fn router(context: Context) -> Router {
         .route("/", routing::get(pages::index))
         .route("/errors/{code}", routing::get(pages::error))
         .route("/openapi.json", routing::get(openapi::serve))
+        .route("/docs/swagger-initializer.js", routing::get(pages::docs_script))
         .merge(openapi::swagger_ui())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

@@ -9,6 +9,7 @@ mod bad_terms;
 mod browsers;
 mod client;
 mod connections;
+mod described;
 mod disconnects;
 mod engines;
 mod fail_over;

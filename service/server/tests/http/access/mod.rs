@@ -4,4 +4,5 @@ mod apart;
 mod commands;
 mod keys;
 mod lasting;
+mod scopes;
 mod world;
