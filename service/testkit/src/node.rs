@@ -58,6 +58,8 @@ impl Node {
 
     /// As [`start_with`](Self::start_with), for a node that is expected to refuse its configuration.
     pub async fn try_start(bin: impl AsRef<Path>, args: &[&str], env: &[(&str, &str)]) -> Result<Self, NotReady> {
+        // Without a provider, a test's `reqwest::Client::new()` panics: the features of reqwest that the clients need are on.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut world = World::create(bin.as_ref(), args, env);
         let mut tries = START_TRIES;
         loop {
