@@ -5,10 +5,11 @@
 #
 #   OPENAPI_BINARY   a built `latchgate`; if absent, cargo builds one
 #   OPENAPI_TOOLS    where the tools are installed, in the versions of service/testkit/openapi (target/openapi-tools)
+#   SEED             what Schemathesis chooses by (1). Other seeds find more: SEED=$RANDOM
 #   SECONDS_EACH     how long each of the two long runs of Schemathesis lasts (45)
 source "$(dirname "$0")/lib.sh"
 
-here=service/testkit/openapi
+here=$PWD/service/testkit/openapi
 tools=$(realpath -m "${OPENAPI_TOOLS:-${CARGO_TARGET_DIR:-target}/openapi-tools}")
 api=$PWD/openapi/openapi.json
 results=$SCRATCH/results
@@ -94,13 +95,14 @@ compile_java() {
     javac -nowarn -proc:none -cp "$jar" -d "$dir/out" @"$dir/files" "$here/Drive.java"
 }
 
-# fuzz SECONDS URL DOCUMENT ARGS...: the seed of a run is in its output; SEED repeats it.
-fuzz() {
+# fuzz SECONDS URL DOCUMENT ARGS...: in $SCRATCH, because Schemathesis leaves files where it runs.
+fuzz() (
     local seconds=$1 url=$2 document=$3
     shift 3
-    "$tools/python/bin/schemathesis" --config-file "$here/schemathesis.toml" run "$document" --url "$url" --max-time "$seconds" \
-        ${SEED:+--seed "$SEED"} --continue-on-failure "$@"
-}
+    cd "$SCRATCH"
+    "$tools/python/bin/schemathesis" --config-file "$here/schemathesis.toml" run "$document" --url "$url" \
+        --max-time "$seconds" --seed "${SEED:-1}" --continue-on-failure "$@"
+)
 
 # A stream of events never ends. After a hold-off no lock would be granted to the requests that follow, so it has a run of its own.
 # With an API key of a request's making, the other requests would need one.

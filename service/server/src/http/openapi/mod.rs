@@ -6,6 +6,8 @@ mod problems;
 mod rules;
 mod schemas;
 
+use std::sync::LazyLock;
+
 use axum::Router;
 use axum::http::header;
 use axum::middleware::map_response;
@@ -148,7 +150,8 @@ pub fn openapi_json() -> String {
 }
 
 pub(super) async fn serve() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
+    static TEXT: LazyLock<String> = LazyLock::new(openapi_json);
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
 /// Swagger UI, from files inside the binary. `web/docs.js` configures it.

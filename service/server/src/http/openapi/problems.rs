@@ -1,6 +1,7 @@
 //! The problems of an operation: the description of a response names its codes, and the schema is made from them. Each code has a
 //! schema of its own.
 
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, Type};
@@ -113,8 +114,8 @@ fn own(code: Code) -> Value {
         Code::WaitTimeout => with(&json!(RefusalProblem::schema()), &json!(WaitProblem::schema())),
         Code::LeaseIdReused | Code::UpgradeBlocked => json!(KeyProblem::schema()),
         Code::LimitMismatch => json!(LimitProblem::schema()),
-        Code::KeyFull => json!(SizeProblem::schema()),
-        Code::LeaseLost => json!(LeaseProblem::schema()),
+        Code::KeyFull => with(&json!(SizeProblem::schema()), &results()),
+        Code::LeaseLost => with(&json!(LeaseProblem::schema()), &results()),
         Code::StaleToken => json!(TokenProblem::schema()),
         Code::KeysInDifferentSlots => json!(SlotProblem::schema()),
         Code::OperationInProgress => json!(ProgressProblem::schema()),
@@ -128,10 +129,11 @@ fn own(code: Code) -> Value {
         }
         Code::BatchRefused => items(true),
         Code::UnknownEngine => json!(EngineProblem::schema()),
-        Code::StateUnreadable => with(&json!(UnreadableProblem::schema()), &items(false)),
+        Code::StateUnreadable => with(&with(&json!(UnreadableProblem::schema()), &items(false)), &results()),
         Code::Overloaded | Code::StoreUnavailable | Code::OutcomeUnknown | Code::ShuttingDown => {
-            with(&json!(TransientProblem::schema()), &items(false))
+            with(&with(&json!(TransientProblem::schema()), &items(false)), &results())
         }
+        _ if code.info().status == StatusCode::TOO_MANY_REQUESTS => json!(QuotaProblem::schema()),
         _ => Value::Null,
     }
 }
@@ -155,6 +157,13 @@ fn items(always: bool) -> Value {
     let description = "The answers to the operations of a batch, in the order of the request.";
     let items = json!({ "type": "array", "items": item, "description": description });
     json!({ "properties": { "items": items }, "required": if always { vec!["items"] } else { vec![] } })
+}
+
+/// What became of each lease in a call about several.
+fn results() -> Value {
+    let description = "In a call about many leases: each has a `status`, and a `code` unless that is 200.";
+    let results = json!({ "type": "array", "items": { "type": "object", "additionalProperties": true }, "description": description });
+    json!({ "properties": { "results": results } })
 }
 
 /// Schemas alone: the problems are built where they happen.
@@ -215,8 +224,8 @@ fields! {
 
     struct WaitProblem {
         waited_ms: u64,
-        /// Continues the wait: send it with the same request within a minute.
-        ticket: String,
+        /// Continues the wait: send it with the same request within a minute. Absent if the request was in no queue.
+        ticket: Option<String>,
     }
 
     struct KeyProblem {
@@ -315,6 +324,14 @@ fields! {
 
     struct EngineProblem {
         field: Option<String>,
+    }
+
+    struct QuotaProblem {
+        /// Which quota of the app.
+        quota: String,
+        limit: u64,
+        remaining: u64,
+        retry_after_ms: u64,
     }
 
     struct UnreadableProblem {

@@ -21,8 +21,9 @@ const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
 const HEADER_MAX_BYTES: usize = 8_192;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
-const TEXTS: [(&str, usize); 19] = [
+const TEXTS: [(&str, usize); 20] = [
     ("Idempotency-Key", HEADER_MAX_BYTES),
+    ("action", 32),
     ("after", CURSOR_MAX_BYTES),
     ("app", APP_MAX_BYTES),
     ("attempt_id", ATTEMPT_ID_MAX_BYTES),
@@ -44,7 +45,7 @@ const TEXTS: [(&str, usize); 19] = [
 ];
 
 /// The range of numbers in requests: as far as any configuration allows.
-const NUMBERS: [(&str, u64, u64); 14] = [
+const NUMBERS: [(&str, u64, u64); 15] = [
     ("delay_ms", 0, 100 * YEAR_MS),
     ("expires_in_ms", 1, 10 * YEAR_MS),
     ("for_ms", 0, YEAR_MS),
@@ -59,6 +60,7 @@ const NUMBERS: [(&str, u64, u64); 14] = [
     ("token", 0, TOKEN_MAX),
     ("ttl_ms", 1, YEAR_MS),
     ("wait_ms", 0, 24 * 3_600_000),
+    ("warn_after_ms", 1, 10 * YEAR_MS),
 ];
 
 /// The longest lists in requests, with the fewest entries.
