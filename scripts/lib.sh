@@ -25,8 +25,8 @@ say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc chromium curl docker-compose dockerd envsubst etcd haproxy ip
-# iptables jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-yaml redis systemd-analyze) that are
-# missing: with apt as root, and otherwise by telling the user what to install.
+# iptables java javac jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
+# systemd-analyze) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -51,6 +51,7 @@ has_tool() {
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
         nginx) [[ -n $(nginx_bin) ]] ;;
         haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
+        python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -61,6 +62,7 @@ package_of() {
         cc) echo build-essential ;; # SQLite is compiled into the binary
         dockerd) echo docker.io ;;
         envsubst) echo gettext-base ;;
+        java | javac) echo default-jdk-headless ;;
         etcd) echo etcd-server ;;
         ip) echo iproute2 ;;
         node) echo nodejs ;;

@@ -34,7 +34,10 @@ mod upgrade;
 pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};
 pub use evaluate::{Batch, Evaluation, Terms, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
-pub use lease::{EndReason, InvalidLeaseId, Lease, LeaseId, Metadata, Mode, Note, Owner, Revocation};
+pub use lease::{
+    EndReason, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES, Owner,
+    Revocation,
+};
 pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};

@@ -32,7 +32,7 @@ pub use self::calls::{BatchReply, OnOutage, PostCall, PreCall, PreReply, Reply, 
 use self::outage::Outage;
 pub use self::records::ListFailure;
 use self::stamp::Signer;
-pub use self::stamp::StampText;
+pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::failure::Failure;

@@ -171,6 +171,25 @@ pub(super) fn check_keys(caller: &Caller, prefix: &str) -> Result<(), Problem> {
     Err(Problem::new(Code::Forbidden, detail).with("prefixes", &caller.permissions.prefixes))
 }
 
+/// What an endpoint needs, as the OpenAPI description shows it.
+pub(super) struct Needed {
+    pub api_key: bool,
+    pub scope: Option<Scope>,
+    /// Only API keys of the app `default` have it.
+    pub of_default: bool,
+}
+
+pub(super) fn needed(method: &Method, path: &str) -> Needed {
+    let need = Need::of(method, path);
+    let scope = match need {
+        Need::Nothing | Need::ApiKey => None,
+        Need::Scope(scope) => Some(scope),
+        Need::Operator => Some(Scope::Admin),
+        Need::Metrics => Some(Scope::Read),
+    };
+    Needed { api_key: need != Need::Nothing, scope, of_default: matches!(need, Need::Operator | Need::Metrics) }
+}
+
 impl Need {
     fn of(method: &Method, path: &str) -> Self {
         let is_read = matches!(*method, Method::GET | Method::HEAD);

@@ -84,6 +84,7 @@ pub struct EnginesInUse {
 pub struct EngineAnswer {
     name: String,
     /// `sqlite`, `postgres` or `redis`.
+    #[schema(value_type = EngineKind)]
     kind: &'static str,
     /// Whether it answers this node.
     answers: bool,
@@ -92,6 +93,7 @@ pub struct EngineAnswer {
     trouble: Option<String>,
     /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<EngineStateName>)]
     state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
@@ -104,6 +106,26 @@ pub struct EngineAnswer {
     /// The longest lease in use, in ms. A hold-off after a fail-over lasts as long.
     #[serde(skip_serializing_if = "Option::is_none")]
     longest_lease_ms: Option<u64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `engine`")]
+pub enum EngineKind {
+    Sqlite,
+    Postgres,
+    Redis,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `engine`")]
+pub enum EngineStateName {
+    Standby,
+    Filling,
+    Active,
+    Moving,
+    Retired,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -151,7 +173,7 @@ pub struct HoldOffAnswer {
 
 /// Show the engines.
 #[utoipa::path(
-    get, path = "/v1/admin/engines", tag = "admin",
+    get, path = "/v1/admin/engines", tag = "admin", operation_id = "listEngines",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
 pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
@@ -165,8 +187,8 @@ pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Re
 /// engine does not answer, say with `stopped` that it is stopped: its leases are lost, and nothing new is granted until the longest
 /// lease in use has run out. Returns when this node uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/locks", tag = "admin",
-    request_body(content = SwitchRequest),
+    post, path = "/v1/admin/engines/locks", tag = "admin", operation_id = "switchLocksEngine",
+    request_body(content = SwitchRequest, example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -200,8 +222,8 @@ pub async fn switch_locks(
 /// `on_expiry: block`; other pres go and say `possibly_repeated`. `force` on the active engine ends a hold-off. Returns when this node
 /// uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/gate", tag = "admin",
-    request_body(content = SwitchRequest),
+    post, path = "/v1/admin/engines/gate", tag = "admin", operation_id = "switchGateEngine",
+    request_body(content = SwitchRequest, example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -232,8 +254,8 @@ pub async fn switch_gate(
 /// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
 /// pres go and say `possibly_repeated`.
 #[utoipa::path(
-    post, path = "/v1/admin/hold-off", tag = "admin",
-    request_body(content = HoldOffRequest),
+    post, path = "/v1/admin/hold-off", tag = "admin", operation_id = "setHoldOff",
+    request_body(content = HoldOffRequest, example = json!({"of": "locks", "for_ms": 60_000})),
     responses(
         (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),

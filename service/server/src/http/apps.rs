@@ -210,6 +210,7 @@ impl From<Scope> for ScopeName {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ApiKeyRequest)]
 pub struct KeyRequest {
     /// The app that the API key belongs to; `default` if absent.
     #[serde(default)]
@@ -226,6 +227,7 @@ pub struct KeyRequest {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = NewApiKeyAnswer)]
 pub struct NewKeyAnswer {
     /// The API key. It is not shown again.
     key: String,
@@ -234,6 +236,17 @@ pub struct NewKeyAnswer {
 }
 
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(dead_code, reason = "described, not built: see `key_answer`")]
+pub enum ApiKeyState {
+    Active,
+    Revoked,
+    Expired,
+    AppDisabled,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ApiKeyAnswer)]
 pub struct KeyAnswer {
     /// The part of the API key that is not secret.
     #[schema(example = "3f9a1c20b7d4")]
@@ -243,6 +256,7 @@ pub struct KeyAnswer {
     /// Only locks whose keys begin with one of these; all if empty.
     prefixes: Vec<String>,
     /// `active`, `revoked`, `expired`, or `app-disabled`.
+    #[schema(value_type = ApiKeyState)]
     state: &'static str,
     /// Absent for an API key of the node's configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -257,11 +271,13 @@ pub struct KeyAnswer {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = ApiKeysAnswer)]
 pub struct KeysAnswer {
     keys: Vec<KeyAnswer>,
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = RevokedApiKeyAnswer)]
 pub struct RevokedAnswer {
     id: String,
     revoked: bool,
@@ -284,7 +300,7 @@ struct NoQuery {}
 
 /// List the apps.
 #[utoipa::path(
-    get, path = "/v1/admin/apps", tag = "admin", operation_id = "list_apps",
+    get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
     responses((status = 200, description = "All apps.", body = AppsAnswer))
 )]
 pub async fn list_apps(State(access): State<Access>, uri: Uri) -> Result<Response, Problem> {
@@ -300,8 +316,8 @@ pub async fn list_apps(State(access): State<Access>, uri: Uri) -> Result<Respons
 ///
 /// An app is a namespace: the same key in two apps is two locks. If the app exists, it is enabled.
 #[utoipa::path(
-    post, path = "/v1/admin/apps", tag = "admin", operation_id = "create_app",
-    request_body(content = AppRequest),
+    post, path = "/v1/admin/apps", tag = "admin", operation_id = "createApp",
+    request_body(content = AppRequest, example = json!({"app": "billing"})),
     responses(
         (status = 200, description = "The app is there.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -329,7 +345,7 @@ pub async fn create_app(
 ///
 /// Its API keys are refused until it is created again. Its locks and operations stay.
 #[utoipa::path(
-    post, path = "/v1/admin/apps/{app}/disable", tag = "admin", operation_id = "disable_app",
+    post, path = "/v1/admin/apps/{app}/disable", tag = "admin", operation_id = "disableApp",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
     responses(
         (status = 200, description = "The app is disabled.", body = AppAnswer),
@@ -419,7 +435,7 @@ pub async fn set_quotas(
 
 /// List the API keys, without their secrets.
 #[utoipa::path(
-    get, path = "/v1/admin/keys", tag = "admin", operation_id = "list_keys", params(KeysQuery),
+    get, path = "/v1/admin/keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
     responses(
         (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -439,7 +455,7 @@ pub async fn list_keys(State(access): State<Access>, uri: Uri) -> Result<Respons
 ///
 /// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
 #[utoipa::path(
-    post, path = "/v1/admin/keys", tag = "admin", operation_id = "create_key",
+    post, path = "/v1/admin/keys", tag = "admin", operation_id = "createApiKey",
     request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
     responses(
         (status = 200, description = "Keep the `key`: it is not shown again.", body = NewKeyAnswer),
@@ -485,7 +501,7 @@ pub async fn create_key(
 /// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
 /// taken with it stay until they expire.
 #[utoipa::path(
-    delete, path = "/v1/admin/keys/{id}", tag = "admin", operation_id = "revoke_key",
+    delete, path = "/v1/admin/keys/{id}", tag = "admin", operation_id = "revokeApiKey",
     params(("id" = String, Path, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
     responses(
         (status = 200, description = "The API key is revoked.", body = RevokedAnswer),

@@ -116,8 +116,8 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
 
 /// Metrics of this node.
 #[utoipa::path(
-    get, path = "/metrics", tag = "probes",
-    responses((status = 200, description = "OpenMetrics text, for Prometheus.", content_type = "application/openmetrics-text"))
+    get, path = "/metrics", tag = "probes", operation_id = "getMetrics",
+    responses((status = 200, description = "OpenMetrics text, for Prometheus.", body = String, content_type = "application/openmetrics-text"))
 )]
 pub async fn metrics(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], page(&context)).into_response()

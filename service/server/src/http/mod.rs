@@ -228,6 +228,7 @@ pub fn router(context: Shared) -> Router {
         .route("/console/{*path}", routing::get(console::file))
         .route("/errors/{code}", routing::get(pages::error))
         .route("/openapi.json", routing::get(openapi::serve))
+        .route("/docs/swagger-initializer.js", routing::get(pages::docs_script))
         .merge(openapi::swagger_ui())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::access::{By, check_keys};
 use super::format::{ms, rfc3339};
 use super::locks::acquire::{check_unchanged, lease_id, wait_failed, with_ticket};
-use super::locks::answers::{RevocationAnswer, ended, left_ms, permits, unanswered};
+use super::locks::answers::{LostWhy, RevocationAnswer, Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id, parse_metadata, parse_owner};
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
@@ -26,7 +26,7 @@ use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, Renewe
 #[serde(deny_unknown_fields)]
 pub struct MultilockRequest {
     /// 1 to 64 keys, each at most once.
-    locks: Vec<KeyRequest>,
+    locks: Vec<LockedKeyRequest>,
     /// This and the following fields: as for one lock.
     #[serde(default)]
     owner: Option<String>,
@@ -56,7 +56,7 @@ pub struct MultilockRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KeyRequest {
+pub struct LockedKeyRequest {
     /// Not percent-encoded.
     #[schema(example = "accounts/1")]
     key: String,
@@ -71,7 +71,7 @@ pub struct KeyRequest {
 #[derive(Serialize, ToSchema)]
 pub struct MultilockAnswer<'a> {
     /// One for each key, in the order of the request.
-    locks: Vec<KeyAnswer<'a>>,
+    locks: Vec<LockedKeyAnswer<'a>>,
     /// Proves that the leases are yours: keep it secret.
     lease_id: &'a str,
     owner: &'a str,
@@ -81,6 +81,7 @@ pub struct MultilockAnswer<'a> {
     waited_ms: u64,
     /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,8 +89,9 @@ pub struct MultilockAnswer<'a> {
 }
 
 #[derive(Serialize, ToSchema)]
-pub struct KeyAnswer<'a> {
+pub struct LockedKeyAnswer<'a> {
     key: &'a str,
+    #[schema(value_type = ModeName)]
     mode: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
@@ -128,6 +130,7 @@ pub struct MultilockRenewAnswer<'a> {
     expires_at: String,
     /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,6 +142,7 @@ pub struct RenewedKey<'a> {
     key: &'a str,
     token: u64,
     /// Set if this lock has been revoked: the lease ends at the deadline.
+    #[schema(required)]
     revocation: Option<RevocationAnswer>,
 }
 
@@ -153,10 +157,13 @@ pub struct MultilockReleaseAnswer {
 }
 
 /// A key of a multilock whose lease has ended.
-#[derive(Serialize)]
-struct LostKey<'a> {
+#[derive(Serialize, ToSchema)]
+pub struct LostKey<'a> {
     key: &'a str,
+    #[schema(value_type = LostWhy)]
     why: &'static str,
+    /// When, if that is known.
+    #[schema(required)]
     at: Option<String>,
 }
 
@@ -165,14 +172,14 @@ struct LostKey<'a> {
 /// 200: all locks are yours. Any other status: none is. With `wait_ms` the request waits in the queue of the first key that
 /// refuses it; meanwhile it holds no lock.
 #[utoipa::path(
-    post, path = "/v1/multilocks/acquire", tag = "multilocks",
+    post, path = "/v1/multilocks/acquire", tag = "multilocks", operation_id = "acquireMultilock",
     request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
     responses(
         (status = 200, description = "All locks are yours.", body = MultilockAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 423, description = "As for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`: as for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -200,7 +207,7 @@ pub async fn acquire(
             let Some(first) = first else {
                 return Err(Problem::defect());
             };
-            let keys = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| KeyAnswer {
+            let keys = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| LockedKeyAnswer {
                 key: address.key.as_str(),
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
@@ -236,8 +243,8 @@ pub async fn acquire(
 
 /// Renew several leases, all or none.
 #[utoipa::path(
-    post, path = "/v1/multilocks/renew", tag = "multilocks",
-    request_body(content = MultilockRenewRequest),
+    post, path = "/v1/multilocks/renew", tag = "multilocks", operation_id = "renewMultilock",
+    request_body(content = MultilockRenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "keys": ["accounts/1", "accounts/2"]})),
     responses(
         (status = 200, description = "All leases now end `ttl_ms` from now.", body = MultilockRenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -287,8 +294,8 @@ pub async fn renew(
 
 /// Release several locks.
 #[utoipa::path(
-    post, path = "/v1/multilocks/release", tag = "multilocks",
-    request_body(content = MultilockReleaseRequest),
+    post, path = "/v1/multilocks/release", tag = "multilocks", operation_id = "releaseMultilock",
+    request_body(content = MultilockReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "keys": ["accounts/1", "accounts/2"]})),
     responses(
         (status = 200, description = "All locks are released.", body = MultilockReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),

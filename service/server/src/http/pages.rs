@@ -21,6 +21,11 @@ pub async fn docs(mut response: Response) -> Response {
     response
 }
 
+/// Starts Swagger UI.
+pub async fn docs_script() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("../../../../web/docs.js"))
+}
+
 /// The page of an error code, where the `type` of a problem points to.
 pub async fn error(Path(name): Path<String>) -> Response {
     match problem::page(&name) {

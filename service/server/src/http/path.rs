@@ -2,6 +2,7 @@
 
 use latchgate_core::{Address, Key};
 use percent_encoding::percent_decode_str;
+use utoipa::IntoParams;
 
 use super::access::check_keys;
 use super::problem::{Code, Problem};
@@ -9,6 +10,17 @@ use crate::access::Caller;
 
 /// A last segment with one of these names is a verb and not the end of a key, if a literal slash precedes it.
 const VERBS: [&str; 8] = ["acquire", "renew", "release", "revoke", "fence", "limit", "events", "history"];
+
+/// The key in a path, as the OpenAPI description shows it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[allow(dead_code, reason = "described, not built: see `address`")]
+pub struct LockKey {
+    /// The key as plain text: 1 to 512 bytes of UTF-8 without control characters. The client percent-encodes it, so that a slash
+    /// becomes `%2F`.
+    #[param(example = "orders")]
+    key: String,
+}
 
 /// A path under `/v1/locks/`.
 #[derive(Debug, PartialEq, Eq)]

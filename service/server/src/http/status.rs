@@ -9,7 +9,7 @@ use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 
 /// Whether the process is alive.
-#[utoipa::path(get, path = "/healthz", tag = "probes", responses((status = 200, description = "The process answers.")))]
+#[utoipa::path(get, path = "/healthz", tag = "probes", operation_id = "checkHealth", responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
 pub async fn healthz(_: NoQuery, _: NoBody) -> &'static str {
     "ok\n"
 }
@@ -18,9 +18,9 @@ pub async fn healthz(_: NoQuery, _: NoBody) -> &'static str {
 ///
 /// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
 #[utoipa::path(
-    get, path = "/readyz", tag = "probes",
+    get, path = "/readyz", tag = "probes", operation_id = "checkReadiness",
     responses(
-        (status = 200, description = "The node can serve."),
+        (status = 200, description = "The node can serve.", body = String, content_type = "text/plain"),
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

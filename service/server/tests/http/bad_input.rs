@@ -172,6 +172,7 @@ async fn wrong_query_parameters_are_named() {
         ("limit=x", "limit"),
         ("held=maybe", "held"),
         ("limt=1", "limt"),
+        (&format!("owner={}", "o".repeat(257)), "owner"),
     ] {
         let answer = get(&node, &format!("/v1/locks?{query}")).await;
         answer.assert_problem(400, "invalid-request");

@@ -89,6 +89,7 @@ async fn interventions_that_are_wrong_are_named() {
         ("token", json!({})),
         ("token", json!({ "token": null })),
         ("token", json!({ "token": -1 })),
+        ("token", json!({ "token": 1_u64 << 53 })),
         ("token", json!({ "token": "1" })),
         ("tokens", json!({ "token": 1, "tokens": 1 })),
     ] {

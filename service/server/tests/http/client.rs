@@ -53,6 +53,7 @@ impl Answer {
         assert_eq!(self.body["status"], status);
         assert!(self.body["title"].is_string() && self.body["detail"].is_string(), "{}", self.body);
         assert!(self.headers.contains_key("x-request-id"));
+        crate::described::check(&self.body);
     }
 }
 

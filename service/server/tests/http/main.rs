@@ -11,6 +11,7 @@ mod bad_terms;
 mod browsers;
 mod client;
 mod connections;
+mod described;
 mod disconnects;
 mod engines;
 mod fail_over;

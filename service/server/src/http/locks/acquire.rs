@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{ended, left_ms, permits, refusal, unanswered};
+use super::answers::{Volatility, ended, left_ms, permits, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, check_priority, new_lease_id, parse_lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
 use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
+use crate::http::path::LockKey;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
@@ -73,6 +74,7 @@ pub struct AcquireAnswer<'a> {
     /// Proves that the lease is yours: keep it secret.
     lease_id: &'a str,
     owner: &'a str,
+    #[schema(value_type = ModeName)]
     mode: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
@@ -90,6 +92,7 @@ pub struct AcquireAnswer<'a> {
     waited_ms: u64,
     /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,8 +104,8 @@ pub struct AcquireAnswer<'a> {
 /// 200: the lock is yours until the lease ends. Any other status: it is not. With `wait_ms` the request waits in the key's
 /// queue. A client that closes its connection leaves the queue.
 #[utoipa::path(
-    post, path = "/v1/locks/{key}/acquire", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
+    params(LockKey),
     request_body(content = Option<AcquireRequest>, example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
     responses(
         (status = 200, description = "The lock is yours.", body = AcquireAnswer),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::fields::ModeName;
 use crate::http::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
 use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
@@ -20,6 +21,7 @@ pub const HOLDERS_SHOWN_MAX: usize = 16;
 #[derive(Serialize, ToSchema)]
 pub struct Holder {
     owner: String,
+    #[schema(value_type = ModeName)]
     mode: &'static str,
     /// How many permits the lease has, if its mode is `permits`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,10 +41,33 @@ pub struct Holder {
     metadata: Option<Box<RawValue>>,
 }
 
+/// A store that may lose leases.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `Context::durability`")]
+pub enum Volatility {
+    Volatile,
+}
+
+/// Why a lease has ended.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `lease_lost`")]
+pub enum LostWhy {
+    Expired,
+    Released,
+    Revoked,
+    Forced,
+    /// The key has no record of the lease.
+    Unknown,
+}
+
 /// The lock has been revoked.
 #[derive(Serialize, ToSchema)]
 pub struct RevocationAnswer {
+    #[schema(required)]
     reason: Option<String>,
+    #[schema(required)]
     by: Option<String>,
     /// When the lease ends, by the store's clock.
     deadline: String,

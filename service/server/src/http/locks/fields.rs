@@ -14,7 +14,9 @@ use crate::http::problem::Problem;
 /// Longest `metadata`, in bytes of compact JSON.
 const METADATA_MAX_BYTES: usize = 1_024;
 /// Longest `reason`, in bytes.
-const REASON_MAX_BYTES: usize = 512;
+pub const REASON_MAX_BYTES: usize = 512;
+/// Highest token in a request: every number up to it is exact in JSON, and no key reaches it before the year 2248.
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 /// Highest `limit` of permits.
 pub const LIMIT_MAX: u32 = 1_000_000_000;
 
@@ -125,6 +127,10 @@ fn within(field: &str, value: u64, min: u64, max: u64) -> Result<u64, Problem> {
     } else {
         Err(Problem::field(field, format!("must be from {min} to {max}")))
     }
+}
+
+pub fn check_token(token: u64) -> Result<u64, Problem> {
+    within("token", token, 0, TOKEN_MAX)
 }
 
 pub fn check_priority(priority: Option<u8>) -> Result<u8, Problem> {

@@ -10,14 +10,18 @@ use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::Key;
+use latchgate_core::lock::EventKind;
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::{Object, ObjectBuilder, Type};
 use utoipa::{IntoParams, ToSchema};
 
+use super::fields::ModeName;
 use crate::access::Caller;
 use crate::http::access::{By, check_keys};
 use crate::http::answer;
 use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
+use crate::http::path::LockKey;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::waits::Waiting;
 use crate::http::{Context, Shared, path, query, quotas};
@@ -37,6 +41,7 @@ pub struct EventAnswer {
     /// `granted`, `renewed` (in streams only), `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
     /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
     /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`.
+    #[schema(schema_with = kinds)]
     kind: &'static str,
     /// Absent in a notice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,6 +56,7 @@ pub struct EventAnswer {
     owner: Option<String>,
     /// Absent in a notice.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ModeName>)]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
@@ -111,8 +117,8 @@ pub struct AllEventsQuery {
 /// The holders with their tokens, how long they waited and held the lock, and how each lease ended. Events are kept for a day
 /// unless configured otherwise.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/history", tag = "events",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), HistoryQuery),
+    get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
+    params(LockKey, HistoryQuery),
     responses(
         (status = 200, description = "One page, newest first.", body = HistoryAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -138,8 +144,8 @@ pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
 /// connection, a client that sends the last `id` as `Last-Event-ID` misses no event. A client that reads more slowly than events
 /// happen gets an event `dropped`, and the stream ends.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/events", tag = "events",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), EventsQuery),
+    get, path = "/v1/locks/{key}/events", tag = "events", operation_id = "watchLock",
+    params(LockKey, EventsQuery),
     responses(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -161,7 +167,7 @@ pub async fn events(
 
 /// Watch all locks, or those whose keys have a prefix.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events", params(AllEventsQuery),
+    get, path = "/v1/events", tag = "events", operation_id = "watchLocks", params(AllEventsQuery),
     responses(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -236,6 +242,11 @@ fn dropped_frame(watch: &Watch) -> Frame {
 fn event_frame(event: &LoggedEvent) -> Frame {
     let data = serde_json::to_string(&event_answer(event)).unwrap_or_default();
     Frame::default().id(event.cursor.to_string()).event(event.event.kind.as_str()).data(data)
+}
+
+fn kinds() -> Object {
+    let names = EventKind::ALL.map(EventKind::as_str);
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
 }
 
 fn check_kept(context: &Context) -> Result<(), Problem> {

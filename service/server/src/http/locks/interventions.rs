@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
-use super::fields::{check_limit, parse_note};
+use super::fields::{check_limit, check_token, parse_note};
 use crate::access::Caller;
 use crate::http::answer;
 use crate::http::audit::Audited;
 use crate::http::format::rfc3339;
+use crate::http::path::LockKey;
 use crate::http::problem::{Code, Problem, ProblemBody};
 use crate::http::{Context, body, path, query};
 
@@ -38,6 +39,7 @@ pub struct RevokeAnswer<'a> {
     /// How many leases are revoked.
     leases: u32,
     /// When the last of them ends; null if the lock was free.
+    #[schema(required)]
     deadline: Option<String>,
 }
 
@@ -63,6 +65,7 @@ pub struct ForceAnswer<'a> {
 pub struct LimitRequest {
     /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
     #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required)]
     limit: Option<u32>,
 }
 
@@ -70,6 +73,7 @@ pub struct LimitRequest {
 pub struct LimitAnswer<'a> {
     key: &'a str,
     /// The limit in force; null if the next acquire of permits sets it.
+    #[schema(required)]
     limit: Option<u32>,
     /// Permits that are held. They may exceed a lowered limit until they are released.
     permits_held: u32,
@@ -92,8 +96,8 @@ pub struct FenceAnswer<'a> {
 ///
 /// The holders learn it from their next renewal and have the grace period to end their work.
 #[utoipa::path(
-    post, path = "/v1/locks/{key}/revoke", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    post, path = "/v1/locks/{key}/revoke", tag = "locks", operation_id = "revokeLock",
+    params(LockKey),
     request_body(content = Option<RevokeRequest>, example = json!({"reason": "deploy", "grace_ms": 10_000})),
     responses(
         (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
@@ -108,7 +112,8 @@ pub async fn revoke(context: &Context, address: &Address, audited: &Audited, bod
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     audited.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
     let bytes_max = context.limits.locks.key_bytes_max;
-    let revoke = Revoke { note, grace_ms, token: request.token, owner: None, bytes_max };
+    let token = request.token.map(check_token).transpose()?;
+    let revoke = Revoke { note, grace_ms, token, owner: None, bytes_max };
     match command(context, address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
@@ -122,8 +127,8 @@ pub async fn revoke(context: &Context, address: &Address, audited: &Audited, bod
 ///
 /// The holders learn it from their next renewal or release. The first waiter gets the lock.
 #[utoipa::path(
-    delete, path = "/v1/locks/{key}", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), ForceQuery),
+    delete, path = "/v1/locks/{key}", tag = "locks", operation_id = "forceLock",
+    params(LockKey, ForceQuery),
     responses(
         (status = 200, description = "All leases have ended.", body = ForceAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -155,8 +160,8 @@ pub async fn force(
 /// Holders keep their permits when the limit is lowered; new grants wait until enough are released. The limit stays until it
 /// is changed.
 #[utoipa::path(
-    put, path = "/v1/locks/{key}/limit", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
+    put, path = "/v1/locks/{key}/limit", tag = "locks", operation_id = "setLockLimit",
+    params(LockKey),
     request_body(content = LimitRequest, example = json!({"limit": 5})),
     responses(
         (status = 200, description = "The limit is set.", body = LimitAnswer),
@@ -180,9 +185,9 @@ pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Res
 /// For resources that cannot store the highest token themselves. 200: the token's lease is live, or no higher token has been
 /// granted or presented for this key.
 #[utoipa::path(
-    post, path = "/v1/locks/{key}/fence", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
-    request_body(content = FenceRequest),
+    post, path = "/v1/locks/{key}/fence", tag = "locks", operation_id = "checkLockToken",
+    params(LockKey),
+    request_body(content = FenceRequest, example = json!({"token": 1_784_000_000_000_000_u64})),
     responses(
         (status = 200, description = "The token is up to date.", body = FenceAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -192,6 +197,7 @@ pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Res
 )]
 pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let FenceRequest { token } = body::parse(body)?;
+    let token = check_token(token)?;
     match command(context, address, Command::Fence(token)).await? {
         Outcome::Fenced => Ok(answer::ok(&FenceAnswer { key: address.key.as_str(), token })),
         Outcome::StaleToken { current } => {

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
-use super::fields::{parse_lease_id, parse_metadata};
+use super::answers::{RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
+use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
+use crate::http::path::LockKey;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, body, quotas};
 use crate::locks::{Released, Renewed};
@@ -34,15 +35,18 @@ pub struct RenewAnswer<'a> {
     key: &'a str,
     lease_id: &'a str,
     owner: &'a str,
+    #[schema(value_type = ModeName)]
     mode: &'static str,
     token: u64,
     /// What is left of the lease, in ms, at the time of this answer.
     ttl_ms: u64,
     expires_at: String,
     /// Set if the lock has been revoked: the lease ends at the deadline.
+    #[schema(required)]
     revocation: Option<RevocationAnswer>,
     /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,9 +78,9 @@ impl ReleaseAnswer {
 
 /// Renew a lease.
 #[utoipa::path(
-    post, path = "/v1/locks/{key}/renew", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
-    request_body(content = RenewRequest),
+    post, path = "/v1/locks/{key}/renew", tag = "locks", operation_id = "renewLock",
+    params(LockKey),
+    request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
     responses(
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -113,9 +117,9 @@ pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: 
 
 /// Release a lock.
 #[utoipa::path(
-    post, path = "/v1/locks/{key}/release", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders")),
-    request_body(content = ReleaseRequest),
+    post, path = "/v1/locks/{key}/release", tag = "locks", operation_id = "releaseLock",
+    params(LockKey),
+    request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
     responses(
         (status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),

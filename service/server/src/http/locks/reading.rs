@@ -6,7 +6,8 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use latchgate_core::lock::{Lease, LockState, PRIORITY_MIN, Position};
+use latchgate_core::key::check_name;
+use latchgate_core::lock::{Lease, LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
 use latchgate_core::{Address, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -17,6 +18,7 @@ use crate::http::access::{By, check_keys};
 use crate::http::answer;
 use crate::http::body::NoBody;
 use crate::http::format::rfc3339;
+use crate::http::path::LockKey;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, Shared, path, query};
 use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
@@ -145,8 +147,8 @@ pub struct ListAnswer {
 ///
 /// With `until=free` the request waits until the lock is free, for at most `wait_ms`, and does not take it.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}", tag = "locks",
-    params(("key" = String, Path, description = "1 to 512 bytes of UTF-8, percent-encoded", example = "orders"), InspectQuery),
+    get, path = "/v1/locks/{key}", tag = "locks", operation_id = "getLock",
+    params(LockKey, InspectQuery),
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
         (status = 400, description = "`invalid-key`, `invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -254,7 +256,7 @@ impl HoldersPage {
 
 /// List locks, in the order of their keys.
 #[utoipa::path(
-    get, path = "/v1/locks", tag = "locks", params(ListQuery),
+    get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
     responses(
         (status = 200, description = "One page.", body = ListAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -268,6 +270,9 @@ pub async fn list(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let query: ListQuery = query::parse(&uri)?;
+    if let Some(owner) = &query.owner {
+        check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;
+    }
     let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
     let mut after = cursor.map_err(|error| Problem::field("cursor", error))?;

@@ -12,7 +12,7 @@ use crate::seal::Sealer;
 
 const PURPOSE: &str = "latchgate ticket";
 /// Longest ticket, in bytes.
-const TICKET_MAX_BYTES: usize = 1_024;
+pub const TICKET_MAX_BYTES: usize = 1_024;
 
 /// Issues and redeems tickets. All nodes of a cluster sign them with the same secret.
 pub struct Tickets {

@@ -8,8 +8,10 @@ use utoipa::ToSchema;
 
 use super::records::{Kept, kept};
 use super::refusals::{refusal, report_name};
+use super::requests::{OutcomeName, StateName};
 use crate::gate::PreReply;
 use crate::http::format::rfc3339;
+use crate::http::locks::answers::Volatility;
 use crate::http::problem::Problem;
 
 /// The client may do the operation.
@@ -40,7 +42,7 @@ pub struct PreAnswer {
     reentry: bool,
     /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "volatile")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// The store may have lost the record of an earlier attempt: the operation may have been done already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -86,6 +88,7 @@ pub struct PreviewAnswer {
 pub struct PostAnswer {
     id: String,
     /// `success`, `failure` or `unknown`, as reported.
+    #[schema(value_type = OutcomeName)]
     outcome: &'static str,
     attempt: u32,
     /// This attempt had posted the same outcome before.
@@ -121,6 +124,7 @@ pub struct ForgetAnswer {
     id: String,
     forgotten: bool,
     /// Its state before.
+    #[schema(value_type = StateName)]
     was: &'static str,
 }
 

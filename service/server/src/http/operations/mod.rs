@@ -20,6 +20,7 @@ use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, Previe
 use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
+pub use self::requests::{BATCH_MAX, OutcomeName};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
@@ -50,7 +51,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 /// 2xx: do the operation, then post the outcome with the `stamp`. Any other status: do not do it. With `wait_ms` the request
 /// waits while another attempt runs: if that attempt fails, one waiting request may proceed; if it succeeds, all get its result.
 #[utoipa::path(
-    post, path = "/v1/operations/pre", tag = "operations",
+    post, path = "/v1/operations/pre", tag = "operations", operation_id = "startOperation",
     params(("Idempotency-Key" = Option<String>, Header, description = "Used as `contents` if those are absent; with or without quotes")),
     request_body(content = PreRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
@@ -89,7 +90,7 @@ pub async fn pre(
 /// 2xx: all operations are yours. Any other status: not all are; `items` has the answer to each. With `all_or_nothing`, the
 /// default, nothing is claimed then. Without it, the items with status 200 or 201 are yours.
 #[utoipa::path(
-    post, path = "/v1/operations/pre/batch", tag = "operations",
+    post, path = "/v1/operations/pre/batch", tag = "operations", operation_id = "startOperations",
     request_body(content = BatchRequest, example = json!({"operations": [
         {"operation": "charge", "contents": {"order": 43, "amount": "5.00"}},
         {"operation": "send-mail", "contents": "order-43-confirmation"},
@@ -127,7 +128,7 @@ pub async fn pre_batch(
 ///
 /// Stores nothing.
 #[utoipa::path(
-    post, path = "/v1/operations/preview", tag = "operations",
+    post, path = "/v1/operations/preview", tag = "operations", operation_id = "previewOperation",
     request_body(content = PreviewRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
         (status = 200, description = "The id, and the canonical contents that it is computed from.", body = PreviewAnswer),
@@ -153,7 +154,7 @@ pub async fn preview(
 /// A success is kept, and later requests for the operation get its result. After a failure the next pre may proceed at once. It
 /// is safe to repeat the request with the same outcome.
 #[utoipa::path(
-    post, path = "/v1/operations/{id}/post", tag = "operations",
+    post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
     params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
     responses(
@@ -191,7 +192,7 @@ pub async fn post(
 ///
 /// 409 `operation-superseded`: another attempt has taken over, so stop.
 #[utoipa::path(
-    post, path = "/v1/operations/{id}/heartbeat", tag = "operations",
+    post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
     params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
     responses(
@@ -225,7 +226,7 @@ pub async fn heartbeat(
 
 /// Show an operation.
 #[utoipa::path(
-    get, path = "/v1/operations/{id}", tag = "operations", operation_id = "inspect_operation",
+    get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
     params(("id" = String, Path, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     responses(
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
@@ -252,7 +253,7 @@ pub async fn inspect(
 /// The next pre may proceed then. While an attempt is started, even if its lease has passed, or while the outcome is unknown, this
 /// needs `force=true`.
 #[utoipa::path(
-    delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forget_operation",
+    delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
     params(
         ("id" = String, Path, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
         ForgetQuery,
@@ -290,7 +291,7 @@ pub async fn forget(
 ///
 /// In the store's own order, without results.
 #[utoipa::path(
-    get, path = "/v1/operations", tag = "operations", operation_id = "list_operations", params(OperationsQuery),
+    get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
     responses(
         (status = 200, description = "One page.", body = OperationsAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::requests::{DurabilityName, OnExpiryName, StateName};
 use crate::gate::Shown;
 use crate::http::format::rfc3339;
 
@@ -17,7 +18,7 @@ pub struct OperationAnswer {
     #[schema(example = "charge")]
     operation: String,
     /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
-    #[schema(example = "started")]
+    #[schema(value_type = StateName)]
     state: &'static str,
     attempt: u32,
     /// When the first attempt began.
@@ -43,16 +44,28 @@ pub struct OperationAnswer {
     #[serde(flatten)]
     kept: Kept,
     /// What happens when the lease passes: `retry` or `block`.
+    #[schema(value_type = OnExpiryName)]
     on_expiry: &'static str,
     /// `fast` or `durable`.
+    #[schema(value_type = DurabilityName)]
     durability: &'static str,
     /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
+    #[schema(value_type = ClaimedIn)]
     claimed_in: &'static str,
     /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
     /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
     suspected_double_runs: u32,
+}
+
+/// The store in which an operation was claimed.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `common`")]
+pub enum ClaimedIn {
+    Primary,
+    Fallback,
 }
 
 #[derive(Serialize, ToSchema)]

@@ -186,8 +186,6 @@ pub struct ProblemBody {
     code: String,
     /// For humans; may change.
     detail: String,
-    /// The field that is wrong (`invalid-request`).
-    field: Option<String>,
     /// When to try again, in ms; `Retry-After` gives it in whole seconds.
     retry_after_ms: Option<u64>,
 }

@@ -5,6 +5,5 @@ mod codes;
 mod page;
 
 pub use self::body::{Problem, ProblemBody};
-pub use self::codes::Code;
-use self::codes::CodeInfo;
+pub use self::codes::{Code, CodeInfo};
 pub use self::page::page;

@@ -5,4 +5,5 @@ mod commands;
 mod keys;
 mod lasting;
 mod quotas;
+mod scopes;
 pub mod world;

@@ -1,17 +1,25 @@
 //! The OpenAPI description, made from the code.
 
+mod operations;
+mod problems;
+#[cfg(test)]
+mod rules;
+mod schemas;
+
+use std::sync::LazyLock;
+
 use axum::Router;
 use axum::http::header;
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{self, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{
-    admin, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, operations, pages, status, terraform,
-};
+use super::{admin, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -53,14 +61,14 @@ use super::{
         multilocks::acquire,
         multilocks::renew,
         multilocks::release,
-        operations::pre,
-        operations::pre_batch,
-        operations::preview,
-        operations::post,
-        operations::heartbeat,
-        operations::inspect,
-        operations::forget,
-        operations::list,
+        super::operations::pre,
+        super::operations::pre_batch,
+        super::operations::preview,
+        super::operations::post,
+        super::operations::heartbeat,
+        super::operations::inspect,
+        super::operations::forget,
+        super::operations::list,
         me::me,
         admin::engines,
         admin::switch_locks,
@@ -83,11 +91,13 @@ use super::{
         status::readyz,
         metrics::metrics,
     ),
+    components(schemas(multilocks::LostKey, locks::answers::LostWhy, problems::UnknownWhy)),
+    servers((url = "/", description = "This node")),
     modifiers(&ApiKeys),
 )]
 struct Api;
 
-/// The API key, which every operation under `/v1/` needs once there is one, and the answers to requests without it.
+/// The API key, which every operation under `/v1/` needs once there is one.
 struct ApiKeys;
 
 impl Modify for ApiKeys {
@@ -96,45 +106,69 @@ impl Modify for ApiKeys {
         let scheme = scheme.description(Some("An API key. As long as the service has none, requests need none."));
         let components = api.components.get_or_insert_default();
         components.security_schemes.insert("api_key".to_owned(), RefOr::T(SecurityScheme::Http(scheme.build())));
-        let problem = |description: &str| {
-            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-            ResponseBuilder::new().description(description).content("application/problem+json", content).build()
-        };
-        for (path, item) in &mut api.paths.paths {
-            if !path.starts_with("/v1/") && path != "/metrics" {
-                continue;
-            }
-            for operation in [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten() {
-                operation.security = Some(vec![SecurityRequirement::new("api_key", [""; 0])]);
-                let responses = &mut operation.responses.responses;
-                if path.starts_with("/v1/") && !path.starts_with("/v1/admin/") {
-                    responses.entry("429".to_owned()).or_insert_with(|| problem("`quota-reached`").into());
-                }
-                responses.entry("401".to_owned()).or_insert_with(|| problem("`unauthorized`").into());
-                match responses.get_mut("403") {
-                    Some(RefOr::T(own)) => own.description = format!("`forbidden`, {}", own.description),
-                    _ => {
-                        responses.insert("403".to_owned(), problem("`forbidden`").into());
-                    }
-                }
-            }
-        }
+    }
+}
+
+/// The description: what the code says of each operation, and what all have in common.
+fn describe() -> Value {
+    let mut api = serde_json::to_value(Api::openapi()).unwrap_or_default();
+    operations::each(&mut api, |method, path, operation| {
+        operations::complete(method, path, operation);
+        problems::describe(operation);
+        schemas::bound_parameters(operation);
+    });
+    problems::add_schemas(&mut api);
+    schemas::complete(&mut api);
+    api
+}
+
+/// The description in the order in which a reader tries it: Swagger UI shows it so.
+#[derive(Serialize)]
+struct Page<'a> {
+    openapi: &'a Value,
+    info: &'a Value,
+    servers: &'a Value,
+    tags: &'a Value,
+    #[serde(serialize_with = "in_order")]
+    paths: &'a Value,
+    components: &'a Value,
+}
+
+fn in_order<S: Serializer>(paths: &Value, serializer: S) -> Result<S::Ok, S::Error> {
+    const FIRST: [&str; 8] = ["/acquire", "/renew", "/fence", "/revoke", "/release", "/pre", "/heartbeat", "/post"];
+    let mut paths: Vec<(&String, &Value)> = paths.as_object().into_iter().flatten().collect();
+    paths.sort_by_key(|(path, _)| FIRST.iter().position(|end| path.ends_with(end)).unwrap_or(FIRST.len()));
+    serializer.collect_map(paths.into_iter().map(|(path, item)| (path, Item(item))))
+}
+
+/// The operations of a path. What an operation deletes can be shown before.
+struct Item<'a>(&'a Value);
+
+impl Serialize for Item<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut operations: Vec<(&String, &Value)> = self.0.as_object().into_iter().flatten().collect();
+        operations.sort_by_key(|(method, _)| *method == "delete");
+        serializer.collect_map(operations)
     }
 }
 
 /// The description as JSON: exactly the bytes of `openapi/openapi.json`.
 pub fn openapi_json() -> String {
-    let mut text = serde_json::to_string_pretty(&Api::openapi()).unwrap_or_default();
+    let api = describe();
+    let [openapi, info, servers] = ["openapi", "info", "servers"].map(|name| &api[name]);
+    let page =
+        Page { openapi, info, servers, tags: &api["tags"], paths: &api["paths"], components: &api["components"] };
+    let mut text = serde_json::to_string_pretty(&page).unwrap_or_default();
     text.push('\n');
     text
 }
 
 pub(super) async fn serve() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
+    static TEXT: LazyLock<String> = LazyLock::new(openapi_json);
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
-/// Swagger UI, from files inside the binary.
+/// Swagger UI, from files inside the binary. `web/docs.js` configures it.
 pub(super) fn swagger_ui<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let config = Config::from("/openapi.json").try_it_out_enabled(true).display_request_duration(true);
-    Router::from(SwaggerUi::new("/docs").config(config.validator_url("none"))).layer(map_response(pages::docs))
+    Router::from(SwaggerUi::new("/docs").config(Config::from("/openapi.json"))).layer(map_response(pages::docs))
 }

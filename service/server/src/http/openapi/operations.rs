@@ -1,0 +1,70 @@
+//! What every operation of the description has in common: its API key and scope, and the problems that any request may get.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::problems;
+use crate::http::access::{Needed, needed};
+use crate::http::problem::Code;
+
+/// Calls `visit` with each operation, its method and its path.
+pub fn each(api: &mut Value, mut visit: impl FnMut(&Method, &str, &mut Value)) {
+    let paths = api["paths"].as_object_mut().into_iter().flatten();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            let method = Method::try_from(method.to_uppercase().as_str()).unwrap_or_default();
+            visit(&method, path, operation);
+        }
+    }
+}
+
+pub fn complete(method: &Method, path: &str, operation: &mut Value) {
+    let needed = needed(method, path);
+    operation["security"] = match &needed {
+        Needed { api_key: false, .. } => json!([]),
+        Needed { scope: None, .. } => json!([{ "api_key": [] }]),
+        Needed { scope: Some(scope), .. } => json!([{ "api_key": [scope] }]),
+    };
+    let has_body = allow_no_body(operation);
+    for code in common_codes(path, operation, has_body, needed.api_key) {
+        problems::add(operation, code);
+    }
+    if let Some(scope) = needed.scope {
+        let app = if needed.of_default { " of the app `default`" } else { "" };
+        let description = &mut operation["responses"]["403"]["description"];
+        let text = description.as_str().unwrap_or_default();
+        *description = format!("{text}. Needs an API key{app} with the scope `{scope}`.").into();
+    }
+}
+
+/// A body that may be absent is described as optional, not as one that may be null. Returns whether there is one.
+fn allow_no_body(operation: &mut Value) -> bool {
+    let Some(body) = operation.get_mut("requestBody") else { return false };
+    for content in body["content"].as_object_mut().into_iter().flat_map(|content| content.values_mut()) {
+        let known =
+            content["schema"]["oneOf"].as_array().into_iter().flatten().find(|schema| schema["$ref"].is_string());
+        if let Some(known) = known.cloned() {
+            content["schema"] = known;
+        }
+    }
+    true
+}
+
+/// The problems that come from what all handlers share.
+fn common_codes(path: &str, operation: &Value, has_body: bool, needs_api_key: bool) -> Vec<Code> {
+    let mut codes = vec![Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
+    if path.contains("{key}") {
+        codes.push(Code::InvalidKey);
+    }
+    if has_body {
+        codes.extend([Code::BodyTooLarge, Code::BodyTimeout]);
+    }
+    if needs_api_key {
+        codes.extend([Code::Unauthorized, Code::Forbidden, Code::StoreUnavailable]);
+        codes.extend(Code::ALL.iter().filter(|code| code.info().status == StatusCode::TOO_MANY_REQUESTS));
+        if problems::lists(operation, Code::StoreUnavailable) && !path.starts_with("/v1/admin/") {
+            codes.push(Code::StateUnreadable);
+        }
+    }
+    codes
+}

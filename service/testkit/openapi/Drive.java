@@ -1,0 +1,83 @@
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import latchgate.ApiClient;
+import latchgate.ApiException;
+import latchgate.api.LocksApi;
+import latchgate.api.OperationsApi;
+import latchgate.model.*;
+
+/** Drives a node with the client that openapi-generator makes: java Drive URL [API_KEY]. */
+public class Drive {
+    static final ApiClient client = new ApiClient();
+
+    static void ok(String name, boolean condition, Object seen) {
+        System.out.println(condition ? "ok java: " + name : "not ok java: " + name + ": " + seen);
+    }
+
+    /** The answer of a call that must be refused, as the class of its status. */
+    static <T> T refused(int status, Class<T> type, Callable<?> call) throws Exception {
+        try {
+            throw new AssertionError("not refused: " + call.call());
+        } catch (ApiException refusal) {
+            if (refusal.getCode() != status) throw refusal;
+            return client.getObjectMapper().readValue(refusal.getResponseBody(), type);
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        client.updateBaseUri(args[0]);
+        if (args.length > 1) {
+            client.setRequestInterceptor(request -> request.header("Authorization", "Bearer " + args[1]));
+        }
+        LocksApi locks = new LocksApi(client);
+        OperationsApi operations = new OperationsApi(client);
+        // Keys are plain text: the client encodes them.
+        String key = "java/" + UUID.randomUUID() + " ü%";
+
+        AcquireAnswer granted = locks.acquireLock(key, new AcquireRequest().ttlMs(30_000L));
+        ok("acquire", granted.getKey().equals(key) && granted.getExpiresAt() != null, granted);
+        ok("a mode is one of an enum", granted.getMode() == ModeName.EXCLUSIVE, granted.getMode());
+
+        LockHeldProblem held = refused(423, AcquireLock423Response.class,
+            () -> locks.acquireLock(key, new AcquireRequest().owner("other"))).getLockHeldProblem();
+        ok("423 lock-held", held.getHolders().get(0).getOwner().equals(granted.getOwner()), held);
+
+        WaitTimeoutProblem timedOut = refused(423, AcquireLock423Response.class,
+            () -> locks.acquireLock(key, new AcquireRequest().owner("other").waitMs(50L))).getWaitTimeoutProblem();
+        ok("a wait ends", timedOut.getPosition() == 1, timedOut);
+
+        RenewAnswer renewed = locks.renewLock(key, new RenewRequest().leaseId(granted.getLeaseId()).ttlMs(60_000L));
+        ok("renew", renewed.getRevocation() == null, renewed);
+
+        CompletableFuture<AcquireAnswer> waiting = CompletableFuture.supplyAsync(() -> {
+            try {
+                return locks.acquireLock(key, new AcquireRequest().ticket(timedOut.getTicket()).waitMs(20_000L));
+            } catch (ApiException refusal) {
+                throw new RuntimeException(refusal);
+            }
+        });
+        while (locks.getLock(key, null, null).getWaiters() == 0) Thread.onSpinWait();
+        ReleaseAnswer released = locks.releaseLock(key, new ReleaseRequest().leaseId(granted.getLeaseId()));
+        ok("release", released.getReleased(), released);
+        ok("a waiter gets the lock", waiting.get().getToken() > granted.getToken(), waiting);
+
+        LeaseLostProblem lost = refused(410, LeaseLostProblem.class,
+            () -> locks.renewLock(key, new RenewRequest().leaseId(granted.getLeaseId())));
+        ok("410 lease-lost", lost.getWhy() == LostWhy.RELEASED, lost);
+
+        PreRequest work = new PreRequest().operation("charge").contents(Map.of("order", key, "amount", "19.90"));
+        PreAnswer go = operations.startOperation(work, null);
+        ok("pre", go.getGuarded(), go);
+        OperationInProgressProblem running = refused(409, StartOperation409Response.class,
+            () -> operations.startOperation(work, null)).getOperationInProgressProblem();
+        ok("409 operation-in-progress", running.getId().equals(go.getId()), running);
+        PostAnswer posted = operations.finishOperation(go.getId(),
+            new PostRequest().stamp(go.getStamp()).outcome(OutcomeName.SUCCESS).result(Map.of("receipt", 7)));
+        ok("post", posted.getOutcome() == OutcomeName.SUCCESS, posted);
+        OperationDuplicateProblem done = refused(409, StartOperation409Response.class,
+            () -> operations.startOperation(work, null)).getOperationDuplicateProblem();
+        ok("409 operation-duplicate", done.getResult().equals(Map.of("receipt", 7)), done);
+    }
+}

@@ -1,0 +1,68 @@
+// Drives a node with openapi-fetch and the types that openapi-typescript generates: node drive.js URL [API_KEY].
+import createClient from 'openapi-fetch'
+import type { components, paths } from './api.js'
+
+declare const process: { argv: string[] }
+
+const [url, apiKey] = process.argv.slice(2)
+const headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : undefined
+const client = createClient<paths>({ baseUrl: url, headers })
+// Keys are plain text: the client encodes them.
+const key = `typescript/${crypto.randomUUID()} ü%`
+const params = { path: { key } }
+
+function ok(name: string, condition: boolean, seen: unknown) {
+    console.log(condition ? `ok typescript: ${name}` : `not ok typescript: ${name}: ${JSON.stringify(seen)}`)
+}
+
+function present<T>(value: T | undefined | null): T {
+    if (value == null) throw new Error('the answer is not the expected one')
+    return value
+}
+
+const acquire = (body: components['schemas']['AcquireRequest']) =>
+    client.POST('/v1/locks/{key}/acquire', { params, body })
+
+const first = await client.POST('/v1/locks/{key}/acquire', { params })
+const granted = present(first.data)
+ok('acquire without a body', first.response.status === 200 && granted.key === key, first)
+ok('a mode is one of an enum', granted.mode === 'exclusive', granted.mode)
+
+const held = await acquire({ owner: 'other' })
+ok('423 lock-held', held.error?.code === 'lock-held' && held.error.holders[0]?.owner === granted.owner, held.error)
+
+const timedOut = await acquire({ owner: 'other', wait_ms: 50 })
+ok('a wait ends', timedOut.error?.code === 'wait-timeout' && timedOut.error.position === 1, timedOut.error)
+const ticket = timedOut.error?.code === 'wait-timeout' ? timedOut.error.ticket : undefined
+
+const renew = (lease_id: string) => client.POST('/v1/locks/{key}/renew', { params, body: { lease_id, ttl_ms: 60_000 } })
+const renewed = await renew(granted.lease_id)
+ok('renew', renewed.data?.revocation === null, renewed)
+
+const waiting = acquire({ ticket: present(ticket), wait_ms: 20_000 })
+while ((await client.GET('/v1/locks/{key}', { params })).data?.waiters === 0) {}
+const released = await client.POST('/v1/locks/{key}/release', { params, body: { lease_id: granted.lease_id } })
+ok('release', released.data?.released === true, released)
+const waited = await waiting
+ok('a waiter gets the lock', present(waited.data).token > granted.token, waited)
+
+const lost = await renew(granted.lease_id)
+ok('410 lease-lost', lost.error?.code === 'lease-lost' && lost.error.why === 'released', lost.error)
+
+const pre = () =>
+    client.POST('/v1/operations/pre', { body: { operation: 'charge', contents: { order: key, amount: '19.90' } } })
+const go = present((await pre()).data)
+ok('pre', go.guarded, go)
+const running = await pre()
+ok('409 operation-in-progress', running.error?.code === 'operation-in-progress' && running.error.id === go.id, running)
+const posted = await client.POST('/v1/operations/{id}/post', {
+    params: { path: { id: go.id } },
+    body: { stamp: go.stamp, outcome: 'success', result: { receipt: 7 } },
+})
+ok('post', posted.data?.outcome === 'success', posted)
+const done = await pre()
+ok(
+    '409 operation-duplicate',
+    done.error?.code === 'operation-duplicate' && JSON.stringify(done.error.result) === '{"receipt":7}',
+    done.error,
+)
