@@ -67,7 +67,7 @@ function quotasInShort({ quotas }) {
 function changeQuotas({ app, quotas }, refresh) {
   ask({
     title: `Quotas of ${app}`,
-    text: "An empty field is no limit.",
+    text: "Each node enforces them for itself. An empty field is no limit.",
     fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: quotas?.[name] ?? "" })),
     action: "Save",
     run: async (values) => {
