@@ -370,9 +370,9 @@ pub async fn disable_app(
 /// A lease that is granted from now on makes the event `held_too_long` when it has been held for that long, however often it was
 /// renewed. The lease goes on.
 #[utoipa::path(
-    put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "set_warn_after",
+    put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "setWarnAfter",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
-    request_body(content = WarnAfterRequest),
+    request_body(content = WarnAfterRequest, example = json!({"warn_after_ms": 600_000})),
     responses(
         (status = 200, description = "All nodes know it within two seconds.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -407,7 +407,7 @@ pub async fn set_warn_after(
 /// Each node enforces them for itself: an app may use as much of every node. Quotas that the request does not name stay. The change
 /// counts at this node at once, and at all others within two seconds.
 #[utoipa::path(
-    post, path = "/v1/admin/apps/{app}/quotas", tag = "admin", operation_id = "set_app_quotas",
+    post, path = "/v1/admin/apps/{app}/quotas", tag = "admin", operation_id = "setQuotas",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
     request_body(content = QuotasRequest, example = json!({"requests_per_second": 200, "leases": 1_000})),
     responses(

@@ -89,7 +89,7 @@ pub struct AuditQuery {
 ///
 /// A record can appear some seconds after its action.
 #[utoipa::path(
-    get, path = "/v1/admin/audit", tag = "admin", operation_id = "list_audit_records", params(AuditQuery),
+    get, path = "/v1/admin/audit", tag = "admin", operation_id = "listAuditRecords", params(AuditQuery),
     responses(
         (status = 200, description = "One page, newest first.", body = AuditAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),

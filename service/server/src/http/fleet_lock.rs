@@ -56,9 +56,9 @@ pub struct SteadyAnswer {
 ///
 /// A machine that has a slot keeps it, for another full lease.
 #[utoipa::path(
-    post, path = "/v1/pre-reboot", tag = "tools",
+    post, path = "/v1/pre-reboot", tag = "tools", operation_id = "takeRebootSlot",
     params(("fleet-lock-protocol" = String, Header, description = "`true`")),
-    request_body(content = FleetLockRequest),
+    request_body(content = FleetLockRequest, example = json!({"client_params": {"id": "c988d2509fdf4cdcbed39037c56406fb", "group": "default"}})),
     responses(
         (status = 200, description = "The machine may reboot.", body = SlotAnswer),
         (status = 400, description = "`invalid-request`, with `kind` and `value`, as in all problems of this path", body = ProblemBody, content_type = "application/problem+json"),
@@ -83,9 +83,9 @@ pub async fn pre_reboot(
 
 /// Give back a slot for a reboot (FleetLock).
 #[utoipa::path(
-    post, path = "/v1/steady-state", tag = "tools",
+    post, path = "/v1/steady-state", tag = "tools", operation_id = "returnRebootSlot",
     params(("fleet-lock-protocol" = String, Header, description = "`true`")),
-    request_body(content = FleetLockRequest),
+    request_body(content = FleetLockRequest, example = json!({"client_params": {"id": "c988d2509fdf4cdcbed39037c56406fb", "group": "default"}})),
     responses(
         (status = 200, description = "The machine has no slot any more.", body = SteadyAnswer),
         (status = 400, description = "`invalid-request`, with `kind` and `value`, as in all problems of this path", body = ProblemBody, content_type = "application/problem+json"),

@@ -173,8 +173,8 @@ enum Either<T> {
 ///
 /// 200: all are renewed. Otherwise `results` says which are, and what became of the others.
 #[utoipa::path(
-    post, path = "/v1/leases/renew", tag = "leases", operation_id = "renew_leases",
-    request_body(content = RenewLeasesRequest),
+    post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
+    request_body(content = RenewLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]})),
     responses(
         (status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was renewed.", body = ProblemBody, content_type = "application/problem+json"),
@@ -230,8 +230,8 @@ pub async fn renew(
 ///
 /// 200: all are released. Otherwise `results` says which are, and what became of the others.
 #[utoipa::path(
-    post, path = "/v1/leases/release", tag = "leases", operation_id = "release_leases",
-    request_body(content = ReleaseLeasesRequest),
+    post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLeases",
+    request_body(content = ReleaseLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]})),
     responses(
         (status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was released.", body = ProblemBody, content_type = "application/problem+json"),
@@ -280,7 +280,7 @@ pub async fn release(
 /// As a revocation of each lock: the holders learn it from their next renewal and have the grace period to end their work. One
 /// request revokes the leases of at most 500 locks. A lock that is taken during the request may be missed.
 #[utoipa::path(
-    post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revoke_leases",
+    post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revokeLeases",
     request_body(content = RevokeLeasesRequest, example = json!({"owner": "billing-7", "prefix": "jobs/", "reason": "deploy", "grace_ms": 10_000})),
     responses(
         (status = 200, description = "The leases that matched are revoked. With `next_cursor`, there may be more.", body = RevokeLeasesAnswer),

@@ -29,7 +29,7 @@ pub struct MeAnswer {
 
 /// Show what the caller may do.
 #[utoipa::path(
-    get, path = "/v1/me", tag = "access",
+    get, path = "/v1/me", tag = "access", operation_id = "getMe",
     responses(
         (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
         (status = 503, description = "`store-unavailable`: this node does not know yet which API keys there are", body = ProblemBody, content_type = "application/problem+json"),

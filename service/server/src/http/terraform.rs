@@ -70,9 +70,9 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
 ///
 /// The lock `terraform/{key}` with the `lease_id` and the owner of the lock info. 423 has the lock info of the holder.
 #[utoipa::path(
-    post, path = "/v1/terraform/{key}", tag = "tools",
+    post, path = "/v1/terraform/{key}", tag = "tools", operation_id = "lockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
-    request_body(content = LockInfo),
+    request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "The lock is yours.", body = super::locks::acquire::AcquireAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -102,9 +102,9 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 
 /// Unlock a Terraform state (also with the method UNLOCK).
 #[utoipa::path(
-    delete, path = "/v1/terraform/{key}", tag = "tools",
+    delete, path = "/v1/terraform/{key}", tag = "tools", operation_id = "unlockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
-    request_body(content = LockInfo),
+    request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "Unlocked.", body = ReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),

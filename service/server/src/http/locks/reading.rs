@@ -105,6 +105,7 @@ pub struct InspectQuery {
     /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
     cursor: Option<String>,
     /// With `free`: 200 only if no lease holds the lock and no lock-delay keeps it, 423 otherwise. The lock is not taken.
+    #[param(inline)]
     until: Option<Until>,
     /// With `until`: how long to wait, in ms; as `wait_ms` of an acquire. The request stands in no queue.
     wait_ms: Option<u64>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use latchgate_core::access::{PREFIX_MAX_BYTES, PREFIXES_MAX};
+use latchgate_core::access::{PREFIX_MAX_BYTES, PREFIXES_MAX, QUOTA_MAX};
 use latchgate_core::gate::{ATTEMPT_ID_MAX_BYTES, OPERATION_MAX_BYTES};
 use latchgate_core::key::{APP_MAX_BYTES, KEY_MAX_BYTES};
 use latchgate_core::lock::{LEASE_ID_MAX_BYTES, OWNER_MAX_BYTES, PRIORITY_MAX, PRIORITY_MIN};
@@ -21,7 +21,7 @@ const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
 const HEADER_MAX_BYTES: usize = 8_192;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
-const TEXTS: [(&str, usize); 20] = [
+const TEXTS: [(&str, usize); 21] = [
     ("Idempotency-Key", HEADER_MAX_BYTES),
     ("action", 32),
     ("after", CURSOR_MAX_BYTES),
@@ -31,6 +31,7 @@ const TEXTS: [(&str, usize); 20] = [
     ("by", OWNER_MAX_BYTES),
     ("cursor", CURSOR_MAX_BYTES),
     ("engine", 32),
+    ("fleet-lock-protocol", 16),
     ("id", 64),
     ("key", KEY_MAX_BYTES),
     ("keys", KEY_MAX_BYTES),
@@ -45,21 +46,26 @@ const TEXTS: [(&str, usize); 20] = [
 ];
 
 /// The range of numbers in requests: as far as any configuration allows.
-const NUMBERS: [(&str, u64, u64); 15] = [
+const NUMBERS: [(&str, u64, u64); 20] = [
     ("delay_ms", 0, 100 * YEAR_MS),
+    ("event_streams", 0, QUOTA_MAX as u64),
     ("expires_in_ms", 1, 10 * YEAR_MS),
     ("for_ms", 0, YEAR_MS),
     ("grace_ms", 0, YEAR_MS),
     ("lease_ms", 1, YEAR_MS),
+    ("leases", 0, QUOTA_MAX as u64),
     ("limit", 1, LIMIT_MAX as u64),
     ("max_hold_ms", 1, 100 * YEAR_MS),
     ("min_hold_ms", 0, 100 * YEAR_MS),
+    ("operations", 0, QUOTA_MAX as u64),
     ("permits", 1, LIMIT_MAX as u64),
     ("priority", PRIORITY_MIN as u64, PRIORITY_MAX as u64),
+    ("requests_per_second", 1, QUOTA_MAX as u64),
     ("retention_ms", 1, 100 * YEAR_MS),
     ("token", 0, TOKEN_MAX),
     ("ttl_ms", 1, YEAR_MS),
     ("wait_ms", 0, 24 * 3_600_000),
+    ("waiters", 0, QUOTA_MAX as u64),
     ("warn_after_ms", 1, 10 * YEAR_MS),
 ];
 
