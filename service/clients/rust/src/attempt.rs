@@ -90,6 +90,9 @@ impl Attempt {
                 heart.run().await;
             }
         });
+        // An outcome that is not reported blocks the operation, or lets it be done twice: it is worth some patience.
+        let patience = client.patience.max(left);
+        let client = client.patience(patience);
         let (answer, runtime) = (answer.clone(), Handle::current());
         Ok(Self { client, id, stamp, answer, on_expiry, retention, state, heart, runtime })
     }

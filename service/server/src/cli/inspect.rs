@@ -20,9 +20,10 @@ const PAGE: u32 = 1_000;
 /// Says why the node has refused the command, or did not answer.
 pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
     match &args.command {
-        LocksCommand::List { prefix, owner, show } => {
+        LocksCommand::List { all, prefix, owner, show } => {
+            let held = if *all { "" } else { "&held=true" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
-            let path = format!("/v1/locks?prefix={}{owner}&limit={PAGE}", encode(prefix));
+            let path = format!("/v1/locks?prefix={}{owner}{held}&limit={PAGE}", encode(prefix));
             let locks = pages(&client(&show.node)?, &path, "locks").await?;
             list(show, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
                 let holders = owners(&lock["holders"]);

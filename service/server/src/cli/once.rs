@@ -20,8 +20,8 @@ use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
 const OUTPUT_BYTES_MAX: usize = 48 * 1_024;
 /// How far ahead of a period's begin a run may count for it.
 const EARLY_MAX: Duration = Duration::from_secs(60);
-/// How long the outcome is reported while no node answers.
-const REPORT_PATIENCE: Duration = Duration::from_secs(60);
+/// The longest retention of a server that is not configured otherwise.
+const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// # Errors
 /// When the command line is wrong, or the system refuses what is needed.
@@ -106,10 +106,8 @@ async fn report(
 }
 
 fn operation(client: &Client, args: &OnceArgs) -> Operation {
-    let retention = args.every.map_or(args.retention, |every| args.retention.max(every * 2));
+    let retention = args.every.map_or(args.retention, |every| args.retention.max((every * 2).min(RETENTION_MAX)));
     let mut operation = client
-        .clone()
-        .patience(REPORT_PATIENCE.min(args.lease))
         .operation(&args.operation)
         .lease(args.lease)
         .wait(args.wait)

@@ -18,7 +18,7 @@ pub struct NodeArgs {
     pub url: String,
 
     /// The API key. Prefer the environment: `ps` shows flags.
-    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
+    #[arg(id = "api_key", long = "key", value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
     pub key: Option<String>,
 
     /// A PEM file with the certificates of the authorities that sign for https://. If absent: those that the system trusts.
@@ -29,6 +29,7 @@ pub struct NodeArgs {
 const EXIT_CODES_OF_LOCK: &str = "\
 Exit codes:
   The code of CMD; 128 and the signal's number if a signal ended it. And of latchgate itself:
+    1   a setting is wrong, or the system refuses what latchgate needs
     2   the command line is wrong
    64   the request is refused, for example because of a wrong key or another limit of permits
    69   no server can be reached: CMD was not run
@@ -129,6 +130,7 @@ const EXIT_CODES_OF_ONCE: &str = "\
 Exit codes:
     0   CMD has succeeded, now or in an earlier run (then --duplicate-exit)
   The code of CMD if it has failed; 128 and the signal's number if a signal ended it. And of latchgate itself:
+    1   a setting is wrong, or the system refuses what latchgate needs
     2   the command line is wrong
    64   the request is refused, for example because --checked differs from that of the first run
    69   no server can be reached: CMD was not run
@@ -176,7 +178,7 @@ pub struct OnceArgs {
     #[arg(long, value_name = "TEXT")]
     pub checked: Option<String>,
 
-    /// How long a success is remembered; with --every at least two periods.
+    /// How long a success is remembered; with --every at least two periods, but at most a year.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = some_duration)]
     pub retention: Duration,
 

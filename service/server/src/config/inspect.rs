@@ -28,8 +28,11 @@ pub struct LocksArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum LocksCommand {
-    /// List the locks that are held or waited for. All pages are fetched.
+    /// List the locks that are held. All pages are fetched.
     List {
+        /// Also those that were held a while ago.
+        #[arg(long)]
+        all: bool,
         /// Only keys that begin with this.
         #[arg(long, default_value = "")]
         prefix: String,
@@ -82,8 +85,9 @@ pub enum LocksCommand {
     /// Set how many permits a key has, or `none`: then its callers say it.
     Limit {
         key: String,
+        // By its full name: clap takes an `Option` for an argument that may be left out.
         #[arg(value_parser = limit)]
-        limit: Option<u32>,
+        limit: std::option::Option<u32>,
         #[command(flatten)]
         show: ShowArgs,
     },

@@ -65,10 +65,10 @@ async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown
 #[tokio::test]
 async fn work_that_takes_longer_than_its_lease_keeps_the_operation() {
     let node = node().await;
-    let charges = client(&[&node]).operation("charge").lease(seconds(3));
+    let charges = client(&[&node]).operation("charge").lease(seconds(5));
     let latchgate_client::Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
     // Waits for more than two leases.
-    let refused = charges.clone().wait(seconds(7)).begin("order 42").await.unwrap_err();
+    let refused = charges.clone().wait(seconds(11)).begin("order 42").await.unwrap_err();
     assert!(matches!(refused, Error::InProgress(_)), "{refused}");
     attempt.succeed(&7.into()).await.unwrap();
 }

@@ -13,12 +13,12 @@ use crate::world::{
 #[tokio::test]
 async fn a_lease_outlasts_its_ttl_and_a_waiter_gets_the_lock_after_its_release() {
     let node = node().await;
-    let lease = client(&[&node]).lock("k").ttl(seconds(3)).acquire().await.unwrap();
+    let lease = client(&[&node]).lock("k").ttl(seconds(6)).acquire().await.unwrap();
     let token = lease.token();
-    let refused = client(&[&node]).lock("k").wait(seconds(7)).acquire().await.unwrap_err();
+    let refused = client(&[&node]).lock("k").wait(seconds(13)).acquire().await.unwrap_err();
     assert_eq!(refused.code(), Some("wait-timeout"), "{refused}");
     assert_eq!(refused.problem().unwrap().field("holders")[0]["token"], token);
-    assert!(!lease.remaining().is_zero() && lease.remaining() <= seconds(3));
+    assert!(!lease.remaining().is_zero() && lease.remaining() <= seconds(6));
     let client = client(&[&node]);
     let waiter = tokio::spawn(client.lock("k").wait(seconds(60)).acquire());
     until_waiting(&node, "k", 1).await;
@@ -67,12 +67,12 @@ async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_told_when_every_
 async fn the_end_of_a_lease_by_force_and_a_revocation_reach_the_holder() {
     let node = node().await;
     let client = client(&[&node]);
-    let lease = client.lock("k").ttl(seconds(3)).acquire().await.unwrap();
+    let lease = client.lock("k").ttl(seconds(6)).acquire().await.unwrap();
     force(&node, "k").await;
     assert_eq!(timeout(PATIENCE, lease.lost()).await.unwrap().reason, LossReason::Forced);
     assert!(matches!(lease.release().await, Err(Error::LeaseLost(loss)) if loss.reason == LossReason::Forced));
 
-    let lease = client.lock("k").ttl(seconds(3)).acquire().await.unwrap();
+    let lease = client.lock("k").ttl(seconds(6)).acquire().await.unwrap();
     let revocation = json!({ "reason": "hotfix", "grace_ms": 1_000 });
     let mut state = lease.state();
     client.call(Method::POST, "/v1/locks/k/revoke", Some(&revocation)).await.unwrap();

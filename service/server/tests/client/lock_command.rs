@@ -72,7 +72,7 @@ async fn the_program_is_gone_before_another_holder_begins_whatever_happens_to_la
     let other = client(&[&b]);
     // latchgate is killed, latchgate is stopped, the server does not answer.
     for (key, what) in [("killed", "kill"), ("stopped", "stop"), ("away", "away")] {
-        let run = desk.run(&["lock", key, "--ttl", "6s", "--", "bash", "-c", STUBBORN]);
+        let run = desk.run(&["lock", key, "--ttl", "10s", "--", "bash", "-c", STUBBORN]);
         let id = desk.number("id").await;
         match what {
             "kill" => run.signal(Signal::SIGKILL),
@@ -117,7 +117,7 @@ async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revo
     // A shell with jobs gives each of them a process group of its own.
     let script =
         "set -m; (trap '' TERM; echo $BASHPID >job; while :; do sleep 0.1; done) & trap '' TERM; echo $$ >id; wait";
-    let run = desk.run(&["lock", "k", "--ttl", "3s", "--", "bash", "-c", script]);
+    let run = desk.run(&["lock", "k", "--ttl", "6s", "--", "bash", "-c", script]);
     let (id, job) = (desk.number("id").await, desk.number("job").await);
     force(&node, "k").await;
     let ended = run.ends().await;
@@ -126,7 +126,7 @@ async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revo
     until_gone(job).await;
 
     let script = "trap 'echo asked; exit 0' TERM; echo $$ >revoked; while :; do sleep 0.1; done";
-    let run = desk.run(&["lock", "k", "--ttl", "3s", "--", "bash", "-c", script]);
+    let run = desk.run(&["lock", "k", "--ttl", "6s", "--", "bash", "-c", script]);
     desk.number("revoked").await;
     let body = json!({ "grace_ms": 30_000 });
     client(&[&node]).call(latchgate_client::Method::POST, "/v1/locks/k/revoke", Some(&body)).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revo
 async fn a_warden_that_is_killed_takes_the_program_with_it() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
-    let run = desk.run(&["lock", "k", "--", "sh", "-c", "ps -o pgid= $$ >group; echo $$ >id; sleep 600"]);
+    let run = desk.run(&["lock", "k", "--", "sh", "-c", "cut -d' ' -f5 /proc/$$/stat >group; echo $$ >id; sleep 600"]);
     let id = desk.number("id").await;
     let group = desk.read("group").trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(group), Signal::SIGKILL).unwrap();
