@@ -28,6 +28,7 @@ pub fn text(
     Ok(format!(
         "Latchgate {} listens on http://{address}\n\
          {stores}{warning}\n\
+         Console: http://{address}/\n\
          Swagger UI: http://{address}/docs/\n\
          Take your first lock:\n\n  \
          curl -f {header}-X POST http://{address}/v1/locks/my-lock/acquire\n",
