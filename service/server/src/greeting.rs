@@ -29,6 +29,7 @@ pub fn text(
     Ok(format!(
         "Latchgate {} listens on {scheme}://{address}\n\
          {stores}{warning}\n\
+         Console: {scheme}://{address}/\n\
          Swagger UI: {scheme}://{address}/docs/\n\
          Take your first lock:\n\n  \
          curl -f {header}-X POST {scheme}://{address}/v1/locks/my-lock/acquire\n",
