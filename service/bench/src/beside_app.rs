@@ -1,5 +1,5 @@
-//! What an app at its quotas costs another one: pairs of one app alone, and beside an app that sends twice as many requests as it may
-//! and takes more leases than it may. Both alternate in one run.
+//! What an app at its quotas costs another one: pairs of one app alone, and beside an app that sends five times as many requests as it
+//! may and takes more leases than it may. Both alternate in one run.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -15,7 +15,9 @@ use crate::pairs;
 use crate::report::{Errors, each, median, merge, ratio, unless_failed};
 
 /// Leases that the busy app may have.
-const LEASES: u64 = 100;
+const LEASES: u64 = 20;
+/// How many times as many requests as it may the busy app sends.
+const TIMES: u64 = 5;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -25,8 +27,8 @@ pub struct Args {
     /// An operator's API key, with which two apps are made
     #[arg(long, env = "LATCHGATE_KEY", hide_env_values = true)]
     key: String,
-    /// Requests a second that the busy app may send; it sends twice as many
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Requests a second that the busy app may send; it sends five times as many
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
     /// Connections of the busy app
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(2..))]
@@ -123,10 +125,10 @@ async fn measure(args: &Args, key: &str) -> anyhow::Result<pairs::Report> {
 async fn ask_all(args: &Args, key: &str) -> anyhow::Result<Errors> {
     let target = Target::with_key(&args.url, Some(key))?;
     let until = Instant::now() + Duration::from_secs(args.warmup_seconds + args.seconds);
-    let pause = Duration::from_secs(1).mul_f64(args.askers as f64 / (2 * args.rate) as f64);
+    let pause = Duration::from_secs(1).mul_f64(args.askers as f64 / (TIMES * args.rate) as f64);
     let mut asking = JoinSet::new();
     for number in 0..args.askers {
-        asking.spawn(ask(target.clone(), number % 2 == 0, until, pause));
+        asking.spawn(ask(target.clone(), number.is_multiple_of(2), until, pause));
     }
     let mut answers = Errors::new();
     for counted in asking.join_all().await {

@@ -79,7 +79,7 @@ impl Client {
     }
 
     fn request(&mut self, flavour: Flavour) -> LockRequest {
-        let random = &self.random;
+        let (random, is_pair) = (&self.random, self.world.databases.len() > 1);
         let (mode, limit) = match flavour {
             Flavour::Exclusive => (Mode::Exclusive, None),
             Flavour::Shared => (if random.percent(60) { Mode::Shared } else { Mode::Exclusive }, None),
@@ -99,7 +99,8 @@ impl Client {
             reentrant: random.percent(25),
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
-            min_hold_ms: if random.percent(5) { random.between(50..=600) } else { 0 },
+            // A lock-delay moves to the other engine of a pair as every state does.
+            min_hold_ms: if !is_pair && random.percent(5) { random.between(50..=600) } else { 0 },
             priority: if random.percent(25) { 2 } else { 1 },
             wait: Duration::from_millis(wait_ms),
             ttl_ms: if random.percent(50) { random.between(150..=800) } else { random.between(500..=3_000) },

@@ -100,7 +100,8 @@ async fn leases_that_are_released_at_another_node_leave_space_and_a_change_reach
 async fn concurrent_requests_never_get_more_leases_than_the_quota() {
     let node = guarded(&[]).await;
     let billing = app(&node, "billing", json!({ "leases": 5 })).await;
-    let body = |number: usize| json!({ "ttl_ms": 600_000, "wait_ms": if number % 2 == 0 { 1_000 } else { 0 } });
+    let body =
+        |number: usize| json!({ "ttl_ms": 600_000, "wait_ms": if number.is_multiple_of(2) { 1_000 } else { 0 } });
     let (billing, body) = (&billing, &body);
     let answers = futures::future::join_all(
         (0..40)
