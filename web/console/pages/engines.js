@@ -3,7 +3,7 @@
 import { call } from "../api.js";
 import { h, replace } from "../dom.js";
 import { duration, time } from "../format.js";
-import { ask, badge, button, countdown, empty, facts, head, panel, problemBox, since, table, toast } from "../widgets.js";
+import { ask, badge, button, countdown, empty, facts, head, panel, table, toast } from "../widgets.js";
 
 const USES = [["locks", "Locks"], ["gate", "Gate"], ["durable", "Durable operations"]];
 const STATES = { active: "good", standby: "", filling: "warn", moving: "warn", retired: "" };
@@ -17,15 +17,7 @@ export function engines(view) {
   const refresh = view.every(3000, async () => {
     const answer = await view.get("/v1/admin/engines");
     replace(uses, USES.filter(([name]) => answer[name]).map(([name, title]) => usePanel(name, title, answer[name], () => refresh())));
-  });
-  view.every(5000, async () => {
-    try {
-      const answer = await view.get("/v1/admin/nodes");
-      replace(nodes, h("h2", {}, "Nodes"), nodesTable(answer.nodes));
-    } catch (problem) {
-      if (problem.status === 0 || problem.status === 503) throw problem;
-      replace(nodes, h("h2", {}, "Nodes"), problemBox(problem));
-    }
+    replace(nodes, h("h2", {}, "Nodes"), nodesTable(answer.nodes));
   });
 }
 
@@ -105,13 +97,13 @@ function endHoldOff(name, refresh) {
 
 export function nodesTable(nodes, isShort = false) {
   if (nodes.length === 0) return empty("No node has entered itself yet.");
-  const known = (column, name) => !isShort && nodes.some((node) => node[name] !== undefined && node[name] !== null) && column;
+  const used = (use) => (use ? `${use.engine}, ${use.epoch}` : "none");
   return table("Nodes", [
     { label: "Node", cell: (node) => node.node, class: "mono" },
     { label: "Version", cell: (node) => node.version },
-    known({ label: "Epoch of locks", cell: (node) => node.locks_epoch ?? "–", class: "number hide" }, "locks_epoch"),
-    known({ label: "Epoch of gate", cell: (node) => node.gate_epoch ?? "–", class: "number hide" }, "gate_epoch"),
+    !isShort && { label: "Locks: engine and epoch", cell: (node) => used(node.locks), class: "hide" },
+    !isShort && { label: "Gate: engine and epoch", cell: (node) => used(node.gate), class: "hide" },
     !isShort && { label: "Started", cell: (node) => time(node.started_at), class: "hide" },
-    { label: "Last heard of", cell: (node) => [since(node.last_heard_at), " ago"] },
+    { label: "Heard of", cell: (node) => (node.seen_ms_ago === 0 ? "this node" : `${duration(node.seen_ms_ago)} ago`) },
   ].filter(Boolean), nodes);
 }

@@ -66,29 +66,26 @@ function showCharts(view, parent, about) {
     about.textContent = `Live, of ${plural(samples.count, "node")}${of} that answered in the last 30 seconds`;
   };
   view.every(2000, load);
-  if (view.me.operator) view.get("/v1/admin/nodes").then(({ nodes: all }) => (nodes = all.length), () => {});
+  if (view.me.operator) view.get("/v1/admin/engines").then(({ nodes: all }) => (nodes = all.length), () => {});
 }
 
 function showEngines(view, parent) {
   const engines = panel("Engines", empty("Loading…"));
   const nodes = panel("Nodes", empty("Loading…"));
   replace(parent, engines, nodes);
-  const fill = async (element, title, path, content) => {
+  view.every(5000, async () => {
+    const show = (content) => {
+      replace(engines, h("h2", {}, "Engines"), content(enginesInShort));
+      replace(nodes, h("h2", {}, "Nodes"), content(({ nodes: all }) => nodesTable(all, true)));
+    };
     try {
-      replace(element, h("h2", {}, title), content(await view.get(path)));
+      const answer = await view.get("/v1/admin/engines");
+      show((of) => of(answer));
     } catch (problem) {
       // While the node is away, what was known stays.
-      if (problem.status !== 0) replace(element, h("h2", {}, title), problemBox(problem));
+      if (problem.status !== 0) show(() => problemBox(problem));
       throw problem;
     }
-  };
-  view.every(5000, async () => {
-    const done = await Promise.allSettled([
-      fill(engines, "Engines", "/v1/admin/engines", enginesInShort),
-      fill(nodes, "Nodes", "/v1/admin/nodes", (answer) => nodesTable(answer.nodes, true)),
-    ]);
-    const away = done.find(({ reason }) => reason?.status === 0);
-    if (away) throw away.reason;
   });
 }
 

@@ -14,7 +14,7 @@ use crate::observe::metrics::{CONTENT_TYPE, Encode as _, Page, Process};
 use crate::observe::traces::spans_dropped;
 
 /// The kinds of requests. The last stands for every other one.
-pub(super) const VERBS: [&str; 22] = [
+pub(super) const VERBS: [&str; 25] = [
     "acquire",
     "renew",
     "release",
@@ -29,6 +29,9 @@ pub(super) const VERBS: [&str; 22] = [
     "multilock_acquire",
     "multilock_renew",
     "multilock_release",
+    "leases_renew",
+    "leases_release",
+    "leases_revoke",
     "pre",
     "pre_batch",
     "preview",
@@ -99,6 +102,9 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
         "multilocks/acquire" => "multilock_acquire",
         "multilocks/renew" => "multilock_renew",
         "multilocks/release" => "multilock_release",
+        "leases/renew" => "leases_renew",
+        "leases/release" => "leases_release",
+        "leases/revoke" => "leases_revoke",
         "operations/pre" => "pre",
         "operations/pre/batch" => "pre_batch",
         "operations/preview" => "preview",
