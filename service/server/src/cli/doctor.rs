@@ -178,15 +178,15 @@ async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings
 }
 
 fn in_use(engines: &Value, url: &str, findings: &mut Findings) {
-    for of in ["locks", "gate", "durable"] {
-        let used = &engines[of];
+    for (name, of) in [("locks", "locks"), ("gate", "gate"), ("durable", "durable operations")] {
+        let used = &engines[name];
         if used.is_null() {
             continue;
         }
         match (used["active"].as_str(), used["trouble"].as_str()) {
-            (Some(active), _) => findings.good(format!("{url}: the {of} use {active}")),
+            (Some(active), _) => findings.good(format!("{url}: {active} is the engine of the {of}")),
             (None, trouble) => findings.wrong(
-                format!("{url}: the {of} use no engine: {}", trouble.unwrap_or("unknown why")),
+                format!("{url}: no engine of the {of} is in use: {}", trouble.unwrap_or("unknown why")),
                 "See docs/ENGINES.md.",
             ),
         }
