@@ -10,6 +10,7 @@ mod greeting;
 pub mod http;
 pub mod listen;
 pub mod locks;
+pub mod proxy;
 pub mod seal;
 pub mod serve;
 pub mod store;

@@ -3,6 +3,7 @@
 mod access;
 mod health;
 mod hold_off;
+mod proxy;
 mod switch_engine;
 
 use crate::config::{Cli, Command};
@@ -21,6 +22,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::HoldOff(args) => hold_off::run(&args).await,
         Command::App(args) => access::app(&args).await,
         Command::Key(args) => access::key(&args).await,
+        Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());
             Ok(())

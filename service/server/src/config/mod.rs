@@ -9,6 +9,7 @@ mod http;
 mod locks;
 mod log;
 mod operations;
+mod proxy;
 mod store;
 
 use anyhow::ensure;
@@ -21,6 +22,7 @@ pub use self::http::HttpArgs;
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
 pub use self::operations::OperationArgs;
+pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::gate::GateLimits;
 use crate::http::RequestLimits;
@@ -57,6 +59,8 @@ pub enum Command {
     App(AppArgs),
     /// Create, list and revoke API keys.
     Key(KeyArgs),
+    /// Run a reverse proxy that honours `Idempotency-Key` for a service that does not.
+    Proxy(ProxyArgs),
     /// Print the OpenAPI description (JSON).
     Openapi,
 }
@@ -191,7 +195,7 @@ impl Command {
             Self::Migrate(args) => Some(&mut args.store),
             Self::HoldOff(args) => Some(&mut args.store),
             Self::SwitchEngine(args) => Some(&mut args.store),
-            Self::Health(_) | Self::App(_) | Self::Key(_) | Self::Openapi => None,
+            Self::Health(_) | Self::App(_) | Self::Key(_) | Self::Proxy(_) | Self::Openapi => None,
         }
     }
 }

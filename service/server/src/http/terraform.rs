@@ -11,11 +11,12 @@ use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::access::By;
+use super::access::{By, check_admin};
 use super::format::rfc3339;
 use super::locks::acquire::granted_answer;
 use super::locks::answers::{ended, lease_lost, refusal, unanswered};
-use super::locks::fields::{parse_metadata, parse_owner};
+use super::locks::fields::{parse_metadata, parse_note, parse_owner};
+use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, answer, body, path, query};
@@ -102,10 +103,12 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 }
 
 /// Unlock a Terraform state (also with the method UNLOCK).
+///
+/// Without a body, as `terraform force-unlock` sends it, whichever lock there is: this needs the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/terraform/{key}", tag = "tools",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
-    request_body(content = LockInfo),
+    request_body(content = Option<LockInfo>),
     responses(
         (status = 200, description = "Unlocked.", body = ReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -116,7 +119,12 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 pub async fn unlock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> Result<Response, Problem> {
     let LockQuery { .. } = query::parse(uri)?;
     let address = path::address(caller, &key(uri))?;
-    let info: LockInfo = body::parse(&context.body(body).await?)?;
+    let body = context.body(body).await?;
+    if body.is_empty() {
+        check_admin(caller)?;
+        return end_all(context, &address, parse_note(Some("force-unlock"), None)?).await;
+    }
+    let info: LockInfo = body::parse(&body)?;
     let lease_id = info.lease_id()?;
     match context.locks.release(&address, lease_id.clone()).await {
         Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),

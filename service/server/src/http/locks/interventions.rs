@@ -3,7 +3,7 @@
 use axum::http::Uri;
 use axum::response::Response;
 use latchgate_core::Address;
-use latchgate_core::lock::{Command, Force, Outcome, Revoke};
+use latchgate_core::lock::{Command, Force, Note, Outcome, Revoke};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -135,7 +135,12 @@ pub async fn force(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> 
     let address = path::address(caller, key)?;
     let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
-    match command(context, &address, Command::Force(Force { note })).await? {
+    end_all(context, &address, note).await
+}
+
+/// Ends every lease of a key.
+pub async fn end_all(context: &Context, address: &Address, note: Note) -> Result<Response, Problem> {
+    match command(context, address, Command::Force(Force { note })).await? {
         Outcome::Forced { leases } => Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases })),
         other => Err(unexpected(&other)),
     }
