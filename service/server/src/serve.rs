@@ -323,7 +323,9 @@ fn cannot_use_gate(place: &str) -> String {
     format!("cannot use the store of the gate, {place}")
 }
 
-async fn stop_signal() -> anyhow::Result<&'static str> {
+/// # Errors
+/// When signals cannot be received.
+pub async fn stop_signal() -> anyhow::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(tokio::select! {

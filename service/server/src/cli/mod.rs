@@ -10,6 +10,7 @@ mod manual;
 mod node;
 mod once;
 mod progress;
+mod proxy;
 mod switch_engine;
 mod tls;
 mod work;
@@ -45,6 +46,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::HoldOff(args) => hold_off::run(&args).await,
         Command::App(args) => access::app(&args).await,
         Command::Key(args) => access::key(&args).await,
+        Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());
             Ok(())

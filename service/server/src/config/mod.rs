@@ -14,6 +14,7 @@ mod locks;
 mod log;
 mod observe;
 mod operations;
+mod proxy;
 mod store;
 
 use anyhow::ensure;
@@ -33,6 +34,7 @@ pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
 pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
+pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::gate::GateLimits;
 use crate::http::RequestLimits;
@@ -86,6 +88,8 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands.
     Man(ManArgs),
+    /// Run a reverse proxy that honours `Idempotency-Key` for a service that does not.
+    Proxy(ProxyArgs),
     /// Print the OpenAPI description (JSON).
     Openapi,
     /// Watch over the processes of `lock` and `once`, and end them when the lease ends.
@@ -243,6 +247,7 @@ impl Command {
             | Self::Engines(_)
             | Self::Completions(_)
             | Self::Man(_)
+            | Self::Proxy(_)
             | Self::Openapi
             | Self::Warden => None,
         }

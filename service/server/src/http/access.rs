@@ -101,8 +101,20 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     }
     audit::forbidden(&context.audit, request, &caller);
     let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };
+    Err(lacks(of_default, scope))
+}
+
+fn lacks(of_default: &str, scope: Scope) -> Problem {
     let detail = format!("This needs an API key{of_default} with the scope {scope}.");
-    Err(Problem::new(Code::Forbidden, detail).with("scope", scope))
+    Problem::new(Code::Forbidden, detail).with("scope", scope)
+}
+
+/// For a request that only its body shows to be an operator's.
+///
+/// # Errors
+/// `forbidden`.
+pub(super) fn check_admin(caller: &Caller) -> Result<(), Problem> {
+    if caller.permissions.scopes.has(Scope::Admin) { Ok(()) } else { Err(lacks("", Scope::Admin)) }
 }
 
 /// Enters a failed authentication into the audit.

@@ -12,7 +12,6 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Shared;
 use super::answer::ok;
 use super::body::NoBody;
 use super::format::rfc3339;
@@ -20,6 +19,7 @@ use super::path::LockPath;
 use super::problem::{Code, Problem, ProblemBody};
 use super::proxies::ClientAddress;
 use super::query;
+use super::{Context, Shared};
 use crate::access::Caller;
 use crate::audit::{Action, Audit, Doer, Entry, Filter};
 use crate::failure::Failure;
@@ -163,6 +163,22 @@ pub(super) async fn recorded<F: Future<Output = Response>>(
     let response = run(request).await;
     entry.end(outcome(&response));
     response
+}
+
+/// Does what only the handler recognises as an action that leaves a record.
+pub async fn recorded_as(
+    context: &Context,
+    head: &Parts,
+    caller: &Caller,
+    (action, target): (Action, &str),
+    act: impl AsyncFnOnce(Audited) -> Result<Response, Problem>,
+) -> Result<Response, Problem> {
+    let from = head.extensions.get::<ClientAddress>().map(|address| address.0);
+    let doer = Doer { app: caller.app().clone(), key_id: caller.key_id, from };
+    let entry = context.audit.begin(action, &doer, target);
+    let done = act(Audited(Some(entry.clone()))).await;
+    entry.end(done.as_ref().map_or_else(|problem| problem.code().info().name, |_| "done"));
+    done
 }
 
 /// The caller may not do this: the record says so, if it would have left one.

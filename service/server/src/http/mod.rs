@@ -47,11 +47,13 @@ use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
+pub(crate) use self::body::read as read_body;
 pub use self::cors::{Cors, Origin};
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::openapi::openapi_json;
-use self::problem::{Code, Problem};
+pub(crate) use self::operations::idempotency_key::idempotency_key;
+pub(crate) use self::problem::{Code, Problem};
 pub use self::proxies::{Network, TrustedProxies};
 pub use self::server::{ServerLimits, serve};
 pub use self::tls::Tls;

@@ -6,20 +6,24 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Uri;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::access::By;
+use super::access::{By, check_admin};
+use super::audit::{self, Audited};
 use super::format::rfc3339;
 use super::locks::acquire::granted_answer;
 use super::locks::answers::{ended, lease_lost, refusal, unanswered};
-use super::locks::fields::{parse_metadata, parse_owner};
+use super::locks::fields::{parse_metadata, parse_note, parse_owner};
+use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
 use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, answer, body, path, query, quotas};
 use crate::access::Caller;
+use crate::audit::Action;
 use crate::locks::{Acquired, LockRequest, Refused, Released};
 
 /// Where the locks are among all keys.
@@ -57,7 +61,7 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
     let (head, body) = request.into_parts();
     let answer = match head.method.as_str() {
         "LOCK" | "POST" => lock(&context, &caller, &head.uri, body).await,
-        "UNLOCK" | "DELETE" => unlock(&context, &caller, &head.uri, body).await,
+        "UNLOCK" | "DELETE" => unlock(&context, &caller, &head, body).await,
         _ => {
             let detail = format!("This path has only {METHODS}: Terraform's state lives elsewhere.");
             Err(Problem::new(Code::MethodNotAllowed, detail).allow(METHODS))
@@ -101,6 +105,8 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 }
 
 /// Unlock a Terraform state (also with the method UNLOCK).
+///
+/// Without a body, as `terraform force-unlock` sends it, whichever lock there is: this needs the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/terraform/{key}", tag = "tools", operation_id = "unlockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
@@ -112,10 +118,18 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn unlock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> Result<Response, Problem> {
-    let LockQuery { .. } = query::parse(uri)?;
-    let address = path::address(caller, &key(uri))?;
-    let info: LockInfo = body::parse(&context.body(body).await?)?;
+pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body) -> Result<Response, Problem> {
+    let LockQuery { .. } = query::parse(&head.uri)?;
+    let address = path::address(caller, &key(&head.uri))?;
+    let body = context.body(body).await?;
+    if body.is_empty() {
+        let force = async |audited: Audited| {
+            check_admin(caller)?;
+            end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await
+        };
+        return audit::recorded_as(context, head, caller, (Action::Force, address.key.as_str()), force).await;
+    }
+    let info: LockInfo = body::parse(&body)?;
     let lease_id = info.lease_id()?;
     let released = context.locks.release(&address, lease_id.clone()).await;
     quotas::note_released(caller, &address, &lease_id, &released);

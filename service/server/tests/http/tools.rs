@@ -5,11 +5,12 @@ use std::path::Path;
 use latchgate_testkit::node::Node;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::access::world::{ADMIN, Caller, guarded};
 use crate::client::{Answer, acquire, embedded, inspect, owners, request, send, two_nodes};
+use crate::small_server::read_request;
 
 /// What Terraform 1.11 sends.
 fn lock_info(id: &str, who: &str) -> Value {
@@ -114,8 +115,8 @@ async fn the_real_terraform_applies_under_the_lock_and_waits_for_it() {
     assert_eq!(send(held).await.status, 200);
     let refused = run_terraform(dir.path(), &["apply", "-auto-approve"]).await.unwrap_err();
     assert!(refused.contains(id), "{refused}");
-    let unlock = Client::new().delete(&lock).bearer_auth(ADMIN).body(body.to_string());
-    assert_eq!(send(unlock).await.status, 200);
+    // It does not send the id.
+    run_terraform(dir.path(), &["force-unlock", "-force", id]).await.unwrap();
     run_terraform(dir.path(), &["apply", "-auto-approve"]).await.unwrap();
 }
 
@@ -133,22 +134,9 @@ async fn run_terraform(dir: &Path, args: &[&str]) -> Result<String, String> {
 async fn keep_state(listener: TcpListener) {
     let mut state = Vec::new();
     while let Ok((mut stream, _)) = listener.accept().await {
-        let mut request = Vec::new();
-        let (head, body) = loop {
-            let mut chunk = [0; 4096];
-            let read = stream.read(&mut chunk).await.unwrap_or_default();
-            request.extend_from_slice(&chunk[..read]);
-            let end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n").map(|at| at + 4);
-            let Some(end) = end.filter(|_| read > 0) else { break Default::default() };
-            let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
-            if request.len() >= end + length {
-                break (head, request[end..].to_vec());
-            }
-        };
-        if head.starts_with("post") {
-            state = body;
+        let Some(request) = read_request(&mut stream).await else { continue };
+        if request.method == "POST" {
+            state = request.body;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
             continue;
         }
@@ -222,4 +210,10 @@ async fn tools_send_an_api_key_as_a_password_and_only_to_their_own_paths() {
     assert_eq!(ask("/v1/pre-reboot", &caller.key).await.status, 200);
     ask("/v1/locks/fleetlock%2Fg/acquire", &caller.key).await.assert_problem(401, "unauthorized");
     ask("/v1/terraform/network", &caller.key).await.assert_problem(403, "forbidden");
+
+    let caller = Caller::with(&node, json!({ "app": "infra", "scopes": ["locks"] })).await;
+    caller.ok(Method::POST, "/v1/terraform/network", lock_info("x", "ann")).await;
+    let force_unlock = caller.call(Method::DELETE, "/v1/terraform/network", Value::Null).await;
+    force_unlock.assert_problem(403, "forbidden");
+    assert_eq!(force_unlock.body["scope"], "admin");
 }

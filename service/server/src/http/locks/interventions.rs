@@ -146,7 +146,12 @@ pub async fn force(
     let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     audited.detail(|| shown(&note).trim_start_matches(", ").to_owned());
-    match command(context, &address, Command::Force(Force { note: note.clone() })).await? {
+    end_all(context, &address, audited, note).await
+}
+
+/// Ends every lease of a key.
+pub async fn end_all(context: &Context, address: &Address, audited: &Audited, note: Note) -> Result<Response, Problem> {
+    match command(context, address, Command::Force(Force { note: note.clone() })).await? {
         Outcome::Forced { leases } => {
             audited.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))

@@ -2,7 +2,7 @@
 
 mod answers;
 mod batch;
-mod idempotency_key;
+pub mod idempotency_key;
 mod records;
 mod refusals;
 mod requests;

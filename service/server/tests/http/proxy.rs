@@ -1,0 +1,236 @@
+//! `latchgate proxy` in front of a service that knows nothing of idempotency.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::join_all;
+use latchgate_testkit::node::{self, Node};
+use latchgate_testkit::until;
+use reqwest::{Client, Response};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+use tokio::sync::Notify;
+
+use crate::client::{BIN, embedded};
+use crate::small_server::{Request, read_request};
+
+const LARGE: usize = 300_000;
+
+/// A service that counts how often it is called with each key.
+#[derive(Clone, Default)]
+struct Service {
+    calls: Arc<Mutex<HashMap<String, u32>>>,
+    /// Lets the calls of `/slow` end.
+    go_on: Arc<Notify>,
+}
+
+impl Service {
+    async fn start() -> (Self, String) {
+        let service = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let accepting = service.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = accepting.clone();
+                tokio::spawn(async move { service.serve(stream).await });
+            }
+        });
+        (service, url)
+    }
+
+    async fn serve(&self, mut stream: TcpStream) {
+        let Some(request) = read_request(&mut stream).await else { return };
+        let key = request.header("idempotency-key").unwrap_or_default();
+        let call = {
+            let mut calls = self.calls.lock().unwrap();
+            let count = calls.entry(key.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        let Request { path, body, .. } = &request;
+        let body = match path.as_str() {
+            "/slow" => {
+                self.go_on.notified().await;
+                b"slow".to_vec()
+            }
+            "/dies" => return,
+            "/dies-half-way" => {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await;
+                return;
+            }
+            "/large" => vec![b'a'; LARGE],
+            "/chaos" if fastrand(&key) => return,
+            _ => format!("call {call} of {key}, {} bytes", body.len()).into_bytes(),
+        };
+        let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
+        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+    }
+
+    fn calls(&self, key: &str) -> u32 {
+        self.calls.lock().unwrap().get(key).copied().unwrap_or_default()
+    }
+}
+
+/// A third of the keys.
+fn fastrand(key: &str) -> bool {
+    key.bytes().map(u32::from).sum::<u32>() % 3 == 0
+}
+
+struct Proxy {
+    url: String,
+    _process: Child,
+}
+
+async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
+    let mut command = tokio::process::Command::from(node::command(BIN));
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", &node.base_url()]).args(more);
+    let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap().expect("the proxy has ended");
+    Proxy { url: line.split(' ').next_back().unwrap().to_owned(), _process: process }
+}
+
+impl Proxy {
+    fn request(&self, path: &str, key: &str, body: &str) -> reqwest::RequestBuilder {
+        Client::new().post(format!("{}{path}", self.url)).header("idempotency-key", key).body(body.to_owned())
+    }
+
+    async fn post(&self, path: &str, key: &str, body: &str) -> Response {
+        self.request(path, key, body).send().await.unwrap()
+    }
+
+    /// The status and the code of a problem.
+    async fn refused(&self, path: &str, key: &str, body: &str) -> (u16, String) {
+        let response = self.post(path, key, body).await;
+        let status = response.status().as_u16();
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let problem: Value = response.json().await.unwrap();
+        (status, problem["code"].as_str().unwrap().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_is_refused() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for replayed in [false, true, true] {
+        let response = proxy.post("/orders?a=1", "\"k1\"", "pay").await;
+        assert_eq!((response.status().as_u16(), &response.headers()["x-service"]), (201, &"yes".parse().unwrap()));
+        assert_eq!(response.headers().contains_key("idempotency-replayed"), replayed);
+        assert_eq!(response.text().await.unwrap(), "call 1 of \"k1\", 3 bytes");
+    }
+    for (path, body) in [("/orders?a=1", "pay more"), ("/orders?a=2", "pay"), ("/others", "pay")] {
+        assert_eq!(proxy.refused(path, "k1", body).await, (422, "contents-mismatch".to_owned()));
+    }
+    assert_eq!(proxy.refused("/orders", "\"open", "pay").await, (400, "invalid-request".to_owned()));
+    // The same key of another caller is another key.
+    let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
+    assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
+
+    let running = tokio::spawn(proxy.request("/slow", "k2", "").send());
+    until("the service is called", || async { service.calls("k2") == 1 }).await;
+    assert_eq!(proxy.refused("/slow", "k2", "").await, (409, "operation-in-progress".to_owned()));
+    // The call goes on although its client has gone.
+    running.abort();
+    service.go_on.notify_one();
+    until("the answer is stored", || async { proxy.post("/slow", "k2", "").await.status() == 201 }).await;
+    assert_eq!(service.calls("k2"), 1);
+}
+
+#[tokio::test]
+async fn an_upstream_that_dies_half_way_leaves_an_unknown_outcome_and_is_not_called_again() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for (key, path) in [("k1", "/dies"), ("k2", "/dies-half-way")] {
+        assert_eq!(proxy.refused(path, key, "").await, (502, "upstream-failed".to_owned()));
+        for _ in 0..2 {
+            assert_eq!(proxy.refused(path, key, "").await, (409, "operation-unknown".to_owned()));
+        }
+        assert_eq!(service.calls(key), 1);
+    }
+    // A service that cannot be reached has done nothing.
+    let away = super::proxy::proxy("http://127.0.0.1:1", &node, &[]).await;
+    assert_eq!(away.refused("/", "k3", "").await, (502, "upstream-unreachable".to_owned()));
+    assert_eq!(proxy.post("/", "k3", "").await.status(), 201);
+}
+
+#[tokio::test]
+async fn large_answers_and_requests_without_a_key_are_passed() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    assert_eq!(proxy.post("/large", "k1", "").await.bytes().await.unwrap().len(), LARGE);
+    assert_eq!(proxy.refused("/large", "k1", "").await, (409, "response-not-stored".to_owned()));
+    assert_eq!(service.calls("k1"), 1);
+
+    let long = "a".repeat(3 << 20);
+    assert_eq!(proxy.refused("/", "k2", &long).await, (413, "body-too-large".to_owned()));
+    assert_eq!(service.calls("k2"), 0);
+    for call in 1..=2 {
+        let passed = Client::new().post(format!("{}/", proxy.url)).body(long.clone()).send().await.unwrap();
+        assert_eq!(passed.text().await.unwrap(), format!("call {call} of , {} bytes", long.len()));
+    }
+    let strict = super::proxy::proxy(&upstream, &node, &["--require-key"]).await;
+    assert_eq!(Client::new().post(&strict.url).send().await.unwrap().status(), 400);
+    assert_eq!(Client::new().get(&strict.url).send().await.unwrap().status(), 201);
+}
+
+#[tokio::test]
+async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
+    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &["--gate-timeout-ms", "500"]).await;
+    node.kill9();
+    assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
+    assert_eq!(service.calls("k1"), 0);
+    node.start_again().await;
+    assert_eq!(proxy.post("/", "k1", "").await.status(), 201);
+}
+
+#[tokio::test]
+async fn no_key_is_called_twice_by_parallel_clients_while_the_upstream_and_the_node_die() {
+    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
+    let proxy = Arc::new(proxy(&upstream, &node, &["--lease-ms", "2000", "--gate-timeout-ms", "1000"]).await);
+    let keys: Vec<String> = (0..30).map(|key| format!("key {key}")).collect();
+    let client = |client: usize| {
+        let (proxy, keys) = (Arc::clone(&proxy), keys.clone());
+        tokio::spawn(async move {
+            for round in 0..12 {
+                let key = &keys[(client * 7 + round * 11) % keys.len()];
+                let answer = proxy.request("/chaos", key, "pay").send().await.unwrap();
+                let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap_or_default());
+                assert!(status != 201 || text == format!("call 1 of {key}, 3 bytes"), "{status} {text}");
+            }
+        })
+    };
+    let clients = (0..50).map(client);
+    let clients = join_all(clients.collect::<Vec<_>>());
+    let kill = async {
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            node.kill9();
+            node.start_again().await;
+        }
+    };
+    let (ended, ()) = tokio::join!(clients, kill);
+    for client in ended {
+        client.unwrap();
+    }
+    for key in &keys {
+        // Until the lease of a call whose outcome could not be reported has passed.
+        until(format!("{key} is decided"), || async {
+            let answer = proxy.post("/chaos", key, "pay").await;
+            match answer.status().as_u16() {
+                201 => true,
+                409 => answer.json::<Value>().await.unwrap()["code"] == "operation-unknown",
+                _ => false,
+            }
+        })
+        .await;
+        assert!(service.calls(key) <= 1, "{key} was called {} times", service.calls(key));
+    }
+}
