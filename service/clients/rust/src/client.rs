@@ -68,13 +68,11 @@ impl Client {
     }
 
     /// A lock that is to be acquired.
-    #[must_use]
     pub fn lock(&self, key: impl Into<String>) -> LockRequest {
         LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], false)
     }
 
     /// Several locks that are to be acquired together, all or none.
-    #[must_use]
     pub fn multilock(&self, wanted: impl IntoIterator<Item = Wanted>) -> LockRequest {
         LockRequest::new(self.clone(), wanted.into_iter().collect(), true)
     }

@@ -41,10 +41,10 @@ impl Events {
     /// [`Error::Refused`], and [`Error::Unreachable`] if no node has answered for the client's patience.
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
-            if let Some(line) = self.line().await? {
-                if let Some(event) = self.take(&line) {
-                    return Ok(event);
-                }
+            if let Some(line) = self.line().await?
+                && let Some(event) = self.take(&line)
+            {
+                return Ok(event);
             }
         }
     }

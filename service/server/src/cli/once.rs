@@ -138,7 +138,11 @@ fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
         Value::from(args.contents.as_str())
     };
     match args.every {
-        Some(every) => Ok(json!({ "contents": contents, "period": period(SystemTime::now(), every)? })),
+        Some(every) => {
+            // That of the machine whose crontab has started the run.
+            let now = OffsetDateTime::now_utc().into();
+            Ok(json!({ "contents": contents, "period": period(now, every)? }))
+        }
         None => Ok(contents),
     }
 }
