@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test against private servers, also after a test binary has failed. Arguments go to `cargo test`:
-# scripts/test.sh -p latchgate -- some_name
+# Runs every test against private servers, also after a test binary has failed. Arguments go to `cargo test`, and then it is the only
+# one that runs: scripts/test.sh -p latchgate -- some_name
 # The last line is the sum over all test binaries: `N passed, N failed, N skipped`. A test that began and has no result, because
 # its process crashed, counts as failed.
 source "$(dirname "$0")/lib.sh"
@@ -11,6 +11,8 @@ start_redis
 export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL
 
 log=$SCRATCH/test.log
+# Most tests wait most of the time.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 set +e
 cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
@@ -31,8 +33,22 @@ read -r passed failed skipped < <(awk '
     }' "$log")
 
 stop_all
+
+# The suites in other languages, each against nodes and servers of its own. Their last lines are sums of the same form.
+suites=(clients console alerts openapi)
+if (($# > 0)); then suites=(); fi
+binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
+export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary SECONDS_EACH=${SECONDS_EACH:-15}
+unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
+for suite in "${suites[@]}"; do
+    say "scripts/test-$suite.sh"
+    "scripts/test-$suite.sh" 2>&1 | tee "$log.$suite" || code=1
+    read -r ran bad left_out < <(tail -n 1 "$log.$suite" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' | grep . || echo 0 1 0)
+    ((passed += ran, failed += bad, skipped += left_out)) || true
+done
+
 if ((code != 0)); then
-    say "cargo test ended with code $code"
+    say "the tests ended with code $code"
 elif ((passed + failed == 0)); then
     say "no test ran"
     code=1
