@@ -103,10 +103,15 @@ pub struct AppAnswer {
 /// How much the app may use of each node; null is no limit.
 #[derive(Serialize, ToSchema)]
 pub struct QuotasAnswer {
+    #[schema(required)]
     requests_per_second: Option<u32>,
+    #[schema(required)]
     waiters: Option<u32>,
+    #[schema(required)]
     leases: Option<u32>,
+    #[schema(required)]
     operations: Option<u32>,
+    #[schema(required)]
     event_streams: Option<u32>,
 }
 

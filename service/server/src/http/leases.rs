@@ -94,6 +94,7 @@ pub struct RenewedLease {
     ttl_ms: u64,
     expires_at: String,
     /// Set if the lock has been revoked: the lease ends at the deadline.
+    #[schema(required)]
     revocation: Option<RevocationAnswer>,
 }
 
@@ -158,6 +159,7 @@ pub struct RevokedLock {
     status: u16,
     leases: u32,
     /// When the last of them ends.
+    #[schema(required)]
     deadline: Option<String>,
 }
 

@@ -6,9 +6,9 @@ use anyhow::Context;
 use clap::ValueEnum;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
-use super::traces::Exporter;
+use super::traces::{Exporter, TARGET};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -22,7 +22,10 @@ pub enum LogFormat {
 /// When `filter` is neither a level nor a filter.
 pub fn start(filter: &str, format: LogFormat, exporter: Option<&Exporter>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).context("--log must be a level (info) or a filter (latchgate=debug)")?;
-    let filter = filter.add_directive("sqlx=warn".parse()?);
+    let mut filter = filter.add_directive("sqlx=warn".parse()?);
+    if exporter.is_some() {
+        filter = filter.add_directive(format!("{TARGET}=debug").parse()?);
+    }
     let log = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
@@ -32,8 +35,7 @@ pub fn start(filter: &str, format: LogFormat, exporter: Option<&Exporter>) -> an
         LogFormat::Text => log.boxed(),
         LogFormat::Json => log.json().flatten_event(true).boxed(),
     };
-    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![log.with_filter(filter).boxed()];
-    layers.extend(exporter.map(|exporter| exporter.layer().boxed()));
-    tracing_subscriber::registry().with(layers).init();
+    // One filter for all: with a filter of its own, a layer loses the event after a library has asked whether another one is enabled.
+    tracing_subscriber::registry().with(filter).with(exporter.map(Exporter::layer)).with(log).init();
     Ok(())
 }

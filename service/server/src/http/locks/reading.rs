@@ -70,6 +70,7 @@ pub struct LockAnswer {
 #[derive(Serialize, ToSchema)]
 pub struct WaitingAnswer {
     /// Null if the request named none.
+    #[schema(required)]
     owner: Option<String>,
     mode: &'static str,
     /// How many permits it waits for, if its mode is `permits`.

@@ -11,6 +11,7 @@ use crate::http::locks::answers::{Holder, LostWhy};
 use crate::http::multilocks::LostKey;
 use crate::http::operations::OutcomeName;
 use crate::http::problem::{Code, CodeInfo, ProblemBody};
+use crate::http::terraform::LockInfo;
 
 /// The codes that a text names in backticks.
 pub fn codes_in(text: &str) -> Vec<Code> {
@@ -109,8 +110,10 @@ fn own(code: Code) -> Value {
         Code::ForeignHost => json!(HostProblem::schema()),
         Code::ForeignOrigin => json!(OriginProblem::schema()),
         Code::Forbidden => json!(PermissionProblem::schema()),
-        Code::LockHeld | Code::LockReserved => json!(RefusalProblem::schema()),
-        Code::LockDelayed => with(&json!(RefusalProblem::schema()), &json!(DelayProblem::schema())),
+        Code::LockHeld | Code::LockReserved => with(&json!(RefusalProblem::schema()), &lock_info()),
+        Code::LockDelayed => {
+            with(&with(&json!(RefusalProblem::schema()), &json!(DelayProblem::schema())), &lock_info())
+        }
         Code::WaitTimeout => with(&json!(RefusalProblem::schema()), &json!(WaitProblem::schema())),
         Code::LeaseIdReused | Code::UpgradeBlocked => json!(KeyProblem::schema()),
         Code::LimitMismatch => json!(LimitProblem::schema()),
@@ -136,6 +139,13 @@ fn own(code: Code) -> Value {
         _ if code.info().status == StatusCode::TOO_MANY_REQUESTS => json!(QuotaProblem::schema()),
         _ => Value::Null,
     }
+}
+
+/// In answers to Terraform: the holder, as Terraform describes it.
+fn lock_info() -> Value {
+    let mut schema = json!(LockInfo::schema());
+    schema["required"] = json!([]);
+    schema
 }
 
 fn with(one: &Value, other: &Value) -> Value {
