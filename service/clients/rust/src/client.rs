@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) transport: Arc<Transport>,
-    settings: TransportSettings,
+    settings: Arc<TransportSettings>,
     pub(crate) patience: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Client {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs at least one base URL".to_owned()));
         }
-        let settings = TransportSettings::of(urls);
+        let settings = Arc::new(TransportSettings::of(urls));
         Ok(Self { transport: Arc::new(Transport::new(&settings)?), settings, patience: PATIENCE })
     }
 
@@ -44,7 +44,7 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if it cannot be sent in a header.
     pub fn api_key(mut self, key: &str) -> Result<Self, Error> {
-        self.settings.set_api_key(key)?;
+        Arc::make_mut(&mut self.settings).set_api_key(key)?;
         self.transport = Arc::new(Transport::new(&self.settings)?);
         Ok(self)
     }
@@ -55,7 +55,7 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if it has no certificate, or one that cannot be read.
     pub fn authorities(mut self, pem: &[u8]) -> Result<Self, Error> {
-        self.settings.set_authorities(pem)?;
+        Arc::make_mut(&mut self.settings).set_authorities(pem)?;
         self.transport = Arc::new(Transport::new(&self.settings)?);
         Ok(self)
     }
