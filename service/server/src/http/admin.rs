@@ -188,7 +188,7 @@ pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Re
 /// lease in use has run out. Returns when this node uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/locks", tag = "admin", operation_id = "switchLocksEngine",
-    request_body(content = SwitchRequest, example = json!({})),
+    request_body(content = Option<SwitchRequest>, example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -223,7 +223,7 @@ pub async fn switch_locks(
 /// uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/gate", tag = "admin", operation_id = "switchGateEngine",
-    request_body(content = SwitchRequest, example = json!({})),
+    request_body(content = Option<SwitchRequest>, example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -255,7 +255,7 @@ pub async fn switch_gate(
 /// pres go and say `possibly_repeated`.
 #[utoipa::path(
     post, path = "/v1/admin/hold-off", tag = "admin", operation_id = "setHoldOff",
-    request_body(content = HoldOffRequest, example = json!({"of": "locks", "for_ms": 60_000})),
+    request_body(content = Option<HoldOffRequest>, example = json!({"of": "locks", "for_ms": 60_000})),
     responses(
         (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),

@@ -377,7 +377,7 @@ pub async fn disable_app(
 #[utoipa::path(
     put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "setWarnAfter",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
-    request_body(content = WarnAfterRequest, example = json!({"warn_after_ms": 600_000})),
+    request_body(content = Option<WarnAfterRequest>, example = json!({"warn_after_ms": 600_000})),
     responses(
         (status = 200, description = "All nodes know it within two seconds.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -414,7 +414,7 @@ pub async fn set_warn_after(
 #[utoipa::path(
     post, path = "/v1/admin/apps/{app}/quotas", tag = "admin", operation_id = "setQuotas",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
-    request_body(content = QuotasRequest, example = json!({"requests_per_second": 200, "leases": 1_000})),
+    request_body(content = Option<QuotasRequest>, example = json!({"requests_per_second": 200, "leases": 1_000})),
     responses(
         (status = 200, description = "The quotas are changed.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
