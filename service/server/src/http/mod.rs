@@ -55,6 +55,7 @@ pub use self::openapi::openapi_json;
 pub(crate) use self::operations::idempotency_key::idempotency_key;
 pub(crate) use self::problem::{Code, Problem};
 pub use self::proxies::{Network, TrustedProxies};
+pub(crate) use self::request_body::RequestBody;
 pub use self::server::{ServerLimits, serve};
 pub use self::tls::Tls;
 use self::waits::Waits;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::gate::{Attempt, Permission};
 use super::stored::{Stored, replay};
 use super::{Proxy, broken_off, upstream};
-use crate::http::{Problem, read_body};
+use crate::http::{Problem, RequestBody, read_body};
 
 /// A header of answers that are too long to be stored, if their length is known before they pass.
 const NOT_STORED: HeaderName = HeaderName::from_static("idempotency-stored");
@@ -28,7 +28,15 @@ type Answer = Result<Response<Body>, Problem>;
 impl Proxy {
     pub(super) async fn guard(self: Arc<Self>, key: String, request: Request<Incoming>) -> Answer {
         let (head, body) = request.into_parts();
-        let body = read_body(Body::new(body), self.limits.body_bytes_max, self.limits.client_timeout).await?;
+        let (body, rest) = RequestBody::new(body, &head.headers, None);
+        let body = match read_body(Body::new(body), self.limits.body_bytes_max, self.limits.client_timeout).await {
+            Ok(body) => body,
+            Err(problem) => {
+                // Clients that send all before they read must see the refusal.
+                rest.read(self.limits.client_timeout).await;
+                return Err(problem);
+            }
+        };
         let contents = json!({ "key": key, "caller": caller(&head.headers) });
         match self.gate.pre(&contents, &fingerprint(&head, &body)).await? {
             Permission::Done(result) => replay(&result),
