@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use latchgate_core::App;
 use latchgate_core::access::KeyId;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Audit;
 use crate::store::AuditClass;
@@ -13,7 +14,9 @@ use crate::store::AuditClass;
 /// Longest text of one field, in characters. A longer one is cut.
 const FIELD_CHARS_MAX: usize = 1_024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = AuditAction)]
 pub enum Action {
     Force,
     Revoke,

@@ -46,8 +46,8 @@ pub struct Retention {
 /// Which records a reader wants.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    pub app: Option<String>,
-    pub action: Option<String>,
+    pub app: Option<App>,
+    pub action: Option<Action>,
 }
 
 /// A page of records, newest first.
@@ -179,8 +179,8 @@ impl Audit {
 
 impl Filter {
     fn lets_through(&self, record: &Record) -> bool {
-        self.app.as_ref().is_none_or(|app| record.app.as_ref() == Some(app))
-            && self.action.as_ref().is_none_or(|action| record.action == *action)
+        self.app.as_ref().is_none_or(|app| record.app.as_deref() == Some(app.as_str()))
+            && self.action.is_none_or(|action| record.action == action.as_str())
     }
 }
 

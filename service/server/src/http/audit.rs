@@ -7,6 +7,7 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use axum::response::Response;
+use latchgate_core::App;
 use latchgate_core::access::KeyId;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -81,7 +82,7 @@ pub struct AuditQuery {
     /// Only what clients of this app did.
     app: Option<String>,
     /// Only records of this action.
-    action: Option<String>,
+    action: Option<Action>,
 }
 
 /// Show what operators and clients did: forced and revoked locks, forgotten operations, switches, hold-offs, changes of apps and API
@@ -99,6 +100,7 @@ pub struct AuditQuery {
 pub async fn list(State(context): State<Shared>, uri: Uri, _: NoBody) -> Result<Response, Problem> {
     let AuditQuery { limit, cursor, app, action } = query::parse(&uri)?;
     let limit = query::page_limit(limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let app = app.as_deref().map(App::parse).transpose().map_err(|error| Problem::field("app", error))?;
     let before = cursor.map(|cursor| cursor.parse().map_err(|error| Problem::field("cursor", error))).transpose()?;
     let page = context.audit.page(&Filter { app, action }, before.unwrap_or(AuditPosition::END), limit).await;
     let page = page.map_err(|error| Problem::of_failure(&Failure::StoreUnavailable(error.to_string())))?;

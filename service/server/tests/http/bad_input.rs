@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{acquire, embedded, get, granted, inspect, post, release, renew, send};
+use crate::described::API;
 
 #[tokio::test]
 async fn keys_that_break_a_rule_are_refused() {
@@ -200,4 +201,32 @@ async fn read_to_end(mut stream: TcpStream) -> String {
     // The server may also reset the connection after the answer.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Of each query parameter, what the OpenAPI description rules out is refused. Parameters of the doors for other tools are as their
+/// protocols say.
+#[tokio::test]
+async fn query_parameters_are_held_to_their_description() {
+    let node = embedded().await;
+    let mut refused = 0;
+    for (path, item) in API["paths"].as_object().expect("paths") {
+        let reads = &item["get"];
+        for parameter in
+            reads["parameters"].as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query")
+        {
+            let (name, schema) = (parameter["name"].as_str().expect("a name"), &parameter["schema"]);
+            let long = schema["maxLength"].as_u64().map(|max| "k".repeat(max as usize + 1));
+            let short = schema["minLength"].as_u64().filter(|min| *min > 0).map(|_| String::new());
+            let low = schema["minimum"].as_i64().map(|min| (min - 1).to_string());
+            let high = schema["maximum"].as_u64().map(|max| (max + 1).to_string());
+            let other = (schema["type"] != "string" || schema["maxLength"].is_null()).then(|| "other".to_owned());
+            for value in [long, short, low, high, other].into_iter().flatten() {
+                let path = path.replace("{key}", "key");
+                let answer = get(&node, &format!("{path}?{name}={value}")).await;
+                assert_eq!(answer.status, 400, "GET {path}?{name}={value}: {}", answer.body);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 40, "only {refused} values were tried");
 }

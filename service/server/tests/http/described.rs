@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-static API: LazyLock<Value> = LazyLock::new(|| {
+pub static API: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../../../openapi/openapi.json")).expect("openapi/openapi.json is JSON")
 });
 
