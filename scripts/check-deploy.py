@@ -171,7 +171,10 @@ def check_nginx(nodes):
     expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
 
     body = directive("client_max_body_size", template)
-    expect(body == f"{setting('operation-body-bytes-max') // 1024}k", f"nginx takes bodies of {body}, a node does not")
+    expect(
+    body == f"{max(setting('operation-body-bytes-max') // 1024, setting('leases-per-call-max'))}k",
+    f"nginx takes bodies of {body}, a node does not",
+)
     read_timeout = in_ms(directive("proxy_read_timeout", template))
     expect(read_timeout > setting("wait-ms-max") + 10_000, "nginx does not wait as long as a long poll")
     for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
@@ -225,7 +228,7 @@ def check_kubernetes():
     env = {entry["name"]: entry["value"] for entry in node["env"]}
     refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
     expect("--locks must be" in refused.stderr, f"the environment of the Deployment is refused: {refused.stderr}")
-    expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that a node refuses")
+    expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
     drain = int(env["LATCHGATE_DRAIN_NOTICE_MS"]) + setting("drain-timeout-ms")
     expect(pod["terminationGracePeriodSeconds"] * 1_000 > drain, "Kubernetes kills a node while it drains")
     routes = read("service/server/src/http/mod.rs")

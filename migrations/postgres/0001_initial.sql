@@ -164,7 +164,7 @@ create table secrets (
 create table audit_records (
     -- ms since the Unix epoch.
     at    bigint not null,
-    -- Random.
+    -- Random for the first record of a node in a ms; the next ones count on from it.
     id    bigint not null,
     -- 0: by operators, 1: by apps, 2: failed authentications. Each class is bounded in number by itself.
     class bigint not null,

@@ -20,7 +20,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
     let owner = request.owner.as_ref().filter(|_| request.reentrant);
     let access = state.access(request.mode, limit, owner);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
-    if let Some(until) = request.hold_off.filter(|until| *until > now)
+    if let Some(until) = request.terms.hold_off.filter(|until| *until > now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
     {
         return Step::unchanged(Outcome::Refused(Refusal::HeldOff(until)));
@@ -32,13 +32,13 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
         Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
         // An owner that holds the lock does not queue for it: the waiters before it wait for its own leases to end.
         Access::Nested(token) => token,
-        Access::Upgrade => token::next(state.token, now),
+        Access::Upgrade => token::next(state.token, request.terms.token_min, now),
         Access::Free => match state.refusal_of_free(request, now) {
             Some(refusal) => return Step::unchanged(Outcome::Refused(refusal)),
-            None => token::next(state.token, now),
+            None => token::next(state.token, request.terms.token_min, now),
         },
     };
-    if let Err(full) = state.check_length(request.lease_bytes(), request.bytes_max) {
+    if let Err(full) = state.check_length(request.lease_bytes(), request.terms.bytes_max) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
     if let Some(permits) = limit {

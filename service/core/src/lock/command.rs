@@ -54,12 +54,25 @@ pub struct Acquire {
     /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier
     /// grant of its lease id again.
     pub behind: bool,
+    pub terms: Terms,
+    pub metadata: Option<Metadata>,
+}
+
+/// On what terms the server grants new leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
     /// Until then no new lease is granted, because the state may lack live leases. A repeated acquire still gets its
     /// earlier grant.
     pub hold_off: Option<Timestamp>,
+    /// No new token is lower. The state may lack the key's last tokens.
+    pub token_min: u64,
     /// How long the state may be with the new lease, in bytes.
     pub bytes_max: usize,
-    pub metadata: Option<Metadata>,
+}
+
+impl Terms {
+    /// The state is complete, and may have any length.
+    pub const FREE: Self = Self { hold_off: None, token_min: 0, bytes_max: usize::MAX };
 }
 
 /// Extends a lease: its length counts from now.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::TURN_MS;
-use super::command::{Acquire, Command};
+use super::command::{Acquire, Command, Terms};
 use super::event::Event;
 use super::lease::{Mode, Owner};
 use super::outcome::{Outcome, Refusal, Step};
@@ -23,15 +23,6 @@ pub struct Batch<'a> {
     pub uncertain: &'a [(Rank, u64)],
     /// Waiters whose wait ends with this batch. If they are not answered, they leave the queue without the lock.
     pub ended: &'a [Rank],
-}
-
-/// On what terms new leases are granted.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// Until then no new lease is granted.
-    pub hold_off: Option<Timestamp>,
-    /// How long a key's state may be, in bytes.
-    pub bytes_max: usize,
 }
 
 /// The result of a batch for one key. If `changed`, it holds only once `state` is committed.
@@ -96,6 +87,26 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
     evaluator.evaluation
 }
 
+/// As [`evaluate`], for one waiter that is in no queue: its key has no waiters at this node. Its outcome is the only one. Returns
+/// `None` unless it is granted a new lease; then it must join a queue.
+pub fn evaluate_alone(mut state: LockState, request: Acquire, now: Timestamp, terms: Terms) -> Option<Evaluation> {
+    // A turn of this node would have to be withdrawn.
+    if !state.turns.is_empty() {
+        return None;
+    }
+    let done = step(&mut state, &Command::Acquire(Acquire { terms, ..request }), now);
+    let is_new = matches!(&done.outcome, Outcome::Granted(grant) if !grant.repeated);
+    is_new.then(|| Evaluation {
+        state,
+        changed: done.changed,
+        events: done.events,
+        outcomes: vec![done.outcome],
+        answered: Vec::new(),
+        notified: Vec::new(),
+        refusals: HashMap::new(),
+    })
+}
+
 struct Evaluator<'q, R, I, F> {
     take_step: F,
     queue: &'q WaitQueue<R, I>,
@@ -118,8 +129,7 @@ where
     }
 
     fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
-        let Terms { hold_off, bytes_max } = self.terms;
-        Acquire { behind, hold_off, bytes_max, ..waiter.request.clone() }
+        Acquire { behind, terms: self.terms, ..waiter.request.clone() }
     }
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would

@@ -31,8 +31,8 @@ mod transfer;
 mod turn;
 mod upgrade;
 
-pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke};
-pub use evaluate::{Batch, Evaluation, Terms, can_only_wait, evaluate, evaluate_with};
+pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke, Terms};
+pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_alone, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{
     EndReason, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES, Owner,
@@ -43,6 +43,7 @@ pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
 pub use state::LockState;
 pub use step::step;
+pub use token::at as token_at;
 
 /// The most leases that one key can have.
 pub const HOLDERS_MAX: usize = 1_024;

@@ -82,6 +82,11 @@ impl LockState {
         self.holders.iter().any(|lease| lease.lease_id == *lease_id) || self.ended(lease_id).is_some()
     }
 
+    /// Whether a lock-delay lasts beyond `at`.
+    pub fn is_delayed_after(&self, at: Timestamp) -> bool {
+        self.delay_until.is_some_and(|until| until > at)
+    }
+
     /// When and why the last lease ended, as far as the state remembers.
     pub fn last_end(&self) -> Option<(Timestamp, EndReason)> {
         self.recent.last().map(|ended| (ended.at, ended.why))

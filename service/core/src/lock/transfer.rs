@@ -38,7 +38,7 @@ impl LockState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Acquire, Command, LeaseId, Mode, NodeId, Outcome, Position, Release, Revoke, step};
+    use super::super::{Acquire, Command, LeaseId, Mode, NodeId, Outcome, Position, Release, Revoke, Terms, step};
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
@@ -64,8 +64,7 @@ mod tests {
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,
-            hold_off: None,
-            bytes_max: usize::MAX,
+            terms: Terms::FREE,
             metadata: None,
         };
         assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW).outcome, Outcome::Granted(_)));

@@ -73,6 +73,7 @@ promises! {
     every_change_to_a_lease_has_its_event: EventsAreExact;
     the_events_alone_give_the_holders: EventsGiveTheHolders;
     every_state_survives_json: SurvivesJson;
+    a_waiter_alone_is_granted_exactly_what_it_would_be_in_a_queue: AloneIsAsInAQueue;
 }
 
 /// Promises about what never happens prove nothing.

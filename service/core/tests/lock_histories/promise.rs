@@ -40,6 +40,7 @@ pub enum Promise {
     EventsAreExact,
     EventsGiveTheHolders,
     SurvivesJson,
+    AloneIsAsInAQueue,
 }
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use latchgate_core::lock::{
     Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Position, Release, Renew,
-    Revoke, WaiterId,
+    Revoke, Terms, WaiterId,
 };
 
 use crate::grants::Way;
@@ -208,8 +208,7 @@ impl World {
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
-            hold_off: None,
-            bytes_max: usize::MAX,
+            terms: Terms::FREE,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let id = self.waiters;

@@ -111,9 +111,9 @@ impl Record {
     }
 
     pub(super) fn class(&self) -> AuditClass {
-        match self.action.as_str() {
-            "force" | "revoke" | "forget-operation" => AuditClass::App,
-            "authentication" => AuditClass::Refused,
+        match (self.action.as_str(), self.outcome.as_str()) {
+            ("authentication", _) | (_, "forbidden") => AuditClass::Refused,
+            ("force" | "revoke" | "forget-operation", _) => AuditClass::App,
             _ => AuditClass::Operator,
         }
     }

@@ -102,7 +102,7 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "DURATION", value_parser = some_duration)]
     pub min_hold: Option<Duration>,
 
-    /// If the lease expires, nobody gets the lock for this long (lock-delay).
+    /// If the lease expires, the lock is granted to no client for this long (lock-delay).
     #[arg(long, value_name = "DURATION", value_parser = some_duration)]
     pub delay: Option<Duration>,
 

@@ -96,9 +96,10 @@ pub enum LocksCommand {
 /// Why, for the holders and the history.
 #[derive(Clone, Debug, Args)]
 pub struct NoteArgs {
+    /// Why the leases are ended.
     #[arg(long)]
     pub reason: Option<String>,
-    /// Who.
+    /// The name of the operator.
     #[arg(long)]
     pub by: Option<String>,
 }

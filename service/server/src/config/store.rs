@@ -84,7 +84,7 @@ pub struct StoreArgs {
     #[arg(long, env = "LATCHGATE_TRUST_PROMOTION")]
     pub trust_promotion: bool,
 
-    /// Tasks that each serve a part of the keys. In Postgres each has two connections. SQLite has one shard in any case.
+    /// Tasks that each serve a part of the keys. In Postgres each has up to five connections. SQLite has one shard in any case.
     #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
 

@@ -155,7 +155,8 @@ impl LockEngines {
     }
 
     pub async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        self.used()?.store.log(events).await
+        let used = self.used()?;
+        self.in_time(used.store.log(events)).await
     }
 
     pub async fn events(

@@ -1,5 +1,5 @@
-//! What operators should hear about engines. The engine record says what has been written to the event stream, so that of several
-//! nodes one writes it.
+//! What operators should hear about engines. The engine record says what has been written to the event stream, so that other
+//! nodes do not write it again. Two nodes that look at the same time may both write it.
 
 use latchgate_core::Timestamp;
 

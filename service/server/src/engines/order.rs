@@ -142,12 +142,12 @@ impl<E: ?Sized + Engine> Inner<E> {
                 // A copy is decided, or was emptied after that: one of the engines becomes active first. Or this engine is to be
                 // retired first.
                 Ok(source)
-                    if self.is_settled_by_a_look((from, source), (to, target), past.memory)
-                        || self.is_settled_by_a_look((to, target), (from, source), past.memory)
+                    if self.is_settled_by_a_look(source, (to, target), past.memory)
+                        || self.is_settled_by_a_look(target, (from, source), past.memory)
                         || target.is(EngineState::Moving)
                         || source.is(EngineState::Moving) && !target.is(EngineState::Filling) =>
                 {
-                    self.look(&mut past).await;
+                    // The look below settles it.
                 }
                 Ok(_) if order.is_stopped => return Err(OrderFailure::NotStopped(self.name(from))),
                 Ok(source) if source.is(EngineState::Moving) && target.is(EngineState::Filling) => {
@@ -244,12 +244,7 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     /// Whether a look at these records makes one of the engines active.
-    fn is_settled_by_a_look(
-        &self,
-        (_, retired): (usize, &Reading),
-        (index, filling): (usize, &Reading),
-        memory: Memory,
-    ) -> bool {
+    fn is_settled_by_a_look(&self, retired: &Reading, (index, filling): (usize, &Reading), memory: Memory) -> bool {
         let may_forget = self.slots[index].if_open().is_some_and(|store| store.may_forget());
         is_copied(retired, filling) || was_never_left(retired, filling, may_forget, memory)
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::answers::{acquired, refused, released, renewed};
 use super::batch::{Done, Evaluated, Failed};
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
-use super::key_queue::KeyQueue;
+use super::key_queue::{KeyQueue, Waiter};
 use super::shard::{BatchInput, Shard};
 use crate::observe::metrics::LockMetrics;
 
@@ -74,11 +74,37 @@ impl Reply {
 /// Counts a grant to a waiter if the lock became free while it waited. `is_timed`: a timer found that.
 fn count_hand_off(metrics: &LockMetrics, state: &LockState, arrival: Timestamp, now: Timestamp, is_timed: bool) {
     let Some((ended_at, why)) = state.last_end().filter(|(at, _)| *at >= arrival) else { return };
+    // The lock was not free when its lease ended.
+    if state.is_delayed_after(ended_at) {
+        return;
+    }
     metrics.handoff_seconds.add_duration(Duration::from_millis(now.ms_since(ended_at)));
-    // An expiry is always found by a timer.
-    if is_timed && why != EndReason::Expired {
+    // An expiry, and the end of a revoked lease, are always found by a timer.
+    if is_timed && !matches!(why, EndReason::Expired | EndReason::Revoked) {
         metrics.found_by_timer.one();
     }
+}
+
+/// Replies to a waiter that was granted the lock, or refused for good.
+fn answer_waiter(
+    metrics: &LockMetrics,
+    mut waiter: Waiter,
+    outcome: Outcome,
+    state: &LockState,
+    is_timed: bool,
+    now: Timestamp,
+) {
+    let waited = waiter.reply.requested_at.elapsed();
+    if waiter.deadline.is_some() && !waiter.is_probe {
+        metrics.wait_seconds.add_duration(waited);
+    }
+    let (acquired, is_new) = acquired(outcome, waited, now);
+    // A repeated grant is not given back: its first answer may have arrived.
+    if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
+        waiter.reply.undelivered.add(&granted.lease, false);
+        count_hand_off(metrics, state, waiter.request.position.arrival, now, is_timed);
+    }
+    waiter.reply.answer(Ok(acquired));
 }
 
 impl Shard {
@@ -100,6 +126,10 @@ impl Shard {
         let now = self.node.clock.latest().unwrap_or_default();
         let Some(state) = self.cache.last_known(&address) else { return };
         let waiters = self.waiters_of(&address, state);
+        if let Some(waiter) = input.alone.take() {
+            let outcome = outcomes.into_iter().next().unwrap_or(Outcome::Noted);
+            return answer_waiter(&self.node.metrics, *waiter, outcome, state, input.is_timed, now);
+        }
         for (reply, outcome) in input.replies.drain(..).zip(outcomes) {
             reply.send(outcome, &Shown { state, waiters, queue: self.queues.get(&address) }, now);
         }
@@ -115,19 +145,9 @@ impl Shard {
         queue.drop_granted_reservations(state);
         let instant = Instant::now();
         for (rank, outcome) in answered {
-            let Some(mut waiter) = queue.remove(rank) else { continue };
+            let Some(waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
-            let waited = instant.saturating_duration_since(waiter.reply.requested_at);
-            if waiter.deadline.is_some() && !waiter.is_probe {
-                self.node.metrics.wait_seconds.add_duration(waited);
-            }
-            let (acquired, is_new) = acquired(outcome, waited, now);
-            // A repeated grant is not given back: its first answer may have arrived.
-            if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
-                waiter.reply.undelivered.add(&granted.lease, false);
-                count_hand_off(&self.node.metrics, state, waiter.request.position.arrival, now, input.is_timed);
-            }
-            waiter.reply.answer(Ok(acquired));
+            answer_waiter(&self.node.metrics, waiter, outcome, state, input.is_timed, now);
         }
         for rank in notified {
             queue.reserve(rank, instant + PROBE_HOLD);
@@ -154,6 +174,12 @@ impl Shard {
     pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: Failed) {
         for reply in input.replies.drain(..) {
             reply.fail(failed.failure.clone(), address, &self.home);
+        }
+        if let Some(mut waiter) = input.alone.take() {
+            if let Some(lease) = &failed.unknown_alone {
+                waiter.reply.undelivered.add(lease, true);
+            }
+            waiter.reply.answer(Err(failed.failure.clone()));
         }
         let Some(queue) = self.queues.get_mut(address) else { return };
         for (rank, lease) in &failed.unknown {

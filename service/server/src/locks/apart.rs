@@ -119,7 +119,10 @@ impl ApartKeys {
             let is_busy = done.as_ref().is_some_and(is_overloaded);
             let done = done.unwrap_or_else(|| {
                 let failure = Failure::Overloaded("too many keys are held up by other sessions of the store");
-                Done { address: address.clone(), result: Err(Failed { failure, unknown: Vec::new(), arrived }) }
+                Done {
+                    address: address.clone(),
+                    result: Err(Failed { failure, unknown: Vec::new(), unknown_alone: None, arrived }),
+                }
             });
             Returned { address, queue, input, done, is_busy }
         });

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use latchgate_core::lock::{
-    self, Command, Evaluation, Event, Grant, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate,
+    self, Command, Evaluation, Event, Grant, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate, evaluate_alone,
+    token_at,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
@@ -38,6 +39,8 @@ pub(super) struct Work {
     pub epoch: Epoch,
     /// The requests of the commands.
     pub origins: Vec<Origin>,
+    /// The only command is the acquire of a waiter that is in no queue, and the base looks as if it can be granted.
+    pub is_alone: bool,
 }
 
 /// What a batch came to for one key.
@@ -53,6 +56,8 @@ pub(super) struct Served {
     pub done: Vec<Done>,
     /// Keys that would hold up the others: they are to be served apart.
     pub apart: Vec<Apart>,
+    /// Keys whose waiter was not granted the lock alone: it is to join a queue. With `true`, the state has changed meanwhile.
+    pub to_queue: Vec<(Address, bool)>,
 }
 
 /// A key that is to be served apart, with all that it was given.
@@ -77,6 +82,8 @@ pub(super) struct Failed {
     pub failure: Failure,
     /// New grants in an evaluation whose commit has an unknown outcome.
     pub unknown: Vec<(Rank, Lease)>,
+    /// Such a grant to a waiter alone.
+    pub unknown_alone: Option<Lease>,
     pub arrived: Vec<Rank>,
 }
 
@@ -95,8 +102,6 @@ struct Entry {
 pub(super) struct Moment {
     pub now: Timestamp,
     pub epoch: Epoch,
-    /// The end of the hold-off of this epoch, if it is still to come.
-    pub hold_off: Option<Timestamp>,
 }
 
 /// An evaluation that is not committed yet.
@@ -109,7 +114,7 @@ impl Entry {
 
     fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
         let Work { address, arrived, .. } = self.work;
-        Done { address, result: Err(Failed { failure, unknown, arrived }) }
+        Done { address, result: Err(Failed { failure, unknown, unknown_alone: None, arrived }) }
     }
 
     /// Concludes with the state as it was loaded.
@@ -163,9 +168,15 @@ pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadl
 }
 
 impl Node {
+    pub(super) fn terms(&self, Moment { now, epoch }: Moment) -> Terms {
+        // After the loss of an engine, the epoch is ahead of the clock of the one that is left.
+        let token_min = token_at(Timestamp::from_ms(epoch.number()));
+        Terms { hold_off: self.store.hold_off(epoch, now), token_min, bytes_max: self.limits.key_bytes_max }
+    }
+
     /// The change of a state with this version. Without a history it has neither events nor a notice.
     pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
-        let Moment { now, epoch, .. } = moment;
+        let Moment { now, epoch } = moment;
         let Stored { version: expected, mut state } = changed;
         state.forget_ended(self.limits.ended_bytes_max, now);
         Change {
@@ -215,6 +226,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             let committed = self.timed_commit(commit).await;
             again.extend(self.conclude(changed, changes, committed));
         }
+        again.retain(|entry| !self.is_to_queue(&entry.work, true));
         let (contended, again) = again.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
         self.set_apart(contended, false);
         again
@@ -224,11 +236,20 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         self.served.apart.extend(entries.into_iter().map(|Entry { work, .. }| Apart { work, is_busy }));
     }
 
+    /// Whether the waiter of this work was alone. Then it leaves the batch, and is to join a queue.
+    fn is_to_queue(&mut self, work: &Work, has_changed: bool) -> bool {
+        if work.is_alone {
+            self.served.to_queue.push((work.address.clone(), has_changed));
+        }
+        work.is_alone
+    }
+
     async fn load_missing(&mut self, open: Vec<Entry>, epoch: Epoch, again: &mut Vec<Entry>) -> Vec<Entry> {
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
         let is_missing = |entry: &Entry| entry.work.base.is_none() || entry.work.epoch != epoch || !has_time;
-        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
+        let (mut missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
+        missing.retain(|entry| !self.is_to_queue(&entry.work, true));
         if missing.is_empty() {
             return ready;
         }
@@ -293,22 +314,28 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     fn moment(&self, epoch: Epoch) -> Moment {
-        let now = self.node.clock.now().unwrap_or_default();
-        Moment { now, epoch, hold_off: self.node.store.hold_off(epoch, now) }
+        Moment { now: self.node.clock.now().unwrap_or_default(), epoch }
     }
 
-    fn evaluate_all(&self, entries: Vec<Entry>, moment: Moment) -> Vec<Pending> {
-        entries.into_iter().map(|entry| self.evaluate(entry, moment)).collect()
+    fn evaluate_all(&mut self, entries: Vec<Entry>, moment: Moment) -> Vec<Pending> {
+        let terms = self.node.terms(moment);
+        entries.into_iter().filter_map(|entry| self.evaluate(entry, moment.now, terms)).collect()
     }
 
-    fn evaluate(&self, entry: Entry, Moment { now, hold_off, .. }: Moment) -> Pending {
-        let terms = Terms { hold_off, bytes_max: self.node.limits.key_bytes_max };
-        let Work { address, commands, arrived, ended, uncertain, base, .. } = &entry.work;
+    fn evaluate(&mut self, entry: Entry, now: Timestamp, terms: Terms) -> Option<Pending> {
+        let Work { address, commands, arrived, ended, uncertain, base, is_alone, .. } = &entry.work;
         let absent = Stored::default();
         let state = &base.as_ref().unwrap_or(&absent).state;
+        if *is_alone && let [Command::Acquire(request)] = commands.as_slice() {
+            if let Some(evaluation) = evaluate_alone(state.clone(), request.clone(), now, terms) {
+                return Some((entry, evaluation));
+            }
+            self.is_to_queue(&entry.work, false);
+            return None;
+        }
         let batch = lock::Batch { commands, arrived, uncertain, ended };
         let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
-        (entry, evaluation)
+        Some((entry, evaluation))
     }
 
     /// The states of the evaluations move into the changes, and from there into the cache.
@@ -348,13 +375,19 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             Err(error) => {
                 let failure = self.node.commit_failure(&error);
                 let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
-                for (entry, evaluation) in changed {
+                for (entry, mut evaluation) in changed {
+                    let granted_alone =
+                        if entry.work.is_alone && is_unknown { evaluation.outcomes.pop() } else { None };
                     let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
                     let unknown = answered.filter_map(|(rank, outcome)| match outcome {
                         Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
                         _ => None,
                     });
-                    self.served.done.push(entry.fail(failure.clone(), unknown.collect()));
+                    let mut done = entry.fail(failure.clone(), unknown.collect());
+                    if let (Err(failed), Some(Outcome::Granted(grant))) = (&mut done.result, granted_alone) {
+                        failed.unknown_alone = Some(grant.lease);
+                    }
+                    self.served.done.push(done);
                 }
                 return Vec::new();
             }
@@ -371,7 +404,11 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 match busy.contains(&index) {
                     true => {
                         self.node.metrics.retried(Retry::Contended, 1);
-                        self.set_apart(vec![entry.again(0)], true);
+                        // A waiter alone comes back in a queue, and is set apart then.
+                        match entry.work.is_alone {
+                            true => lost.push(entry.again(0)),
+                            false => self.set_apart(vec![entry.again(0)], true),
+                        }
                     }
                     false => lost.push(entry.again(if is_off { 0 } else { 1 })),
                 }

@@ -30,6 +30,12 @@ struct Cached {
     bytes: usize,
 }
 
+impl Cached {
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < CACHE_MAX_AGE
+    }
+}
+
 impl Cache {
     pub(super) fn new(keys_max: usize, bytes_max: usize) -> Self {
         let states = LruCache::new(NonZeroUsize::new(keys_max).unwrap_or(NonZeroUsize::MIN));
@@ -60,8 +66,16 @@ impl Cache {
     pub(super) fn base(&mut self, address: &Address, node: &NodeId, epoch: Epoch) -> Option<Stored> {
         let cached = self.states.get(address)?;
         let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != *node);
-        let is_usable = cached.at.elapsed() < CACHE_MAX_AGE && !is_shared && cached.epoch == epoch;
+        let is_usable = cached.is_recent() && !is_shared && cached.epoch == epoch;
         is_usable.then(|| cached.stored.clone())
+    }
+
+    /// Whether nobody held this key or waited for it when it was last seen, not long ago.
+    pub(super) fn looks_free(&self, address: &Address, epoch: Epoch) -> bool {
+        self.states.peek(address).is_some_and(|cached| {
+            let state = &cached.stored.state;
+            state.holders().is_empty() && state.turns().is_empty() && cached.epoch == epoch && cached.is_recent()
+        })
     }
 
     /// The state that was last known in this epoch, however old.

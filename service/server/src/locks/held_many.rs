@@ -1,6 +1,6 @@
 //! Renewal and release of many keys in one commit.
 
-use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Lost, Outcome, Release, Renew, step};
+use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Lost, Outcome, Release, Renew, Terms, step};
 use latchgate_core::{Address, Timestamp};
 
 use super::Locks;
@@ -60,7 +60,7 @@ impl Locks {
         lease_id: LeaseId,
         ttl_ms: Option<u64>,
     ) -> Answer<RenewedMany> {
-        let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
             let (mut leases, mut lost) = (Vec::new(), Vec::new());
             let (mut renewals, mut ends) = (Vec::new(), Vec::new());
             for (index, mut state) in states.into_iter().enumerate() {
@@ -106,7 +106,7 @@ impl Locks {
     /// # Errors
     /// See [`Locks::acquire_many`].
     pub async fn release_many(&self, addresses: Vec<Address>, lease_id: LeaseId) -> Answer<ReleasedMany> {
-        let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
             let (mut held, mut lost, mut writes) = (Vec::new(), Vec::new(), Vec::new());
             let mut all_already = true;
             for (index, mut state) in states.into_iter().enumerate() {

@@ -23,7 +23,7 @@ const NOTED_BYTES: usize = 2 << 10;
 const NOTED_MAX: usize = 10_000;
 /// One batch of large keys takes keys until their states have this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
-/// Large keys get one part in this many of the time, if there are others.
+/// Large keys get one part in this many of the time if there are others, and more if many large keys wait.
 const SHARE: u32 = 10;
 /// The longest pause between two calls of one large key, and of large multilocks. Renewals wait for it too.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -106,7 +106,7 @@ impl<T> Deferred<T> {
 
     /// When the next batch may be served; `None` if no calls wait.
     pub(super) fn next(&self) -> Option<Instant> {
-        // Each batch takes one key at least, so every waiting key has its turn within the longest pause.
+        // Each batch takes one key at least, so the pauses before a waiting key's turn are `PAUSE_MAX` together at most.
         let keys = u32::try_from(self.inputs.len()).unwrap_or(u32::MAX);
         let longest = PAUSE_MAX.checked_div(keys)?;
         let pause = if self.has_others { pause_after(self.took) } else { self.took };

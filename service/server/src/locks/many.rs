@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use latchgate_core::lock::{
     Acquire, Command, GiveBack, Lease, LeaseId, LockState, Metadata, Mode, NodeId, Outcome, Owner, Position, Refusal,
-    WaiterId, step,
+    Terms, WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -276,10 +276,9 @@ async fn attempt(
     // position and does not block it.
     let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
     let request = Arc::clone(request);
-    let key_bytes_max = locks.node.limits.key_bytes_max;
-    let decide = move |states: Vec<LockState>, now: Timestamp, hold_off: Option<Timestamp>| {
+    let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         // What the states may be longer by, all together. They are written in one commit.
-        let mut bytes_left = (key_bytes_max * TOGETHER_MAX).saturating_sub(states.iter().map(LockState::bytes).sum());
+        let mut bytes_left = (terms.bytes_max * TOGETHER_MAX).saturating_sub(states.iter().map(LockState::bytes).sum());
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
@@ -290,8 +289,9 @@ async fn attempt(
                 continue;
             }
             let before = state.bytes();
-            let bytes_max = key_bytes_max.min(before + bytes_left);
-            let ask = Acquire { hold_off, bytes_max, ..acquire(&request, key, &node, position) };
+            let bytes_max = terms.bytes_max.min(before + bytes_left);
+            let terms = Terms { bytes_max, ..terms };
+            let ask = Acquire { terms, ..acquire(&request, key, &node, position) };
             let done = step(&mut state, &Command::Acquire(ask), now);
             bytes_left = bytes_left.saturating_sub(state.bytes().saturating_sub(before));
             let result = match done.outcome {
@@ -336,8 +336,7 @@ fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, positi
         node: node.clone(),
         position,
         behind: false,
-        hold_off: None,
-        bytes_max: 0,
+        terms: Terms::FREE,
         metadata: request.metadata.clone(),
     }
 }
@@ -347,7 +346,7 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Token
     let until = Instant::now() + Duration::from_millis(request.ttl_ms);
     let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
     let lease_id = request.lease_id.clone();
-    let decide = move |states: Vec<LockState>, now: Timestamp, _: Option<Timestamp>| {
+    let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
         let mut writes = Vec::new();
         for (index, mut state) in states.into_iter().enumerate() {
             let (mut changed, mut events) = (false, Vec::new());

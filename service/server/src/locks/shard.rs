@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, WaiterId, can_only_wait};
+use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, Terms, WaiterId, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -60,11 +60,13 @@ pub(super) struct BatchInput {
     pub origins: Vec<Origin>,
     /// A timer found the key, and no call or notification did.
     pub is_timed: bool,
+    /// The only call: the key has no queue, and looks free. As soon as there is more than this, it joins a queue.
+    pub alone: Option<Box<Waiter>>,
 }
 
 impl BatchInput {
     fn calls(&self) -> usize {
-        self.commands.len() + self.arrived.len()
+        self.commands.len() + self.arrived.len() + usize::from(self.alone.is_some())
     }
 
     /// Adds what a later batch brings.
@@ -164,6 +166,26 @@ impl Shard {
         self.counted = self.waiters;
     }
 
+    /// Whether the only call of a batch for a key may be served without a queue. The commit finds out whether the lock is free.
+    fn may_be_alone(&mut self, address: &Address, waiter: &Waiter, inputs: &Inputs) -> bool {
+        let is_first = !self.queues.contains_key(address) && !inputs.contains_key(address);
+        let may_wait_here = waiter.deadline.is_none() || self.waiters < self.node.limits.waiters_per_shard;
+        is_first
+            && may_wait_here
+            && !waiter.is_probe
+            && !waiter.is_returning
+            && self.node.large.is_empty()
+            && !self.apart.is_busy(address)
+            && self.cache.looks_free(address, self.node.store.epoch())
+    }
+
+    /// A waiter that is not alone any more joins its key's queue.
+    fn join(&mut self, address: &Address, input: &mut BatchInput) {
+        let Some(waiter) = input.alone.take() else { return };
+        input.arrived.push(self.queues.entry(address.clone()).or_default().queue.insert(*waiter));
+        self.waiters += 1;
+    }
+
     fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
         match address {
             Some(address) if self.apart.arrived(&address).is_some() => {
@@ -191,7 +213,8 @@ impl Shard {
             |address: &Address| self.deferred.get(address).is_some() || self.node.large.bytes([address]) >= LARGE_BYTES;
         let large: Vec<Address> = inputs.keys().filter(|address| is_deferred(address)).cloned().collect();
         for address in large {
-            let Some(input) = inputs.remove(&address) else { continue };
+            let Some(mut input) = inputs.remove(&address) else { continue };
+            self.join(&address, &mut input);
             self.deferred.entry(address).or_default().append(input);
         }
     }
@@ -223,6 +246,9 @@ impl Shard {
         if self.is_too_many(&address, &call) {
             call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
             return;
+        }
+        if let Some(input) = inputs.get_mut(&address).filter(|input| input.alone.is_some()) {
+            self.join(&address, input);
         }
         let (command, reply) = match call {
             Call::Acquire(call) => {
@@ -321,8 +347,7 @@ impl Shard {
             node: self.node.id.clone(),
             position: request.position.unwrap_or(position),
             behind: false,
-            hold_off: None,
-            bytes_max: 0,
+            terms: Terms::FREE,
             metadata: request.metadata,
         };
         let waiter = Waiter {
@@ -334,9 +359,12 @@ impl Shard {
             may_be_granted: !request.is_new_lease,
             reply: ReplyHandle { sender: reply, requested_at, undelivered, origin },
         };
-        let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
-        self.waiters += 1;
-        inputs.entry(address).or_default().arrived.push(rank);
+        let is_alone = self.may_be_alone(&address, &waiter, inputs);
+        let input = inputs.entry(address.clone()).or_default();
+        input.alone = Some(Box::new(waiter));
+        if !is_alone {
+            self.join(&address, input);
+        }
     }
 
     /// The client of a waiter has gone.
@@ -395,7 +423,7 @@ impl Shard {
     /// Evaluates, commits and answers one batch.
     async fn serve(&mut self, mut inputs: Inputs) {
         let mut works = Vec::with_capacity(inputs.len());
-        let mut apart = Vec::new();
+        let (mut apart, mut to_queue) = (Vec::new(), Inputs::new());
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
         for (address, input) in &mut inputs {
@@ -403,7 +431,11 @@ impl Shard {
                 let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
                 let arrived = std::mem::take(&mut input.arrived);
                 self.cache.remove(address);
-                self.answer_failure(address, input, Failed { failure, unknown: Vec::new(), arrived });
+                self.answer_failure(
+                    address,
+                    input,
+                    Failed { failure, unknown: Vec::new(), unknown_alone: None, arrived },
+                );
             } else if !self.only_waits(address, input, epoch) {
                 let work = self.work(address, input, epoch);
                 match self.apart.is_busy(address) {
@@ -425,6 +457,12 @@ impl Shard {
                 }
             }
             apart.extend(served.apart);
+            for (address, has_changed) in served.to_queue {
+                let Some(mut input) = inputs.remove(&address) else { continue };
+                self.join(&address, &mut input);
+                input.must_load |= has_changed;
+                to_queue.insert(address, input);
+            }
         }
         for one in apart {
             if let Some(input) = inputs.remove(&one.work.address) {
@@ -434,6 +472,10 @@ impl Shard {
         for (address, input) in inputs {
             self.answer_ended(&address, &input.ended, input.failure.as_ref());
             self.schedule_next(address);
+        }
+        if !to_queue.is_empty() {
+            // Once: none of these is alone any more.
+            Box::pin(self.serve(to_queue)).await;
         }
     }
 
@@ -445,7 +487,7 @@ impl Shard {
         } else {
             metrics.cache_misses.one()
         }
-        Work {
+        let mut work = Work {
             address: address.clone(),
             commands: std::mem::take(&mut input.commands),
             arrived: std::mem::take(&mut input.arrived),
@@ -454,12 +496,19 @@ impl Shard {
             origins: std::mem::take(&mut input.origins),
             base,
             epoch,
+            is_alone: false,
+        };
+        if let Some(waiter) = &input.alone {
+            work.is_alone = true;
+            work.commands = vec![Command::Acquire(waiter.request.clone())];
+            work.origins = vec![waiter.reply.origin.clone()];
         }
+        work
     }
 
     /// Whether the key needs neither a read nor a write: its new waiters only join a queue whose turn is published.
     fn only_waits(&self, address: &Address, input: &BatchInput, epoch: Epoch) -> bool {
-        if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
+        if input.must_load || input.alone.is_some() || !input.commands.is_empty() || !input.ended.is_empty() {
             return false;
         }
         let state = self.cache.last_known_in(address, epoch);

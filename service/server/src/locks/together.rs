@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use latchgate_core::lock::{Event, LockState};
+use latchgate_core::lock::{Event, LockState, Terms};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -49,12 +49,12 @@ impl<T> From<Undone<T>> for Failure {
 }
 
 impl Locks {
-    /// Locks the states of all keys, calls `decide` with them, the time and the end of a hold-off, and writes the changes in
+    /// Locks the states of all keys, calls `decide` with them, the time and the terms of new leases, and writes the changes in
     /// one commit. It runs to its end even if the caller goes away.
     pub(super) async fn together<T: Send + 'static>(
         &self,
         addresses: Vec<Address>,
-        decide: impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync + 'static,
+        decide: impl Fn(Vec<LockState>, Timestamp, Terms) -> Decision<T> + Send + Sync + 'static,
     ) -> Result<T, Undone<T>> {
         if !self.node.health.is_up() {
             let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
@@ -119,7 +119,7 @@ impl Drop for LargeTurn {
 async fn round<T>(
     node: &Node,
     addresses: &[Address],
-    decide: &(impl Fn(Vec<LockState>, Timestamp, Option<Timestamp>) -> Decision<T> + Send + Sync),
+    decide: &(impl Fn(Vec<LockState>, Timestamp, Terms) -> Decision<T> + Send + Sync),
     deadline: Instant,
 ) -> Result<Option<T>, Undone<T>> {
     // Read before the states are loaded: see batch.rs.
@@ -127,26 +127,21 @@ async fn round<T>(
     let locked = node.lock(epoch, addresses, deadline).await.map_err(|error| Undone::before(node.failure(&error)))?;
     let Some((loaded, locked)) = locked else { return Ok(None) };
     let now = node.clock.now().unwrap_or(loaded.now);
-    let hold_off = node.store.hold_off(epoch, now);
+    let moment = Moment { now, epoch };
     for (address, stored) in addresses.iter().zip(&loaded.states) {
         node.large.note(address, stored.state.bytes());
     }
     let before = loaded.states.clone();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
-    let Decision { result, writes } = decide(states, now, hold_off);
+    let Decision { result, writes } = decide(states, now, node.terms(moment));
     if writes.is_empty() {
         node.give_up(locked, deadline).await;
         return Ok(Some(result));
     }
     let uncounted: Vec<_> = writes.iter().map(|(index, _, events)| (*index, Uncounted::of(events))).collect();
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
-        node.change(
-            &addresses[index],
-            Stored { version: versions[index], state },
-            events,
-            Moment { now, epoch, hold_off },
-        )
+        node.change(&addresses[index], Stored { version: versions[index], state }, events, moment)
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let sent = Instant::now();

@@ -11,7 +11,7 @@ use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, step,
+    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::pgbouncer::PgBouncer;
@@ -334,8 +334,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
-        hold_off: None,
-        bytes_max: usize::MAX,
+        terms: Terms::FREE,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();

@@ -7,7 +7,7 @@ const HOLD_OFF_MS: u64 = 3_000;
 impl World {
     fn held_off(&mut self, owner: &str, mode: Mode) -> Acquire {
         let until = self.now.plus_ms(HOLD_OFF_MS);
-        Acquire { hold_off: Some(until), ..self.request(owner, mode) }
+        Acquire { terms: Terms { hold_off: Some(until), ..Terms::FREE }, ..self.request(owner, mode) }
     }
 
     fn refused_until(&mut self, request: Acquire) -> Option<Timestamp> {
@@ -51,7 +51,7 @@ fn leases_are_renewed_and_released_and_repeated_acquires_get_their_grant() {
     let mut world = world();
     let request = world.request("ann", Mode::Exclusive);
     let lease = world.hold_as(request.clone());
-    let again = Acquire { hold_off: Some(world.now.plus_ms(HOLD_OFF_MS)), ..request };
+    let again = Acquire { terms: Terms { hold_off: Some(world.now.plus_ms(HOLD_OFF_MS)), ..Terms::FREE }, ..request };
     match world.run(Command::Acquire(again)) {
         Outcome::Granted(grant) => assert!(grant.repeated && grant.lease.token == lease.token),
         outcome => panic!("{outcome:?}"),

@@ -61,8 +61,7 @@ impl World {
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
-            hold_off: None,
-            bytes_max: usize::MAX,
+            terms: Terms::FREE,
             metadata: None,
         }
     }

@@ -32,8 +32,7 @@ fn a_lease_ends_while_only_a_reserved_position_is_left() {
     queue.reserve(rank, 1_000);
     queue.remove(rank);
     let later = world.now.plus_ms(500 + CLOCK_BOUND_MS);
-    let evaluation =
-        evaluate(&world.state, Batch::default(), &queue, &node, later, Terms { hold_off: None, bytes_max: usize::MAX });
+    let evaluation = evaluate(&world.state, Batch::default(), &queue, &node, later, Terms::FREE);
     assert!(evaluation.changed && evaluation.state.holders().is_empty(), "{:?}", evaluation.state);
     // The position stays reserved.
     assert_eq!(evaluation.state.turns().len(), 1);

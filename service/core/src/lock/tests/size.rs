@@ -52,7 +52,7 @@ fn a_state_is_about_as_long_as_it_says() {
 fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
     let mut world = world();
     let request = |world: &mut World| Acquire {
-        bytes_max: BYTES_MAX,
+        terms: Terms { bytes_max: BYTES_MAX, ..Terms::FREE },
         metadata: metadata(),
         ..world.request("ann", Mode::Shared)
     };

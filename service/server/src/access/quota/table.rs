@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct Table<K> {
     quota: Quota,
     entries: Mutex<HashMap<K, Entry>>,
+    /// No entry ends before this. An app at its limit would have all entries looked through for each request.
+    first_end: Mutex<Option<Instant>>,
     /// Held while the node looks at entries in the store: when it last did so.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
@@ -48,7 +50,7 @@ impl Entry {
 
 impl<K: Clone + Eq + Hash> Table<K> {
     pub(super) fn new(quota: Quota) -> Self {
-        Self { quota, entries: Mutex::default(), looked: tokio::sync::Mutex::default() }
+        Self { quota, entries: Mutex::default(), first_end: Mutex::default(), looked: tokio::sync::Mutex::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<K, Entry>> {
@@ -92,7 +94,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
         for (key, lasts) in begun {
             let entry = entries.entry(key.clone()).or_insert_with(Entry::new);
-            entry.ends = Some(Instant::now() + *lasts);
+            self.set_end(entry, *lasts);
         }
         Ok(())
     }
@@ -102,7 +104,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         if let Some(entry) = self.entries().get_mut(key)
             && entry.ends.is_some()
         {
-            entry.ends = Some(Instant::now() + lasts);
+            self.set_end(entry, lasts);
         }
     }
 
@@ -115,6 +117,32 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
     }
 
+    fn set_end(&self, entry: &mut Entry, lasts: Duration) {
+        let ends = Instant::now() + lasts;
+        entry.ends = Some(ends);
+        self.note_end(ends);
+    }
+
+    fn note_end(&self, ends: Instant) {
+        let mut first = self.first_end();
+        *first = Some(first.map_or(ends, |first| first.min(ends)));
+    }
+
+    fn first_end(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.first_end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drop_ended(&self, entries: &mut HashMap<K, Entry>) {
+        let now = Instant::now();
+        let mut first = self.first_end();
+        if first.is_none_or(|first| first > now) {
+            return;
+        }
+        entries.retain(|_, entry| !entry.is_over(now));
+        // One that is pending comes back when it is no longer.
+        *first = entries.values().filter_map(|entry| entry.ends.filter(|ends| *ends > now)).min();
+    }
+
     fn space(&self, entries: &mut HashMap<K, Entry>, keys: &[K], limit: u32) -> Result<(), Excess> {
         let limit_len = usize::try_from(limit).unwrap_or(usize::MAX);
         let needed =
@@ -122,8 +150,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         if keys.iter().all(|key| entries.contains_key(key)) || needed(entries) <= limit_len {
             return Ok(());
         }
-        let now = Instant::now();
-        entries.retain(|_, entry| !entry.is_over(now));
+        self.drop_ended(entries);
         if needed(entries) <= limit_len {
             return Ok(());
         }
@@ -150,7 +177,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
             match (lasts, entries.get_mut(&key)) {
                 // It was renewed here, or began again.
                 _ if !is_same => {}
-                (Some(lasts), Some(entry)) => entry.ends = Some(Instant::now() + lasts),
+                (Some(lasts), Some(entry)) => self.set_end(entry, lasts),
                 (None, Some(entry)) if entry.pending > 0 => entry.ends = None,
                 _ => drop(entries.remove(&key)),
             }
@@ -189,7 +216,7 @@ impl<K: Clone + Eq + Hash> Reserved<'_, K> {
     /// It has begun.
     pub fn begin(&self, key: &K, lasts: Duration) {
         if let Some(entry) = self.table.entries().get_mut(key) {
-            entry.ends = Some(Instant::now() + lasts);
+            self.table.set_end(entry, lasts);
         }
     }
 }
@@ -200,8 +227,10 @@ impl<K: Clone + Eq + Hash> Drop for Reserved<'_, K> {
         for key in &self.keys {
             let Some(entry) = entries.get_mut(key) else { continue };
             entry.pending = entry.pending.saturating_sub(1);
-            if entry.pending == 0 && entry.ends.is_none() {
-                entries.remove(key);
+            match entry.ends {
+                Some(ends) => self.table.note_end(ends),
+                None if entry.pending == 0 => drop(entries.remove(key)),
+                None => {}
             }
         }
     }

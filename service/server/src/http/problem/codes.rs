@@ -262,26 +262,25 @@ codes! {
     // Engines
     UnknownEngine: "unknown-engine", NOT_FOUND,
         "The engine does not exist",
-        "No engine of the locks, or of the gate, has this name. Nothing was done.",
+        "No engine of the locks, or of the gate, has this name, or there is no other engine to switch to. Nothing was done.",
         "GET /v1/admin/engines lists the names.";
     EngineUnreachable: "engine-unreachable", CONFLICT,
         "The engine does not answer",
-        "The engine to switch to does not answer this node. Nothing was done.",
+        "An engine that the request needs does not answer this node: the one to switch to, or the one whose hold-off is to change. If its answer to a write was lost, the change may have been made: see GET /v1/admin/engines.",
         "Start the engine, or send the request to a node that reaches it.";
     EngineInDoubt: "engine-in-doubt", CONFLICT,
         "The active engine may still be in use",
         "The active engine does not answer this node. The node cannot tell a dead engine from one that it is cut off from and \
          that other nodes may use. Nothing was done.",
         "If only this node is cut off, send the request to another node. If the engine is dead, make sure that it stays \
-         stopped or cut off from all nodes, and repeat the request: for the locks with `\"stopped\": true`, for the gate with \
-         `\"force\": true`.";
+         stopped or cut off from all nodes, and repeat the request with `\"stopped\": true`.";
     EngineNotStopped: "engine-not-stopped", CONFLICT,
         "The active engine answers",
         "The request says that the active engine is stopped, but the engine answers. Nothing was done.",
         "Switch without `stopped`: the leases are then copied, and no client has to wait for a hold-off.";
     EnginesUndecided: "engines-undecided", SERVICE_UNAVAILABLE,
         "The switch is not decided",
-        "Too few engines answer this node, or another switch was requested at the same time. The switch may still be decided.",
+        "The copy to the other engine was given up, or is not complete after 50 s, or the engine records kept changing. A switch that is not complete may still become so.",
         "See GET /v1/admin/engines, and repeat the request.";
     // Apps and API keys
     UnknownApp: "unknown-app", NOT_FOUND,

@@ -8,9 +8,8 @@ mod page;
 mod process;
 mod requests;
 
-pub use self::count::{Counter, Counters, Histogram, count_nothing};
+pub use self::count::{Counter, Histogram, count_nothing};
 pub use self::gate::{Degraded, GateMetrics, GateOutcome};
-pub use self::live::LiveLeases;
 pub use self::locks::{LockMetrics, Retry, Uncounted};
 pub use self::page::{CONTENT_TYPE, Encode, Page};
 pub use self::process::Process;

@@ -11,6 +11,8 @@ use super::page::{Encode, Page};
 
 /// Apps with figures of their own. The others are counted together, under `other`.
 const APPS_MAX: usize = 100;
+/// The label of the other apps.
+const OTHER: &str = "other";
 /// The status codes of answers. The last stands for every other one.
 const STATUSES: [u16; 21] =
     [200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 422, 423, 429, 431, 500, 501, 503, 0];
@@ -38,7 +40,7 @@ pub struct OfApp {
 impl Requests {
     pub fn new(routes: &'static [&'static str]) -> Self {
         let of = |name: &str| OfApp::new(name, routes.len());
-        Self { routes, apps: RwLock::default(), without_app: of(""), other: Arc::new(of("other")) }
+        Self { routes, apps: RwLock::default(), without_app: of(""), other: Arc::new(of(OTHER)) }
     }
 
     /// For callers to keep: looking it up for each request would cost more than counting.
@@ -47,7 +49,8 @@ impl Requests {
         if let Some(known) = apps.get(app) {
             return Arc::clone(known);
         }
-        if apps.len() >= APPS_MAX {
+        // An app of this name would have a series with the labels of the others together.
+        if apps.len() >= APPS_MAX || app.as_str() == OTHER {
             return Arc::clone(&self.other);
         }
         let new = Arc::new(OfApp::new(app.as_str(), self.routes.len()));

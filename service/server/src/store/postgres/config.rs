@@ -56,9 +56,10 @@ impl PostgresConfig {
         Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), timeouts)
     }
 
-    /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, and LISTEN.
+    /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, LISTEN, and
+    /// emptying the table before a switch.
     pub(super) const fn connections_max(&self) -> usize {
         let shards = (1 + APART_AT_ONCE) * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
-        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1
+        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 2
     }
 }

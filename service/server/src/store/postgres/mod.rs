@@ -1,7 +1,7 @@
 //! States in Postgres: one row per key. A batch is one statement, which checks versions; row locks serve keys that have lost
 //! the race twice. Nodes notify each other with LISTEN and NOTIFY.
 
-pub(super) mod audit;
+mod audit;
 mod checks;
 mod commit;
 mod config;
@@ -181,6 +181,7 @@ impl RecordStore for PostgresStore {
             (&self.locking, "locked"),
             (&self.reads, "reads"),
             (&self.upkeep, "upkeep"),
+            (&self.patient, "patient"),
         ];
         pools.map(|(sessions, name)| sessions.usage(name)).to_vec()
     }
@@ -373,7 +374,7 @@ impl LockStore for PostgresStore {
     }
 
     async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.check_out_of(&self.upkeep).await?;
         let query = connection.query(statements::MEET).bind(node.as_str()).bind(says);
         let rows = query.bind(NODE_GONE_MS.cast_signed()).fetch_all(&mut *connection).await;
         let entry = |row: PgRow| {

@@ -231,7 +231,10 @@ with entered as (
     on conflict (node) do update set says = excluded.says, at = excluded.at
     returning node, says, 0::bigint as age
 ), gone as (
-    delete from nodes where at < now_ms() - $3 and node <> $1
+    delete from nodes where node in (
+        -- Two nodes that both return after a long time would wait for each other's row.
+        select node from nodes where at < now_ms() - $3 and node <> $1 for update skip locked
+    )
 )
 select node, says, age from entered
 union all
