@@ -1,6 +1,6 @@
 //! The commands that a key's state accepts.
 
-use super::lease::{LeaseId, Metadata, Mode, Note, Owner};
+use super::lease::{GrantId, LeaseId, Metadata, Mode, Note, Owner};
 use super::position::{NodeId, Position, Turn};
 use crate::time::Timestamp;
 
@@ -104,8 +104,7 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     pub lease_id: LeaseId,
-    /// The token of that grant.
-    pub token: u64,
+    pub grant: GrantId,
     /// The outcome of the grant's commit is unknown. The state is written even if it has no such lease, so that a commit that
     /// is still on its way can no longer be made.
     pub is_uncertain: bool,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::TURN_MS;
 use super::command::{Acquire, Command, Terms};
 use super::event::Event;
-use super::lease::{Mode, Owner};
+use super::lease::{GrantId, Mode, Owner};
 use super::outcome::{Outcome, Refusal, Step};
 use super::position::{NodeId, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
@@ -19,8 +19,8 @@ pub struct Batch<'a> {
     pub commands: &'a [Command],
     /// Waiters that joined the queue with this batch. Each may repeat an earlier acquire.
     pub arrived: &'a [Rank],
-    /// Waiters that an earlier commit of unknown outcome may have granted the lock, with the tokens of those grants.
-    pub uncertain: &'a [(Rank, u64)],
+    /// Waiters that an earlier commit of unknown outcome may have granted the lock, with those grants.
+    pub uncertain: &'a [(Rank, GrantId)],
     /// Waiters whose wait ends with this batch. If they are not answered, they leave the queue without the lock.
     pub ended: &'a [Rank],
 }
@@ -134,12 +134,12 @@ where
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
     /// count as relying on the lease, and the lease could not be given back.
-    fn answer_uncertain(&mut self, uncertain: &[(Rank, u64)]) {
+    fn answer_uncertain(&mut self, uncertain: &[(Rank, GrantId)]) {
         // The state is written even if nothing else changes: a commit that is still on its way then loses its race.
         self.evaluation.changed |= !uncertain.is_empty();
-        for (rank, token) in uncertain {
+        for (rank, grant) in uncertain {
             let Some(waiter) = self.queue.get(*rank) else { continue };
-            if let Some(grant) = self.evaluation.state.unused_grant(&waiter.request.lease_id, *token, self.now) {
+            if let Some(grant) = self.evaluation.state.unused_grant(&waiter.request.lease_id, *grant, self.now) {
                 self.evaluation.answered.push((*rank, Outcome::Granted(grant)));
             }
         }

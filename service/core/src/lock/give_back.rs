@@ -2,7 +2,7 @@
 
 use super::command::GiveBack;
 use super::event::{Event, EventKind};
-use super::lease::{Lease, LeaseId};
+use super::lease::{GrantId, Lease, LeaseId};
 use super::outcome::{Grant, Step};
 use super::state::LockState;
 use crate::time::Timestamp;
@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 /// connection broke, is granted a new lease. If a repeated acquire or a renewal was answered meanwhile, the client relies
 /// on the lease and it stays. A nested lease always stays until it expires.
 pub(super) fn give_back(state: &mut LockState, request: &GiveBack, now: Timestamp) -> Step {
-    let is_unused = |lease: &Lease| lease.is_unused_grant(&request.lease_id, request.token);
+    let is_unused = |lease: &Lease| lease.is_unused_grant(&request.lease_id, request.grant);
     let Some(index) = state.holders.iter().position(is_unused) else {
         return Step::noted(request.is_uncertain);
     };
@@ -20,17 +20,21 @@ pub(super) fn give_back(state: &mut LockState, request: &GiveBack, now: Timestam
 }
 
 impl LockState {
-    /// The grant with this token, if its lease is live and no client relies on it yet. The node that made the grant in a commit
+    /// This grant, if its lease is live and no client relies on it yet. The node that made the grant in a commit
     /// of unknown outcome finds it by this.
-    pub fn unused_grant(&self, lease_id: &LeaseId, token: u64, now: Timestamp) -> Option<Grant> {
-        let lease = self.holders.iter().find(|lease| lease.is_unused_grant(lease_id, token))?;
+    pub fn unused_grant(&self, lease_id: &LeaseId, grant: GrantId, now: Timestamp) -> Option<Grant> {
+        let lease = self.holders.iter().find(|lease| lease.is_unused_grant(lease_id, grant))?;
         let limit = self.limit_in_force().filter(|_| lease.mode.permits() > 0);
         (!lease.has_expired(now)).then(|| Grant { lease: lease.clone(), limit, repeated: false })
     }
 }
 
 impl Lease {
-    fn is_unused_grant(&self, lease_id: &LeaseId, token: u64) -> bool {
-        self.lease_id == *lease_id && self.token == token && !self.acknowledged
+    pub fn grant_id(&self) -> GrantId {
+        GrantId { token: self.token, granted_at: self.granted_at }
+    }
+
+    fn is_unused_grant(&self, lease_id: &LeaseId, grant: GrantId) -> bool {
+        self.lease_id == *lease_id && self.grant_id() == grant && !self.acknowledged
     }
 }

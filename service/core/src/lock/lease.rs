@@ -42,6 +42,14 @@ impl LeaseId {
     }
 }
 
+/// Tells a grant from all others of its lease id. A token alone does not: while tokens are ahead of the clock, an evaluation that is
+/// not committed and a later one can give the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantId {
+    pub(super) token: u64,
+    pub(super) granted_at: Timestamp,
+}
+
 /// The holder's name, chosen by the caller. Callers that are refused see it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -35,8 +35,8 @@ pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke, Ter
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_alone, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{
-    EndReason, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES, Owner,
-    Revocation,
+    EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,
+    Owner, Revocation,
 };
 pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};

@@ -99,7 +99,7 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
         let is_own = |id: &LeaseId| *id == lease.lease_id;
         let why = match context.command {
             Command::Release(request) if is_own(&request.lease_id) => Some(EventKind::Released),
-            Command::GiveBack(request) if is_own(&request.lease_id) && request.token == lease.token => {
+            Command::GiveBack(request) if is_own(&request.lease_id) && request.grant == lease.grant_id() => {
                 Some(EventKind::GivenBack)
             }
             Command::Force(_) => Some(EventKind::Forced),

@@ -337,7 +337,7 @@ impl World {
             (Command::Fence(_), _) => self.seen.note("fence refused"),
             (Command::GiveBack(request), _) => {
                 let holders = self.store.stored.state.holders();
-                if holders.iter().any(|lease| lease.lease_id == request.lease_id && lease.token == request.token) {
+                if holders.iter().any(|lease| lease.lease_id == request.lease_id && lease.grant_id() == request.grant) {
                     self.seen.note("given back too late");
                 }
             }
@@ -351,8 +351,8 @@ impl World {
             // As in the server: a grant that is answered after its expiry is answered as lost.
             Outcome::Granted(grant) if grant.lease.expires_at <= now => {}
             Outcome::Granted(grant) if !grant.repeated && fate == Fate::Undelivered => {
-                let Lease { lease_id, token, .. } = grant.lease;
-                self.nodes[index].give_backs.push(GiveBack { lease_id, token, is_uncertain: false });
+                let (lease_id, grant) = (grant.lease.lease_id.clone(), grant.lease.grant_id());
+                self.nodes[index].give_backs.push(GiveBack { lease_id, grant, is_uncertain: false });
             }
             Outcome::Granted(grant) => {
                 self.ledger.answered_holding(&grant.lease, !grant.repeated);

@@ -41,9 +41,6 @@ pub enum OrderFailure {
     Contended,
 }
 
-/// The epoch of an engine that replaces a stopped one is ahead of the clock by this. Just before it stopped, another node may
-/// have begun an epoch there that this node has not read, and the engines' clocks differ.
-const EPOCH_LEAD_MS: u64 = 60_000;
 /// Tries of one order.
 const TRIES: usize = 20;
 
@@ -216,7 +213,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let epoch = past.memory.epoch.max(target.epoch()).next(target.now.plus_ms(EPOCH_LEAD_MS));
+        let epoch = past.memory.epoch.max(target.epoch()).ahead_of(target.now);
         if !self.fill(to, target, epoch).await? {
             return Ok(None);
         }

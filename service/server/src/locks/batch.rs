@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use latchgate_core::lock::{
-    self, Command, Evaluation, Event, Grant, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate, evaluate_alone,
-    token_at,
+    self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate,
+    evaluate_alone, token_at,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
@@ -30,8 +30,8 @@ pub(super) struct Work {
     pub arrived: Vec<Rank>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock, with the tokens of those grants.
-    pub uncertain: Vec<(Rank, u64)>,
+    /// Waiters that an earlier commit may have granted the lock, with those grants.
+    pub uncertain: Vec<(Rank, GrantId)>,
     /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
     /// answer without a change.
     pub base: Option<Stored>,

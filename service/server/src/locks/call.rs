@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Command, GiveBack, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome, Owner,
-    PRIORITY_MIN, Position, Refusal, Renew, WaiterId,
+    Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome,
+    Owner, PRIORITY_MIN, Position, Refusal, Renew, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -302,16 +302,16 @@ impl Undelivered {
 
     /// Adds a grant. With `is_uncertain`, the outcome of its commit is unknown.
     pub(super) fn add(&mut self, lease: &Lease, is_uncertain: bool) {
-        let give_back = GiveBack { lease_id: lease.lease_id.clone(), token: lease.token, is_uncertain };
+        let give_back = GiveBack { lease_id: lease.lease_id.clone(), grant: lease.grant_id(), is_uncertain };
         // The same grant may be uncertain again and again.
-        if self.grants.iter().any(|(known, _)| known.token == give_back.token && known.lease_id == give_back.lease_id) {
+        if self.grants.iter().any(|(known, _)| known.grant == give_back.grant && known.lease_id == give_back.lease_id) {
             return;
         }
         self.grants.push((give_back, Instant::now() + Duration::from_millis(lease.ttl_ms)));
     }
 
-    pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
-        self.grants.iter().map(|(give_back, _)| give_back.token)
+    pub(super) fn grants(&self) -> impl Iterator<Item = GrantId> {
+        self.grants.iter().map(|(give_back, _)| give_back.grant)
     }
 
     /// The client has its answer, or it is certain that the grants were not made.

@@ -1,6 +1,6 @@
 //! What a shard keeps of a key that has waiters.
 
-use latchgate_core::lock::{self, Rank};
+use latchgate_core::lock::{self, GrantId, Rank};
 use tokio::time::Instant;
 
 use super::call::{AcquireReply, Acquired, Answer, Delivery, Undelivered};
@@ -39,9 +39,8 @@ pub(super) struct KeyQueue {
 }
 
 impl KeyQueue {
-    /// With the tokens of the grants.
-    pub(super) fn uncertain_grants(&self) -> Vec<(Rank, u64)> {
+    pub(super) fn uncertain_grants(&self) -> Vec<(Rank, GrantId)> {
         let waiters = self.uncertain.iter().filter_map(|rank| Some((*rank, self.queue.get(*rank)?)));
-        waiters.flat_map(|(rank, waiter)| waiter.reply.undelivered.tokens().map(move |token| (rank, token))).collect()
+        waiters.flat_map(|(rank, waiter)| waiter.reply.undelivered.grants().map(move |grant| (rank, grant))).collect()
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, GiveBack, Lease, LeaseId, LockState, Metadata, Mode, NodeId, Outcome, Owner, Position, Refusal,
-    Terms, WaiterId, step,
+    Acquire, Command, GiveBack, GrantId, Lease, LeaseId, LockState, Metadata, Mode, NodeId, Outcome, Owner, Position,
+    Refusal, Terms, WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -149,12 +149,12 @@ struct Turns<'a> {
     request: &'a Arc<LockManyRequest>,
     requested_at: Instant,
     position: Position,
-    /// The tokens of each attempt that was granted, or may have been.
-    undelivered: Vec<Tokens>,
+    /// The grants of each attempt that was granted, or may have been.
+    undelivered: Vec<Grants>,
 }
 
-/// One token for each key.
-type Tokens = Vec<u64>;
+/// One grant for each key.
+type Grants = Vec<GrantId>;
 
 impl<'a> Turns<'a> {
     fn new(locks: &'a Locks, request: &'a Arc<LockManyRequest>) -> Self {
@@ -232,12 +232,12 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// One attempt. Remembers the tokens of a grant of unknown outcome.
+    /// One attempt. Remembers the grants of unknown outcome.
     async fn attempt(&mut self) -> Answer<Attempt> {
         let attempt = attempt(self.locks, self.request, self.position, self.undelivered.clone()).await;
         attempt.map_err(|Undone { failure, uncertain }| {
             if let Some(Attempt::Granted { leases, is_new: true }) = uncertain {
-                self.undelivered.push(leases.iter().map(|(lease, _)| lease.token).collect());
+                self.undelivered.push(leases.iter().map(|(lease, _)| lease.grant_id()).collect());
             }
             failure
         })
@@ -248,7 +248,7 @@ impl<'a> Turns<'a> {
         // A repeated grant is not given back: its first answer may have arrived.
         self.undelivered.clear();
         if is_new {
-            self.undelivered.push(leases.iter().map(|(lease, _)| lease.token).collect());
+            self.undelivered.push(leases.iter().map(|(lease, _)| lease.grant_id()).collect());
         }
         let now = self.locks.node.clock.latest().unwrap_or_default();
         match leases.iter().position(|(lease, _)| lease.expires_at <= now) {
@@ -264,12 +264,12 @@ fn is_passing(failure: &Failure) -> bool {
     matches!(failure, Failure::Overloaded(_) | Failure::StoreUnavailable(_) | Failure::OutcomeUnknown(_))
 }
 
-/// `uncertain`: the tokens of earlier attempts of unknown outcome.
+/// `uncertain`: the grants of earlier attempts of unknown outcome.
 async fn attempt(
     locks: &Locks,
     request: &Arc<LockManyRequest>,
     position: Position,
-    uncertain: Vec<Tokens>,
+    uncertain: Vec<Grants>,
 ) -> Result<Attempt, Undone<Attempt>> {
     let addresses = request.locks.iter().map(|key| key.address.clone()).collect();
     // Not this node's name, so that the turn of its waiters counts like any other. The turn of its own probe has the same
@@ -282,8 +282,8 @@ async fn attempt(
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
-            let mut earlier = uncertain.iter().map(|tokens| tokens[index]);
-            if let Some(grant) = earlier.find_map(|token| state.unused_grant(&request.lease_id, token, now)) {
+            let mut earlier = uncertain.iter().map(|grants| grants[index]);
+            if let Some(grant) = earlier.find_map(|grant| state.unused_grant(&request.lease_id, grant, now)) {
                 is_new = true;
                 leases.push((grant.lease, grant.limit));
                 continue;
@@ -342,7 +342,7 @@ fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, positi
 }
 
 /// Gives the leases of all attempts back. Repeated until that is committed, or the leases have expired.
-async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Tokens>) {
+async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grants>) {
     let until = Instant::now() + Duration::from_millis(request.ttl_ms);
     let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
     let lease_id = request.lease_id.clone();
@@ -350,8 +350,8 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Token
         let mut writes = Vec::new();
         for (index, mut state) in states.into_iter().enumerate() {
             let (mut changed, mut events) = (false, Vec::new());
-            for tokens in &attempts {
-                let give_back = GiveBack { lease_id: lease_id.clone(), token: tokens[index], is_uncertain: true };
+            for grants in &attempts {
+                let give_back = GiveBack { lease_id: lease_id.clone(), grant: grants[index], is_uncertain: true };
                 let mut done = step(&mut state, &Command::GiveBack(give_back), now);
                 changed |= done.changed;
                 events.append(&mut done.events);

@@ -18,6 +18,10 @@ use super::{PoolUse, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(u64);
 
+/// How far ahead of the clock an epoch is if others may have been begun that its chooser does not know, in ms: just before an engine
+/// stopped or lost its data, another node may have begun one there; and the clocks of engines differ.
+const EPOCH_LEAD_MS: u64 = 60_000;
+
 impl Epoch {
     /// Before the first epoch: of an engine that was never active.
     pub const NONE: Self = Self(0);
@@ -30,10 +34,17 @@ impl Epoch {
         self.0
     }
 
-    /// The epoch after this one. Epochs follow the clock, so that two that were chosen without knowledge of each other differ.
+    /// The epoch after this one. Epochs follow the clock, so that two that were chosen without knowledge of each other differ: also
+    /// while they are ahead of it.
     #[must_use]
     pub fn next(self, now: Timestamp) -> Self {
-        Self((self.0 + 1).max(now.as_ms()))
+        if self.0 < now.as_ms() { Self(now.as_ms()) } else { self.ahead_of(now) }
+    }
+
+    /// The epoch after this one and after those that were begun before `now` and are not known.
+    #[must_use]
+    pub fn ahead_of(self, now: Timestamp) -> Self {
+        Self((self.0 + 1).max(now.as_ms() + EPOCH_LEAD_MS))
     }
 }
 
@@ -328,7 +339,16 @@ mod tests {
     #[test]
     fn epochs_rise_and_follow_the_clock() {
         assert_eq!(Epoch::NONE.next(NOW), Epoch::from_number(NOW.as_ms()));
-        let ahead = Epoch::from_number(NOW.as_ms() + 5);
-        assert_eq!(ahead.next(NOW), Epoch::from_number(NOW.as_ms() + 6));
+        assert_eq!(Epoch::from_number(5).next(NOW), Epoch::from_number(NOW.as_ms()));
+        let far_ahead = Epoch::from_number(NOW.as_ms() + 2 * EPOCH_LEAD_MS);
+        assert_eq!(far_ahead.next(NOW), Epoch::from_number(far_ahead.number() + 1));
+    }
+
+    #[test]
+    fn epochs_that_are_chosen_without_knowledge_of_each_other_differ_also_while_they_are_ahead_of_the_clock() {
+        let known = Epoch::from_number(1).ahead_of(NOW);
+        let here = known.next(NOW.plus_ms(5));
+        let there = known.next(NOW.plus_ms(7));
+        assert!(here > known && there > here);
     }
 }

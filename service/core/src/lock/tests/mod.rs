@@ -95,7 +95,7 @@ impl World {
         let before = self.state.holders.len();
         self.run(Command::GiveBack(GiveBack {
             lease_id: lease.lease_id.clone(),
-            token: lease.token,
+            grant: lease.grant_id(),
             is_uncertain: false,
         }));
         self.state.holders.len() < before

@@ -88,13 +88,30 @@ fn an_upgrade_that_reached_nobody_is_given_back_alone() {
     world.hold("ben", Mode::Shared);
 }
 
+/// Tokens are ahead of the clock after the loss of an engine whose clock was ahead.
+#[test]
+fn a_give_back_of_a_grant_that_was_not_committed_takes_no_later_grant_with_its_token() {
+    let mut world = world();
+    let terms = Terms { token_min: token_at(world.now.plus_ms(60_000)), ..Terms::FREE };
+    let request = Acquire { terms, ..world.request("ann", Mode::Exclusive) };
+    let mut uncommitted = world.state.clone();
+    let Outcome::Granted(lost) = step(&mut uncommitted, &Command::Acquire(request.clone()), world.now).outcome else {
+        panic!("it is free");
+    };
+    world.pass(1);
+    let lease = world.hold_as(request);
+    assert_eq!(lease.token, lost.lease.token);
+    assert!(!world.give_back(&lost.lease));
+    assert!(world.give_back(&lease));
+}
+
 /// The commit that granted it may still be on its way. It expects the version before this write.
 #[test]
 fn a_give_back_of_an_uncertain_grant_is_written_even_if_the_lease_is_not_there() {
     let mut world = world();
-    let give_back = |is_uncertain| {
-        Command::GiveBack(GiveBack { lease_id: LeaseId::parse("gone").unwrap(), token: 7, is_uncertain })
-    };
+    let grant = GrantId { token: 7, granted_at: world.now };
+    let give_back =
+        |is_uncertain| Command::GiveBack(GiveBack { lease_id: LeaseId::parse("gone").unwrap(), grant, is_uncertain });
     assert!(step(&mut world.state, &give_back(true), world.now).changed);
     assert!(!step(&mut world.state, &give_back(false), world.now).changed);
 }
