@@ -48,7 +48,7 @@ release() {
 kill_part() {
     local pid
     read -r _ pid _ <"$CLUSTER_DIR/$1.pid"
-    kill -KILL "$pid"
+    end_process KILL "$pid"
 }
 
 a_waiter_gets_what_another_connection_releases() {
