@@ -178,6 +178,9 @@ test("a person finds an operation by its contents, and forgets it", async () => 
 test("events arrive while they happen", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
+  // A stream that is refused because of the app's quota is asked for again.
+  const problem = { code: "quota-reached", detail: "This test refuses." };
+  await page.route(/\/v1\/events/, (request) => request.fulfill({ status: 429, json: problem }), { times: 1 });
   await navigation(page, "Events").click();
   await page.getByText("live", { exact: true }).waitFor();
   await acquire(`${OWN}live`, { owner: "curl-three" });
