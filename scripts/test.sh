@@ -40,7 +40,7 @@ mkdir -p "$SCRATCH"
 suites=(clients console alerts openapi)
 if (($# > 0)); then suites=(); fi
 binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
-export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary SECONDS_EACH=${SECONDS_EACH:-15}
+export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary
 unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"
