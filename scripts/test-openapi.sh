@@ -30,11 +30,11 @@ check() {
     fi
 }
 
-# drive LANGUAGE COMMAND...: a driver prints a line for each result. One that ends early has failed.
+# drive LANGUAGE COMMAND...: a driver prints a line for each result. One that ends early, or does not end, has failed.
 drive() {
     local language=$1 log=$SCRATCH/drive.log code=0
     shift
-    "$@" >"$log" 2>&1 || code=$?
+    timeout --kill-after=10 120 "$@" >"$log" 2>&1 || code=$?
     grep -E '^(not )?ok ' "$log" >>"$results" || code=1
     if ((code != 0)) || grep -q '^not ok ' "$log"; then
         ((code == 0)) || echo "not ok $language: the driver ended with code $code" >>"$results"
