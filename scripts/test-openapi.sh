@@ -133,14 +133,13 @@ if [[ -z $binary ]]; then
 fi
 
 # All that the description allows, except long waits.
-limits=(--wait-ms-max 20000 --ttl-ms-min 1 --ttl-ms-max 31536000000 --delay-ms-max 3153600000000 --max-hold-ms-max 3153600000000
+limits=(--wait-ms-max 100 --ttl-ms-min 1 --ttl-ms-max 31536000000 --delay-ms-max 3153600000000 --max-hold-ms-max 3153600000000
     --operation-lease-ms-min 1 --operation-lease-ms-max 31536000000 --retention-ms-min 1 --retention-ms-max 3153600000000)
 api_key=lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08
 start_http node "$binary" serve --locks "sqlite:$SCRATCH/node.db"
 open_url=$HTTP_URL
 LATCHGATE_ADMIN_KEY=$api_key start_http guarded "$binary" serve --locks "sqlite:$SCRATCH/guarded.db"
 guarded_url=$HTTP_URL
-limits[1]=100
 start_http fuzzed "$binary" serve --locks "sqlite:$SCRATCH/fuzzed.db" "${limits[@]}"
 fuzzed_url=$HTTP_URL
 LATCHGATE_ADMIN_KEY=$api_key start_http fuzzed-guarded "$binary" serve --locks "sqlite:$SCRATCH/fuzzed-guarded.db" "${limits[@]}"
