@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
 import socket
@@ -81,11 +82,13 @@ class Nodes:
         """
         tried = 0
         pause = _PAUSE_MIN
+        waits = wait_until is not None and wait_until > now()
         while True:
             wait = 0.0
             if wait_until is not None:
                 wait = max(min(wait_until - now(), self._wait_per_call), 0.0)
-                body["wait_ms"] = round(wait * 1000)
+                # A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+                body["wait_ms"] = max(math.ceil(wait * 1000), 1) if waits else 0
             index = self._first
             sent = now()
             timeout = min(self._timeout, max((until - sent) / 3, 0.02)) if fit else self._timeout

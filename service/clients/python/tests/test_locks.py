@@ -49,6 +49,14 @@ class Locks(Scenario):
         self.assertEqual((raised.exception.code, raised.exception.status), ("wait-timeout", 423))
         self.free(self.key)
 
+    def test_03_a_wait_that_ends_during_an_outage_is_a_wait_that_ended(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.refuse(1)
+        with self.client(self.b).lock(self.key):
+            with self.assertRaises(WaitTimeout):
+                self.client(proxy).lock(self.key, wait=0.5)
+        self.free(self.key)
+
     def test_09_the_answer_to_an_acquire_is_lost(self) -> None:
         proxy = self.proxy(self.a)
         proxy.lose("acquire")

@@ -70,12 +70,14 @@ export class Nodes {
   async call(path, body, { until, waitUntil, fit = false, signal }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
+    const waits = waitUntil !== undefined && waitUntil > now();
     for (;;) {
       signal?.throwIfAborted();
       let waitMs = 0;
       if (waitUntil !== undefined) {
-        waitMs = Math.round(Math.max(Math.min(waitUntil - now(), this.#waitPerCallMs), 0));
-        body.wait_ms = waitMs;
+        waitMs = Math.max(Math.min(waitUntil - now(), this.#waitPerCallMs), 0);
+        // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+        body.wait_ms = waits ? Math.max(Math.ceil(waitMs), 1) : 0;
       }
       const index = this.#first;
       const sent = now();

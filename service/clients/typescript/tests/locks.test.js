@@ -62,6 +62,16 @@ test("3: a wait that ends names the holders", async () => {
   await isFree(nodes.b, key);
 });
 
+test("3: a wait that ends during an outage is a wait that ended", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.refuse(1);
+  await clientOf(nodes.b).withLock(key, async () => {
+    await assert.rejects(clientOf(proxy).lock(key, { waitMs: 500 }), WaitTimeout);
+  });
+  await isFree(nodes.b, key);
+});
+
 test("9: the answer to an acquire is lost", async () => {
   const key = freshKey();
   const proxy = await startProxy(nodes.a);
