@@ -103,13 +103,17 @@ class Nodes:
                     body["ticket"] = answer["ticket"]
                 if error.code == "invalid-ticket" and body.pop("ticket", None):
                     continue
-                if error.code in ("wait-timeout", "operation-in-progress") and wait_until is not None:
-                    if now() < wait_until:
+                goes_on = error.code in ("wait-timeout", "operation-in-progress") and wait_until is not None and now() < wait_until
+                if goes_on:
+                    # A node that is about to stop ends waits early.
+                    if now() - sent >= wait / 2:
                         tried = 0
+                        pause = _PAUSE_MIN
                         continue
-                if not is_transient(status):
+                elif not is_transient(status):
                     raise error
-                retry_after = float(answer.get("retry_after_ms", 0)) / 1000
+                else:
+                    retry_after = float(answer.get("retry_after_ms", 0)) / 1000
             except _NoAnswer as no_answer:
                 error = Unavailable("no-answer", str(no_answer))
                 retry_after = no_answer.retry_after

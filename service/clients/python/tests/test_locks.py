@@ -49,6 +49,17 @@ class Locks(Scenario):
         self.assertEqual((raised.exception.code, raised.exception.status), ("wait-timeout", 423))
         self.free(self.key)
 
+    def test_03_a_node_that_ends_waits_at_once_is_left_for_another_one(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.ends_waits = True
+        first = self.client(self.b).lock(self.key)
+        second = Background(lambda: self.client(proxy, self.b, wait_per_call=50).lock(self.key))
+        eventually(lambda: proxy.requests("/acquire"), "the proxy is asked")
+        eventually(lambda: self.b.lock(self.key)["waiters"] == 1, "it waits")
+        first.release()
+        second.result().release()
+        self.assertEqual(len(proxy.requests("/acquire")), 1)
+
     def test_03_a_wait_that_ends_during_an_outage_is_a_wait_that_ended(self) -> None:
         proxy = self.proxy(self.a)
         proxy.refuse(1)

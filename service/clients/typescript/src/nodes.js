@@ -95,13 +95,16 @@ export class Nodes {
           delete body.ticket;
           continue;
         }
-        const waited = error.code === "wait-timeout" || error.code === "operation-in-progress";
-        if (waited && waitUntil !== undefined && now() < waitUntil) {
-          tried = 0;
-          continue;
-        }
-        if (!isTransient(status)) throw error;
-        retryAfterMs = Number(answer.retry_after_ms ?? 0);
+        const isOfWait = error.code === "wait-timeout" || error.code === "operation-in-progress";
+        if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
+          // A node that is about to stop ends waits early.
+          if (now() - sent >= waitMs / 2) {
+            tried = 0;
+            pauseMs = PAUSE_MS_MIN;
+            continue;
+          }
+        } else if (!isTransient(status)) throw error;
+        else retryAfterMs = Number(answer.retry_after_ms ?? 0);
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         error = new Unavailable("no-answer", noAnswer.message);

@@ -62,6 +62,19 @@ test("3: a wait that ends names the holders", async () => {
   await isFree(nodes.b, key);
 });
 
+test("3: a node that ends waits at once is left for another one", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.endWaits();
+  const first = await clientOf(nodes.b).lock(key);
+  const second = clientOf(proxy, nodes.b, { waitPerCallMs: 50_000 }).lock(key);
+  await eventually(() => proxy.requests("acquire").length > 0, "the proxy is asked");
+  await eventually(async () => (await nodes.b.lock(key)).waiters === 1, "it waits");
+  await first.release();
+  await (await second).release();
+  assert.equal(proxy.requests("acquire").length, 1);
+});
+
 test("3: a wait that ends during an outage is a wait that ended", async () => {
   const key = freshKey();
   const proxy = await startProxy(nodes.a);
