@@ -120,9 +120,7 @@ fi
 # The doors for other tools take and answer what their protocols say.
 apart=(--exclude-tag tools --exclude-operation-id watchLock --exclude-operation-id watchLocks --exclude-operation-id setHoldOff)
 
-ensure_packages cc curl java javac jq npm python3-venv
-node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' ||
-    die "Node.js 20.19 or newer is needed, not $(node --version)"
+ensure_packages cc curl java javac jq node npm python3-venv
 install_tools
 jar=$(echo "$tools"/python/lib/python3*/site-packages/openapi_generator_cli/openapi-generator.jar)
 [[ -f $jar ]] || die "$jar is missing"
