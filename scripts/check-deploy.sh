@@ -27,8 +27,11 @@ done
 # In the unit, the binary is where an operator installs it.
 mkdir "$SCRATCH/systemd"
 sed "s|^ExecStart=[^ ]*|ExecStart=$(realpath "$binary")|" deploy/latchgate.service >"$SCRATCH/systemd/latchgate.service"
-log=$(systemd-analyze verify "$SCRATCH/systemd/latchgate.service" 2>&1) || die "deploy/latchgate.service: $log"
-[[ -z $log ]] || die "deploy/latchgate.service: $log"
+# Also other units of this machine are read. Their errors and warnings do not matter.
+verify=(systemd-analyze verify)
+[[ $(systemd-analyze --help) != *--recursive-errors* ]] || verify+=(--recursive-errors=no)
+log=$("${verify[@]}" "$SCRATCH/systemd/latchgate.service" 2>&1) || die "deploy/latchgate.service: $log"
+[[ $log != *latchgate.service* ]] || die "deploy/latchgate.service: $log"
 
 python3 -m venv "$SCRATCH/python"
 "$SCRATCH/python/bin/pip" install --quiet --disable-pip-version-check --requirement service/testkit/deploy/requirements.txt \
