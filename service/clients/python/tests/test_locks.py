@@ -11,9 +11,9 @@ from .world import Background, Scenario, eventually
 
 class Locks(Scenario):
     def test_01_a_lease_is_renewed_for_longer_than_its_ttl(self) -> None:
-        with self.client(self.a).lock(self.key, ttl=3) as lease:
+        with self.client(self.a).lock(self.key, ttl=6) as lease:
             token, other = lease.token, self.client(self.b)
-            until = time.monotonic() + 6.5
+            until = time.monotonic() + 12.5
             while time.monotonic() < until:
                 self.assertIsNone(other.try_lock(self.key))
                 self.assertGreater(lease.remaining(), 0)
@@ -122,7 +122,7 @@ class Locks(Scenario):
     def test_12_a_multilock_is_renewed_and_released_as_one(self) -> None:
         client = self.client()
         other = self.key + "/other"
-        with client.multilock([self.key, Key(other, shared=True)], ttl=3) as lease:
+        with client.multilock([self.key, Key(other, shared=True)], ttl=6) as lease:
             self.until_renewed(lease)
             self.assertEqual(set(lease.tokens), {self.key, other})
             with self.assertRaises(LockHeld):
@@ -131,7 +131,7 @@ class Locks(Scenario):
                 pass
         self.free(self.key)
         self.free(other)
-        lease = client.multilock([self.key, other], ttl=3)
+        lease = client.multilock([self.key, other], ttl=6)
         self.a.force(other)
         self.assertTrue(lease.lost.wait(60))
         with self.assertRaises(LeaseLost) as raised:
