@@ -34,14 +34,16 @@ ensure_packages() {
     done
     ((${#missing[@]} == 0)) && return
     if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        die "please install: ${missing[*]} (Debian's names; as root: apt-get install --no-install-recommends ${missing[*]})"
+        die "please install: ${missing[*]} (Debian's names, nodejs as of 20.19; as root: apt-get install --no-install-recommends ${missing[*]})"
     fi
     say "installing ${missing[*]}"
     # The exit code does not matter, because a package's own service may fail to start. The tools are checked below.
     DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || true
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >&2 || true
     for tool in "$@"; do
-        has_tool "$tool" || die "$tool is still missing after installing $(package_of "$tool")"
+        has_tool "$tool" && continue
+        [[ $tool != node ]] || die "Node.js 20.19 or newer is needed, not $(node --version 2>&1): install it, or use Debian 13"
+        die "$tool is still missing after installing $(package_of "$tool")"
     done
 }
 
@@ -50,6 +52,11 @@ has_tool() {
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
         nginx) [[ -n $(nginx_bin) ]] ;;
+        # What the tools for the OpenAPI description need.
+        node)
+            [[ $(node --version 2>/dev/null) =~ ^v([0-9]+)\.([0-9]+) ]] &&
+                ((BASH_REMATCH[1] > 20 || (BASH_REMATCH[1] == 20 && BASH_REMATCH[2] >= 19)))
+            ;;
         haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
         python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;

@@ -151,5 +151,6 @@ for alert in $(sed -nE 's/^ *- alert: //p' deploy/alerts.yml); do
         failed=$((failed + 1))
     }
 done
+stop_all
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0 && skipped == 0))

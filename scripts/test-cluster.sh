@@ -21,7 +21,7 @@ cluster() {
 # ask STATUS METHOD PATH [BODY]: through nginx, on a connection of its own; prints the answer.
 ask() {
     local answer status
-    answer=$(curl -s -m 20 -w '\n%{http_code}' -X "$2" "$NGINX$3" -d "${4-}")
+    answer=$(curl -s -m 60 -w '\n%{http_code}' -X "$2" "$NGINX$3" -d "${4-}")
     status=${answer##*$'\n'}
     answer=${answer%$'\n'*}
     [[ $status == "$1" ]] || die "$2 $3 ${4-}: $status where $1 was expected: $answer"
@@ -30,7 +30,7 @@ ask() {
 
 # until_waiting KEY N: until the nodes report N waiters.
 until_waiting() {
-    local deadline=$((SECONDS + 10)) node waiters
+    local deadline=$((SECONDS + 30)) node waiters
     while ((SECONDS < deadline)); do
         for node in "$NODE_1" "$NODE_2" "$NODE_3"; do
             waiters=$(curl -s "$node/v1/locks/$1" | jq .waiters)
@@ -48,14 +48,14 @@ release() {
 kill_part() {
     local pid
     read -r _ pid _ <"$CLUSTER_DIR/$1.pid"
-    kill -KILL "$pid"
+    end_process KILL "$pid"
 }
 
 a_waiter_gets_what_another_connection_releases() {
     local key=$1 lease waiter
     lease=$(ask 200 POST "/v1/locks/$key/acquire" | jq -r .lease_id)
     ask 423 POST "/v1/locks/$key/acquire" >/dev/null
-    ask 200 POST "/v1/locks/$key/acquire" '{"wait_ms":15000}' >"$SCRATCH/granted" &
+    ask 200 POST "/v1/locks/$key/acquire" '{"wait_ms":50000}' >"$SCRATCH/granted" &
     waiter=$!
     until_waiting "$key" 1
     release "$key" "$lease"
@@ -107,7 +107,7 @@ the_gate_refuses_what_is_running() {
 
 a_killed_node_is_not_missed() {
     local lease i
-    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":60000}' | jq -r .lease_id)
+    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
     kill_part node-2
     # If nginx cannot connect to a node, it tries the next one, for any key.
     for i in {1..30}; do ask 200 POST "/v1/locks/after-$i/acquire" >/dev/null; done
@@ -128,8 +128,8 @@ without_nodes_nginx_answers_with_a_problem() {
 
 grants_survive_restarts_of_all_servers() {
     local part lease
-    lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":60000}' | jq -r .lease_id)
-    ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives"}' >/dev/null
+    lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
+    ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives","lease_ms":600000}' >/dev/null
     # All but nginx: without any running part, the cluster's data would be removed.
     for part in redis postgres node-1 node-2 node-3; do kill_part "$part"; done
     cluster up

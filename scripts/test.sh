@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test against private servers, also after a test binary has failed. Arguments go to `cargo test`, and then it is the only
 # one that runs: scripts/test.sh -p latchgate -- some_name
-# The last line is the sum over all test binaries: `N passed, N failed, N skipped`. A test that began and has no result, because
-# its process crashed, counts as failed.
+# The last line is the sum over all test binaries and suites: `N passed, N failed, N skipped`. A test that began and has no result,
+# because its process crashed, counts as failed.
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl jq pgbouncer postgres redis
@@ -33,12 +33,14 @@ read -r passed failed skipped < <(awk '
     }' "$log")
 
 stop_all
+# For the logs of the suites. It is removed again at the end.
+mkdir -p "$SCRATCH"
 
 # The suites in other languages, each against nodes and servers of its own. Their last lines are sums of the same form.
 suites=(clients console alerts openapi)
 if (($# > 0)); then suites=(); fi
 binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
-export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary SECONDS_EACH=${SECONDS_EACH:-15}
+export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary
 unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"

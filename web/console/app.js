@@ -9,7 +9,7 @@ import { audit } from "./pages/audit.js";
 import { engines } from "./pages/engines.js";
 import { events } from "./pages/events.js";
 import { lock } from "./pages/lock.js";
-import { locks } from "./pages/locks.js";
+import { locks, taken } from "./pages/locks.js";
 import { operation, operations } from "./pages/operations.js";
 import { overview } from "./pages/overview.js";
 
@@ -203,6 +203,7 @@ function showWho() {
 
 function signOut() {
   me = null;
+  taken.clear();
   api.useKey(null);
   history.replaceState(null, "", "#/");
   enter();
@@ -242,6 +243,7 @@ api.on("failed", (problem) => {
 api.on("signedOut", (problem) => {
   if (!me) return;
   me = null;
+  taken.clear();
   api.useKey(null);
   signIn(problem);
 });

@@ -26,8 +26,8 @@ export async function follow(path, query, { signal, onEvent, onState }) {
     }
     if (signal.aborted) return;
     onState("closed", problem);
-    // An answer 4xx stays the same.
-    if (problem?.status >= 400 && problem.status < 500) return;
+    // A refusal other than 429 stays the same.
+    if (problem?.status >= 400 && problem.status < 500 && problem.status !== 429) return;
     await pause(pauseMs, signal);
     pauseMs = Math.min(pauseMs * 2, 8000);
   }

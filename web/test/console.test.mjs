@@ -140,6 +140,16 @@ test("a person takes a lock for trying out, by keyboard, and releases it", async
   assert.equal((await acquire(`${OWN}tried/one`, {})).status, 423);
   await page.getByRole("button", { name: "Release" }).click();
   await page.getByText("No lease: the lock is free.").waitFor();
+
+  // After signing out, the next person has no lease.
+  await page.getByRole("button", { name: "Take it…" }).click();
+  await page.getByRole("button", { name: "Take it", exact: true }).click();
+  await page.getByText("This page holds the lock").waitFor();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}tried/one`)}`);
+  await page.getByRole("region", { name: "Holders" }).getByText("console").waitFor();
+  assert.equal(await page.getByText("This page holds the lock").count(), 0);
   assert.deepEqual(faults, []);
   await context.close();
 });
@@ -168,6 +178,9 @@ test("a person finds an operation by its contents, and forgets it", async () => 
 test("events arrive while they happen", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
+  // A stream that is refused because of the app's quota is asked for again.
+  const problem = { code: "quota-reached", detail: "This test refuses." };
+  await page.route(/\/v1\/events/, (request) => request.fulfill({ status: 429, json: problem }), { times: 1 });
   await navigation(page, "Events").click();
   await page.getByText("live", { exact: true }).waitFor();
   await acquire(`${OWN}live`, { owner: "curl-three" });

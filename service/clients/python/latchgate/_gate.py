@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
-from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
+from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded
 from ._keeper import Keeper, Renew, Renewed
 from ._nodes import Nodes
 
@@ -94,7 +94,9 @@ def once(
     granted = answer.body
     try:
         attempt = Attempt(nodes, granted, length, answer.sent)
-    except Unavailable:
+    except AttemptLost:
+        raise
+    except BaseException:
         # The work has not begun.
         _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
 import socket
@@ -81,11 +82,13 @@ class Nodes:
         """
         tried = 0
         pause = _PAUSE_MIN
+        waits = wait_until is not None and wait_until > now()
         while True:
             wait = 0.0
             if wait_until is not None:
                 wait = max(min(wait_until - now(), self._wait_per_call), 0.0)
-                body["wait_ms"] = round(wait * 1000)
+                # A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+                body["wait_ms"] = max(math.ceil(wait * 1000), 1) if waits else 0
             index = self._first
             sent = now()
             timeout = min(self._timeout, max((until - sent) / 3, 0.02)) if fit else self._timeout
@@ -100,13 +103,17 @@ class Nodes:
                     body["ticket"] = answer["ticket"]
                 if error.code == "invalid-ticket" and body.pop("ticket", None):
                     continue
-                if error.code in ("wait-timeout", "operation-in-progress") and wait_until is not None:
-                    if now() < wait_until:
+                goes_on = error.code in ("wait-timeout", "operation-in-progress") and wait_until is not None and now() < wait_until
+                if goes_on:
+                    # A node that is about to stop ends waits early.
+                    if now() - sent >= wait / 2:
                         tried = 0
+                        pause = _PAUSE_MIN
                         continue
-                if not is_transient(status):
+                elif not is_transient(status):
                     raise error
-                retry_after = float(answer.get("retry_after_ms", 0)) / 1000
+                else:
+                    retry_after = float(answer.get("retry_after_ms", 0)) / 1000
             except _NoAnswer as no_answer:
                 error = Unavailable("no-answer", str(no_answer))
                 retry_after = no_answer.retry_after

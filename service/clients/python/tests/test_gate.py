@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from latchgate import NotDone, OperationInProgress, OperationUnknown
 
@@ -61,6 +62,12 @@ class Gate(Scenario):
             client.once(self.key, lambda _: 1, operation="block", on_expiry="block")
         self.assertEqual(raised.exception.fields["why"], "reported")
 
+    def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
+        client = self.client()
+        with patch("latchgate._gate.Attempt", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            client.once(self.key, lambda _: 1, operation="test")
+        self.assertEqual(client.once(self.key, lambda _: 2, operation="test", wait=0).result, 2)
+
     def test_17_heartbeats_keep_the_attempt(self) -> None:
         def work(attempt: Any) -> int:
             beats = 0
@@ -73,7 +80,7 @@ class Gate(Scenario):
                 beats += 1
             return beats
 
-        self.assertEqual(self.client(self.a).once(self.key, work, operation="test", lease=3).result, 4)
+        self.assertEqual(self.client(self.a).once(self.key, work, operation="test", lease=6).result, 4)
 
     def test_18_the_answers_to_a_pre_and_a_post_are_lost(self) -> None:
         proxy = self.proxy(self.a)

@@ -11,9 +11,9 @@ from .world import Background, Scenario, eventually
 
 class Locks(Scenario):
     def test_01_a_lease_is_renewed_for_longer_than_its_ttl(self) -> None:
-        with self.client(self.a).lock(self.key, ttl=3) as lease:
+        with self.client(self.a).lock(self.key, ttl=6) as lease:
             token, other = lease.token, self.client(self.b)
-            until = time.monotonic() + 6.5
+            until = time.monotonic() + 12.5
             while time.monotonic() < until:
                 self.assertIsNone(other.try_lock(self.key))
                 self.assertGreater(lease.remaining(), 0)
@@ -47,6 +47,25 @@ class Locks(Scenario):
                 self.client(wait_per_call=0.5).lock(self.key, wait=1.2)
         self.assertEqual([holder["owner"] for holder in raised.exception.holders], ["first"])
         self.assertEqual((raised.exception.code, raised.exception.status), ("wait-timeout", 423))
+        self.free(self.key)
+
+    def test_03_a_node_that_ends_waits_at_once_is_left_for_another_one(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.ends_waits = True
+        first = self.client(self.b).lock(self.key)
+        second = Background(lambda: self.client(proxy, self.b, wait_per_call=50).lock(self.key))
+        eventually(lambda: proxy.requests("/acquire"), "the proxy is asked")
+        eventually(lambda: self.b.lock(self.key)["waiters"] == 1, "it waits")
+        first.release()
+        second.result().release()
+        self.assertEqual(len(proxy.requests("/acquire")), 1)
+
+    def test_03_a_wait_that_ends_during_an_outage_is_a_wait_that_ended(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.refuse(1)
+        with self.client(self.b).lock(self.key):
+            with self.assertRaises(WaitTimeout):
+                self.client(proxy).lock(self.key, wait=0.5)
         self.free(self.key)
 
     def test_09_the_answer_to_an_acquire_is_lost(self) -> None:
@@ -103,7 +122,7 @@ class Locks(Scenario):
     def test_12_a_multilock_is_renewed_and_released_as_one(self) -> None:
         client = self.client()
         other = self.key + "/other"
-        with client.multilock([self.key, Key(other, shared=True)], ttl=3) as lease:
+        with client.multilock([self.key, Key(other, shared=True)], ttl=6) as lease:
             self.until_renewed(lease)
             self.assertEqual(set(lease.tokens), {self.key, other})
             with self.assertRaises(LockHeld):
@@ -112,7 +131,7 @@ class Locks(Scenario):
                 pass
         self.free(self.key)
         self.free(other)
-        lease = client.multilock([self.key, other], ttl=3)
+        lease = client.multilock([self.key, other], ttl=6)
         self.a.force(other)
         self.assertTrue(lease.lost.wait(60))
         with self.assertRaises(LeaseLost) as raised:

@@ -96,6 +96,9 @@ def request(url: str, method: str, path: str, body: Any = None) -> dict[str, Any
 class Proxy:
     """Passes requests on to a node. It loses answers, or refuses requests, as often as it is told to."""
 
+    # Ends waits at once, as a node does that is about to stop.
+    ends_waits = False
+
     def __init__(self, node: Node) -> None:
         self.seen: list[tuple[str, float, dict[str, Any]]] = []
         self._lose: dict[str, int] = {}
@@ -138,6 +141,8 @@ class Proxy:
             self._refuse -= 1
             problem = {"code": "overloaded", "detail": "This proxy refuses.", "retry_after_ms": 1000}
             return self._answer(handler, 503, json.dumps(problem).encode())
+        if self.ends_waits:
+            body = json.dumps({**json.loads(body), "wait_ms": 1}).encode()
         parts = urlsplit(node.url)
         assert parts.hostname is not None
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)

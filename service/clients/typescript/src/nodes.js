@@ -70,12 +70,14 @@ export class Nodes {
   async call(path, body, { until, waitUntil, fit = false, signal }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
+    const waits = waitUntil !== undefined && waitUntil > now();
     for (;;) {
       signal?.throwIfAborted();
       let waitMs = 0;
       if (waitUntil !== undefined) {
-        waitMs = Math.round(Math.max(Math.min(waitUntil - now(), this.#waitPerCallMs), 0));
-        body.wait_ms = waitMs;
+        waitMs = Math.max(Math.min(waitUntil - now(), this.#waitPerCallMs), 0);
+        // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+        body.wait_ms = waits ? Math.max(Math.ceil(waitMs), 1) : 0;
       }
       const index = this.#first;
       const sent = now();
@@ -93,13 +95,16 @@ export class Nodes {
           delete body.ticket;
           continue;
         }
-        const waited = error.code === "wait-timeout" || error.code === "operation-in-progress";
-        if (waited && waitUntil !== undefined && now() < waitUntil) {
-          tried = 0;
-          continue;
-        }
-        if (!isTransient(status)) throw error;
-        retryAfterMs = Number(answer.retry_after_ms ?? 0);
+        const isOfWait = error.code === "wait-timeout" || error.code === "operation-in-progress";
+        if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
+          // A node that is about to stop ends waits early.
+          if (now() - sent >= waitMs / 2) {
+            tried = 0;
+            pauseMs = PAUSE_MS_MIN;
+            continue;
+          }
+        } else if (!isTransient(status)) throw error;
+        else retryAfterMs = Number(answer.retry_after_ms ?? 0);
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         error = new Unavailable("no-answer", noAnswer.message);

@@ -11,9 +11,9 @@ const both = (options = {}) => clientOf(nodes.a, nodes.b, options);
 
 test("1: a lease is renewed for longer than its TTL", async () => {
   const key = freshKey();
-  const lease = await clientOf(nodes.a).lock(key, { ttlMs: 3_000 });
+  const lease = await clientOf(nodes.a).lock(key, { ttlMs: 6_000 });
   const other = clientOf(nodes.b);
-  const until = performance.now() + 6_500;
+  const until = performance.now() + 12_500;
   while (performance.now() < until) {
     assert.equal(await other.tryLock(key), undefined);
     assert.ok(lease.remainingMs() > 0);
@@ -58,6 +58,29 @@ test("3: a wait that ends names the holders", async () => {
       assert.deepEqual([error.code, error.status], ["wait-timeout", 423]);
       return true;
     });
+  });
+  await isFree(nodes.b, key);
+});
+
+test("3: a node that ends waits at once is left for another one", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.endWaits();
+  const first = await clientOf(nodes.b).lock(key);
+  const second = clientOf(proxy, nodes.b, { waitPerCallMs: 50_000 }).lock(key);
+  await eventually(() => proxy.requests("acquire").length > 0, "the proxy is asked");
+  await eventually(async () => (await nodes.b.lock(key)).waiters === 1, "it waits");
+  await first.release();
+  await (await second).release();
+  assert.equal(proxy.requests("acquire").length, 1);
+});
+
+test("3: a wait that ends during an outage is a wait that ended", async () => {
+  const key = freshKey();
+  const proxy = await startProxy(nodes.a);
+  proxy.refuse(1);
+  await clientOf(nodes.b).withLock(key, async () => {
+    await assert.rejects(clientOf(proxy).lock(key, { waitMs: 500 }), WaitTimeout);
   });
   await isFree(nodes.b, key);
 });
@@ -133,7 +156,7 @@ test("12: a multilock is renewed and released as one", async () => {
   const key = freshKey();
   const other = freshKey();
   const client = both();
-  let lease = await client.multilock([key, { key: other, shared: true }], { ttlMs: 3_000 });
+  let lease = await client.multilock([key, { key: other, shared: true }], { ttlMs: 6_000 });
   await untilRenewed(lease);
   assert.deepEqual([...lease.tokens.keys()], [key, other]);
   await assert.rejects(client.lock(key, { waitMs: 0 }), LockHeld);
@@ -142,7 +165,7 @@ test("12: a multilock is renewed and released as one", async () => {
   await isFree(nodes.b, key);
   await isFree(nodes.b, other);
 
-  lease = await client.multilock([key, other], { ttlMs: 3_000 });
+  lease = await client.multilock([key, other], { ttlMs: 6_000 });
   await nodes.a.force(other);
   await aborted(lease.signal);
   await assert.rejects(lease.release(), (error) => error instanceof LeaseLost && error.why === "forced");

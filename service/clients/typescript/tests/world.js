@@ -83,6 +83,7 @@ export async function startProxy(node) {
   const lose = new Map();
   const seen = [];
   let refuse = 0;
+  let endsWaits = false;
   const server = createServer(async (incoming, outgoing) => {
     const chunks = [];
     for await (const chunk of incoming) chunks.push(chunk);
@@ -95,7 +96,8 @@ export async function startProxy(node) {
       outgoing.end(JSON.stringify({ code: "overloaded", detail: "This proxy refuses.", retry_after_ms: 1_000 }));
       return;
     }
-    const answer = await fetch(node.url + incoming.url, { method: "POST", body });
+    const passedOn = endsWaits ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
+    const answer = await fetch(node.url + incoming.url, { method: "POST", body: passedOn });
     const text = await answer.text();
     if ((lose.get(verb) ?? 0) > 0) {
       lose.set(verb, lose.get(verb) - 1);
@@ -118,6 +120,8 @@ export async function startProxy(node) {
     lose: (verb, times = 1) => lose.set(verb, times),
     /** Answers the next requests with 503 and `Retry-After: 1`. */
     refuse: (times) => (refuse = times),
+    /** Ends waits at once, as a node does that is about to stop. */
+    endWaits: () => (endsWaits = true),
     requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),
   };
 }

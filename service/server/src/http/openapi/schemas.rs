@@ -12,13 +12,12 @@ use crate::gate::STAMP_MAX_BYTES;
 use crate::http::locks::fields::{LIMIT_MAX, REASON_MAX_BYTES, TOKEN_MAX};
 use crate::http::locks::ticket::TICKET_MAX_BYTES;
 use crate::http::operations::BATCH_MAX;
+use crate::http::operations::idempotency_key::HEADER_MAX_BYTES;
 use crate::locks::MANY_MAX;
 
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 /// Longest cursor, in bytes: the longest is a key.
 const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
-/// All headers together may be twice as long.
-const HEADER_MAX_BYTES: usize = 8_192;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
 const TEXTS: [(&str, usize); 21] = [

@@ -5,16 +5,21 @@ use axum::http::HeaderMap;
 use crate::http::problem::Problem;
 
 const NAME: &str = "Idempotency-Key";
+/// Longest value, in bytes. All headers together may be twice as long.
+pub const HEADER_MAX_BYTES: usize = 8_192;
 
 /// The key's text, if the header is there.
 ///
 /// # Errors
-/// `invalid-request` when it is neither a string in quotes (RFC 9651) nor a text without quotes, or is sent twice.
+/// `invalid-request` when it is neither a string in quotes (RFC 9651) nor a text without quotes, is too long, or is sent twice.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(NAME).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(Problem::field(NAME, "must be sent once"));
+    }
+    if value.len() > HEADER_MAX_BYTES {
+        return Err(Problem::field(NAME, format!("must have at most {HEADER_MAX_BYTES} bytes")));
     }
     let text =
         value.to_str().ok().map(str::trim).and_then(|text| text.strip_prefix('"').map_or_else(|| bare(text), quoted));
@@ -72,5 +77,13 @@ mod tests {
             headers.append(NAME, value.parse().unwrap());
         }
         assert!(idempotency_key(&headers).is_err());
+    }
+
+    #[test]
+    fn a_value_that_is_longer_than_described_is_refused() {
+        for (length, is_accepted) in [(HEADER_MAX_BYTES, true), (HEADER_MAX_BYTES + 1, false)] {
+            let headers = HeaderMap::from_iter([(NAME.parse().unwrap(), "k".repeat(length).parse().unwrap())]);
+            assert_eq!(idempotency_key(&headers).is_ok(), is_accepted, "{length}");
+        }
     }
 }
