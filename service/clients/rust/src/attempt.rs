@@ -190,7 +190,7 @@ impl Drop for Attempt {
 }
 
 /// Repeats the post while no node answers: a repeated post is recorded once.
-async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
+pub(crate) async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
     let path = format!("/v1/operations/{id}/post");
     let until = Moment::now().plus(client.patience);
     match client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await {

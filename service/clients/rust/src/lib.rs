@@ -31,6 +31,7 @@ pub mod blocking;
 pub mod clock;
 
 mod attempt;
+mod background;
 mod client;
 mod error;
 mod events;

@@ -62,16 +62,28 @@ pub(crate) enum Failure {
     Decided(Problem),
     /// The node cannot serve now: nothing was done, or to repeat the call does it once.
     Later(Problem),
+    /// No connection: the node has not seen it.
+    NotSent(String),
     /// No answer: the node may have done it.
     NoAnswer(String),
 }
 
 impl Failure {
+    /// Whether a node may have done it.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self {
+            Self::Decided(_) | Self::NotSent(_) => false,
+            // An answer without a code is that of a load balancer, which may have lost the node's answer.
+            Self::Later(problem) => ["", "outcome-unknown"].contains(&problem.code()),
+            Self::NoAnswer(_) => true,
+        }
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Decided(problem) => Error::Refused(problem),
             Self::Later(problem) => Error::Unreachable(problem.to_string()),
-            Self::NoAnswer(reason) => Error::Unreachable(reason),
+            Self::NotSent(reason) | Self::NoAnswer(reason) => Error::Unreachable(reason),
         }
     }
 }
@@ -111,10 +123,10 @@ impl Transport {
             read(response).await
         };
         let answer = called.await;
-        if matches!(answer, Err(Failure::Later(_) | Failure::NoAnswer(_))) {
-            self.avoid(index);
-        }
         if let Err(failure) = &answer {
+            if !matches!(failure, Failure::Decided(_)) {
+                self.avoid(index);
+            }
             tracing::debug!(node = %self.urls[index], path, ?failure, "the call failed");
         }
         answer
@@ -151,7 +163,10 @@ impl Transport {
         if let Some(body) = body {
             request = request.json(body);
         }
-        request.send().await.map_err(|error| Failure::NoAnswer(reason_of(&error)))
+        request.send().await.map_err(|error| {
+            let reason = reason_of(&error);
+            if error.is_connect() { Failure::NotSent(reason) } else { Failure::NoAnswer(reason) }
+        })
     }
 
     /// Makes the next node the preferred one, unless another call has done so.

@@ -33,12 +33,19 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let begin = operation(&client, args);
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
-        signal = signals.end() => return Ok(work::code_of(signal).into()),
+        signal = signals.end() => {
+            settle(&client, &mut signals).await;
+            return Ok(work::code_of(signal).into());
+        }
     };
     let attempt = match begun {
         Ok(Begun::Go(attempt)) => attempt,
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
-        Err(error) => return Ok(failed(&error).into()),
+        Err(error) => {
+            let code = failed(&error);
+            settle(&client, &mut signals).await;
+            return Ok(code.into());
+        }
     };
     let work = Work {
         command: &args.command,
@@ -60,6 +67,14 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         }
     };
     report(args, attempt, code, is_cut, output).await
+}
+
+/// CMD was not run: a claim that may have been made is given back, until a signal ends that.
+async fn settle(client: &Client, signals: &mut Signals) {
+    tokio::select! {
+        () = client.settled() => {}
+        _ = signals.end() => {}
+    }
 }
 
 async fn report(

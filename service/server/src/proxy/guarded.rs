@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::gate::{Attempt, Permission};
+use super::gate::{Attempt, Decision, Permission, Pre};
 use super::stored::{Stored, replay};
 use super::{Proxy, broken_off, upstream};
 use crate::http::{Problem, RequestBody, read_body};
@@ -38,20 +38,35 @@ impl Proxy {
             }
         };
         let contents = json!({ "key": key, "caller": caller(&head.headers) });
-        match self.gate.pre(&contents, &fingerprint(&head, &body)).await? {
-            Permission::Done(result) => replay(&result),
-            Permission::Refused(response) => Ok(response),
-            Permission::Go(attempt) => {
-                let (reply, answer) = oneshot::channel();
-                let proxy = Arc::clone(&self);
-                self.running.spawn(async move {
-                    tokio::select! {
-                        () = proxy.run(&attempt, head, body, Reply::new(reply, proxy.limits.upstream_timeout)) => {}
-                        () = proxy.gate.keep(&attempt) => {}
-                    }
-                });
-                answer.await.unwrap_or_else(|_| Err(Problem::defect()))
+        let pre = self.gate.new_pre(&contents, &fingerprint(&head, &body));
+        let (reply, answer) = oneshot::channel();
+        let proxy = Arc::clone(&self);
+        // A task, because an attempt that is granted when its client has gone must be reported, too.
+        self.running.spawn(async move { proxy.decide(&pre, head, body, reply).await });
+        answer.await.unwrap_or_else(|_| Err(Problem::defect()))
+    }
+
+    /// Sends the pre, and calls the upstream if the gate permits it.
+    async fn decide(&self, pre: &Pre, head: Parts, body: Bytes, reply: oneshot::Sender<Answer>) {
+        let Decision { permission, is_in_doubt } = self.gate.pre(pre).await;
+        let answer = match permission {
+            Ok(Permission::Go(attempt)) if reply.is_closed() => {
+                return self.gate.post(&attempt, "failure", None).await;
             }
+            Ok(Permission::Go(attempt)) => {
+                return tokio::select! {
+                    () = self.run(&attempt, head, body, Reply::new(reply, self.limits.upstream_timeout)) => {}
+                    () = self.gate.keep(&attempt) => {}
+                };
+            }
+            Ok(Permission::Done(result)) => replay(&result),
+            Ok(Permission::Refused(response)) => Ok(response),
+            Err(problem) => Err(problem),
+        };
+        drop((head, body));
+        let _ = reply.send(answer);
+        if is_in_doubt {
+            self.gate.give_back(pre).await;
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::node::{self, Node};
 use latchgate_testkit::until;
 use reqwest::{Client, Response};
@@ -88,8 +89,12 @@ struct Proxy {
 }
 
 async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
+    proxy_of(upstream, &node.base_url(), more).await
+}
+
+async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
     let mut command = tokio::process::Command::from(node::command(BIN));
-    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", &node.base_url()]).args(more);
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", gate]).args(more);
     let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let line = lines.next_line().await.unwrap().expect("the proxy has ended");
@@ -189,6 +194,25 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     assert_eq!(service.calls("k1"), 0);
     node.start_again().await;
     assert_eq!(proxy.post("/", "k1", "").await.status(), 201);
+}
+
+#[tokio::test]
+async fn a_key_whose_claim_has_no_answer_is_given_back() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout-ms", "1000"]).await;
+    assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
+    lossy.pass_all();
+    until("the key is free", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
+    // Another client goes away while the proxy asks the gate.
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let proxy = proxy_of(&upstream, &lossy.base_url(), &[]).await;
+    let asking = tokio::spawn(proxy.request("/", "k2", "").send());
+    lossy.until_lost_one().await;
+    asking.abort();
+    lossy.pass_all();
+    until("the key is free", || async { proxy.post("/", "k2", "").await.status() == 201 }).await;
+    assert_eq!((service.calls("k1"), service.calls("k2")), (1, 1));
 }
 
 #[tokio::test]
