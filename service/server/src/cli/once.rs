@@ -85,12 +85,12 @@ async fn report(
     output: Option<Vec<u8>>,
 ) -> anyhow::Result<ExitCode> {
     let id = attempt.id().to_owned();
-    let is_failure = args.on_expiry == OnExpiryChoice::Retry || args.failure_exit.contains(&code);
+    let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let reported = if code == 0 && !is_cut {
         attempt
             .succeed(&output.and_then(|output| String::from_utf8(output).ok()).map_or(Value::Null, Value::from))
             .await
-    } else if is_failure && !is_cut {
+    } else if may_repeat {
         attempt.fail().await
     } else {
         attempt.leave_unknown().await
@@ -100,7 +100,7 @@ async fn report(
             eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
             Ok(LOST.into())
         }
-        Ok(_) if code == 0 || is_failure => Ok(code.into()),
+        Ok(_) if code == 0 || may_repeat => Ok(code.into()),
         Ok(_) => {
             eprintln!(
                 "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \

@@ -79,3 +79,17 @@ async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_ne
     assert!([Some(0), Some(130)].contains(&ended.code), "{}", ended.err);
     desk.run(&["once", "a", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
 }
+
+#[tokio::test]
+async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    let once = ["once", "a", "--on-expiry", "retry", "--lease", "5s", "--", "sh", "-c"];
+    let run = desk.run(&[&once[..], &["echo $$ >id; sleep 600"]].concat());
+    let id = desk.number("id").await;
+    node.pause();
+    until_gone(id).await;
+    node.resume();
+    assert_eq!(run.ends().await.code, Some(76));
+    desk.run(&[&once[..], &["echo ran"]].concat()).ends().await.assert(0, "ran\n");
+}
