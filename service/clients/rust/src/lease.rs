@@ -20,7 +20,7 @@ use crate::transport::{ANSWER_MAX, Failure, Pause};
 /// Shortest time between two renewals.
 const RENEW_MIN: Duration = Duration::from_millis(30);
 /// Longest time for a release that goes on behind the caller's back.
-const RELEASE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 /// What is known of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +209,7 @@ impl Lease {
         }
     }
 
-    /// Releases the lock. The call is repeated if it has no answer.
+    /// Releases the lock. The call is repeated if it has no answer. If the future is dropped, it goes on in the background.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] if the lease had ended before, so the work may have overlapped with that of another holder.
@@ -221,7 +221,8 @@ impl Lease {
             LeaseState::Lost(loss) => Some(loss),
             LeaseState::Held { .. } | LeaseState::Released => None,
         };
-        let released = release(self.client.clone(), self.grant.clone()).await;
+        let releasing = release(self.client.clone(), self.grant.clone());
+        let released = self.client.background.run(&self.runtime, releasing).await;
         match lost {
             Some(loss) => Err(Error::LeaseLost(loss)),
             None => released,
@@ -250,7 +251,7 @@ impl Drop for Lease {
         let state = self.state.send_replace(LeaseState::Released);
         if matches!(state, LeaseState::Held { .. }) {
             let releasing = release(self.client.clone(), self.grant.clone());
-            self.runtime.spawn(timeout(RELEASE_MAX, releasing));
+            self.client.background.spawn(&self.runtime, async move { timeout(RELEASE_MAX, releasing).await });
         }
     }
 }

@@ -362,7 +362,7 @@ impl Drop for Pending {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, target, lease_id) = (self.client.clone(), self.target.clone(), self.lease_id.clone());
-        runtime.spawn(async move {
+        self.client.background.spawn(&runtime, async move {
             let (path, body) = (target.path("release"), Value::Object(target.body(&lease_id)));
             let until = Moment::now().plus(client.patience);
             let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;
