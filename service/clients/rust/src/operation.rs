@@ -234,7 +234,8 @@ impl Operation {
         let mut pause = Pause::new(nodes);
         let mut silent_since = None;
         loop {
-            let wait = wait_until.left().min(WAIT_PER_CALL);
+            // The lease counts from the moment at which its call was sent, so most of it must be left after the wait.
+            let wait = wait_until.left().min(WAIT_PER_CALL).min(self.lease / 3);
             pending.body["wait_ms"] = ms(wait).into();
             let sent = Moment::now();
             let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
