@@ -124,8 +124,9 @@ impl Client {
             nodes -= 1;
             match self.transport.call(&method, path, body, ANSWER_MAX * 6).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Later(problem)) if nodes > 0 && problem.code() != "outcome-unknown" => {}
-                Err(failure) => return Err(failure.into_error()),
+                Err(Failure::Decided(problem)) => return Err(Error::Refused(problem)),
+                Err(failure) if nodes == 0 || failure.may_have_run() => return Err(failure.into_error()),
+                Err(_) => {}
             }
         }
     }
