@@ -6,6 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use reqwest::{Method, Response, Url, header};
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
@@ -14,6 +15,8 @@ use crate::error::{Error, Problem};
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest time for an answer, beyond what the call asks the node to wait.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Longest time until a stream begins: a node begins it at once.
+const STREAM_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest `Retry-After` that is obeyed.
@@ -139,15 +142,21 @@ impl Transport {
             Some(id) => request.header("last-event-id", id),
             None => request,
         };
-        let response = match self.send(index, &Method::GET, path, None, add).await {
-            Ok(response) if response.status().is_success() => return Ok(response),
-            Ok(response) => read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())),
-            Err(failure) => failure,
+        let called = async {
+            match self.send(index, &Method::GET, path, None, add).await {
+                Ok(response) if response.status().is_success() => Ok(response),
+                Ok(response) => {
+                    Err(read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())))
+                }
+                Err(failure) => Err(failure),
+            }
         };
-        if !matches!(response, Failure::Decided(_)) {
+        let answer = timeout(STREAM_MAX, called).await;
+        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer("no answer in time".to_owned())));
+        if matches!(&answer, Err(failure) if !matches!(failure, Failure::Decided(_))) {
             self.avoid(index);
         }
-        Err(response)
+        answer
     }
 
     async fn send(
@@ -167,6 +176,11 @@ impl Transport {
             let reason = reason_of(&error);
             if error.is_connect() { Failure::NotSent(reason) } else { Failure::NoAnswer(reason) }
         })
+    }
+
+    /// After a stream that has ended: the next call goes to another node.
+    pub(crate) fn avoid_preferred(&self) {
+        self.avoid(self.preferred.load(Ordering::Relaxed));
     }
 
     /// Makes the next node the preferred one, unless another call has done so.
