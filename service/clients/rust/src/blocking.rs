@@ -111,10 +111,7 @@ impl Client {
     {
         let attempt = match self.runtime.block_on(operation.begin(contents)).map_err(OnceError::Gate)? {
             Begun::Go(attempt) => attempt,
-            Begun::Duplicate(duplicate) => {
-                let result = serde_json::from_value(duplicate.result).map(Done::Before);
-                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
-            }
+            Begun::Duplicate(duplicate) => return duplicate.into_done().map_err(OnceError::Gate),
         };
         match work() {
             Ok(result) => {

@@ -73,6 +73,17 @@ pub struct Duplicate {
     pub problem: Problem,
 }
 
+impl Duplicate {
+    /// The result as [`Operation::once`] returns it. Without it, the error has the answer: a result over 64 KiB is not stored.
+    pub(crate) fn into_done<T: DeserializeOwned>(self) -> Result<Done<T>, Error> {
+        if self.problem.field("result_omitted") == true {
+            return Err(Error::Refused(self.problem));
+        }
+        let result = serde_json::from_value(self.result).map(Done::Before);
+        result.map_err(|error| Error::Invalid(format!("the stored result: {error}")))
+    }
+}
+
 /// What [`Operation::once`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done<T> {
@@ -284,7 +295,8 @@ impl Operation {
     /// ```
     ///
     /// # Errors
-    /// That of the work, or that of the gate. After an error of the work the next caller may do it; but with
+    /// That of the work, or that of the gate; [`Error::Refused`] with `operation-duplicate` if the work was done before and its result
+    /// was too long to be stored. After an error of the work the next caller may do it; but with
     /// [`OnExpiry::Block`] only if the work says that [nothing was done](Failed::nothing_done).
     pub async fn once<T, E, W>(
         &self,
@@ -297,10 +309,7 @@ impl Operation {
     {
         let attempt = match self.begin(contents).await.map_err(OnceError::Gate)? {
             Begun::Go(attempt) => attempt,
-            Begun::Duplicate(duplicate) => {
-                let result = serde_json::from_value(duplicate.result).map(Done::Before);
-                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
-            }
+            Begun::Duplicate(duplicate) => return duplicate.into_done().map_err(OnceError::Gate),
         };
         let ended = tokio::select! {
             ended = work() => ended,

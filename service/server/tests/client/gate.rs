@@ -63,6 +63,16 @@ async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown
 }
 
 #[tokio::test]
+async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() {
+    let node = node().await;
+    let reports = client(&[&node]).operation("report");
+    let work = || async { Ok::<_, Failed<&str>>(Some("a".repeat(70_000))) };
+    assert!(!reports.once(&1, work).await.unwrap().is_duplicate());
+    let Err(OnceError::Gate(error)) = reports.once(&1, work).await else { panic!("a wrong result") };
+    assert!(matches!(&error, Error::Refused(problem) if problem.code() == "operation-duplicate"), "{error}");
+}
+
+#[tokio::test]
 async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
     let node = node().await;
     let charges = client(&[&node]).operation("charge").lease(seconds(5));
