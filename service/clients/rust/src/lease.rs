@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
-use crate::lock::{Target, ms};
+use crate::lock::Target;
 use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Shortest time between two renewals.
@@ -228,21 +228,6 @@ impl Lease {
             None => released,
         }
     }
-
-    /// Stops the renewals and leaves the lock taken for this long from now.
-    ///
-    /// # Errors
-    /// As [`release`](Self::release). The lease has its former length then.
-    pub async fn leave_for(self, time: Duration) -> Result<(), Error> {
-        self.renewer.abort();
-        let state = self.state.send_replace(LeaseState::Released);
-        if let LeaseState::Lost(loss) = state {
-            return Err(Error::LeaseLost(loss));
-        }
-        let mut body = self.grant.target.body(&self.grant.lease_id);
-        body.insert("ttl_ms".to_owned(), ms(time).into());
-        call_until(&self.client, &self.grant, "renew", &Value::Object(body)).await
-    }
 }
 
 impl Drop for Lease {
@@ -256,17 +241,12 @@ impl Drop for Lease {
     }
 }
 
-async fn release(client: Client, grant: Grant) -> Result<(), Error> {
-    let body = Value::Object(grant.target.body(&grant.lease_id));
-    call_until(&client, &grant, "release", &body).await
-}
-
 /// Repeats the call while no node answers.
-async fn call_until(client: &Client, grant: &Grant, verb: &str, body: &Value) -> Result<(), Error> {
+async fn release(client: Client, grant: Grant) -> Result<(), Error> {
+    let (path, body) = (grant.target.path("release"), Value::Object(grant.target.body(&grant.lease_id)));
     let answer_max = (grant.ttl / 3).clamp(Duration::from_secs(1), ANSWER_MAX);
     let until = Moment::now().plus(client.patience);
-    let called = client.transport.repeat(&Method::POST, &grant.target.path(verb), Some(body), answer_max, until).await;
-    match called {
+    match client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until).await {
         Ok(_) => Ok(()),
         Err(Error::Refused(problem)) if problem.status() == 410 => Err(Error::LeaseLost(Loss::of(&problem))),
         Err(error) => Err(error),

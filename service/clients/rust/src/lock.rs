@@ -161,6 +161,11 @@ impl LockRequest {
         self.field("delay_ms", ms(delay))
     }
 
+    /// If the lock is released sooner than this after its grant, it is not granted until then. For exclusive locks only.
+    pub fn min_hold(self, min_hold: Duration) -> Self {
+        self.field("min_hold_ms", ms(min_hold))
+    }
+
     /// Renewals extend the lease no further than this after the grant.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.field("max_hold_ms", ms(max_hold))

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use latchgate_client::clock::Moment;
 use latchgate_client::{Client, Lease, LeaseState, LockRequest, Problem, Wanted};
 use tokio::sync::watch;
 
@@ -33,7 +32,6 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         }
     };
     notice.end();
-    let began = Moment::now();
     let lease = match acquired {
         Ok(lease) => lease,
         Err(error) => return Ok(failed(&error).into()),
@@ -50,12 +48,7 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
     };
     let ended = work::run(&work, hold(&lease), &mut signals).await;
     let loss = lease.check().err();
-    let left =
-        args.min_hold.map(|min_hold| began.plus(min_hold).left()).filter(|left| *left > Duration::from_millis(100));
-    let released = match left {
-        Some(left) if loss.is_none() => lease.leave_for(left).await,
-        _ => lease.release().await,
-    };
+    let released = lease.release().await;
     let (code, is_cut) = match ended? {
         Ended::NotRun(code) => return Ok(code.into()),
         Ended::Ran { code, is_cut, .. } => (code, is_cut),
@@ -98,6 +91,9 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
     }
     if let Some(owner) = &args.owner {
         request = request.owner(owner);
+    }
+    if let Some(min_hold) = args.min_hold {
+        request = request.min_hold(min_hold);
     }
     if let Some(delay) = args.delay {
         request = request.delay(delay);
