@@ -37,7 +37,7 @@ impl Proxy {
                 return Err(problem);
             }
         };
-        let contents = json!({ "key": key, "caller": caller(&head.headers) });
+        let contents = json!({ "key": key, "caller": self.caller(&head.headers) });
         let pre = self.gate.new_pre(&contents, &fingerprint(&head, &body));
         let (reply, answer) = oneshot::channel();
         let proxy = Arc::clone(&self);
@@ -68,6 +68,12 @@ impl Proxy {
         if is_in_doubt {
             self.gate.give_back(pre).await;
         }
+    }
+
+    /// Two callers may choose the same key. A caller is known by one of its headers, of which only a digest leaves the proxy.
+    fn caller(&self, headers: &HeaderMap) -> Value {
+        let value = self.limits.caller_header.as_ref().and_then(|name| headers.get(name));
+        value.map_or(Value::Null, |value| hex(Sha256::digest(value.as_bytes())).into())
     }
 
     /// Calls the upstream, and reports the outcome before the client can have the whole answer.
@@ -144,11 +150,6 @@ impl Reply {
             None => drop(self.parts.send(Err(std::io::Error::other("the upstream broke off"))).await),
         }
     }
-}
-
-/// Two callers may choose the same key. A caller is known by its `Authorization`, of which only a digest leaves the proxy.
-fn caller(headers: &HeaderMap) -> Value {
-    headers.get(header::AUTHORIZATION).map_or(Value::Null, |value| hex(Sha256::digest(value.as_bytes())).into())
 }
 
 /// What must be equal in all requests with one key.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Method, Request, Response};
+use axum::http::{HeaderName, Method, Request, Response};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -39,6 +39,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct ProxyLimits {
     /// The methods of which an `Idempotency-Key` counts.
     pub methods: Vec<Method>,
+    /// Tells callers apart, each of which has keys of its own.
+    pub caller_header: Option<HeaderName>,
     /// Requests of these methods must have a key.
     pub requires_key: bool,
     /// Longest body of a request with a key, which is kept in memory.

@@ -137,6 +137,13 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
     // The same key of another caller is another key.
     let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
     assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
+    // Unless callers are told apart by another header.
+    let by_user = super::proxy::proxy(&upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
+    for (token, user, call) in [("a", "ann", 1), ("renewed", "ann", 1), ("a", "bob", 2)] {
+        let request = by_user.request("/orders", "k1", "pay").bearer_auth(token).header("x-user", user);
+        let text = request.send().await.unwrap().text().await.unwrap();
+        assert_eq!(text, format!("call {call} of k1, 3 bytes"));
+    }
 
     let running = tokio::spawn(proxy.request("/slow", "k2", "").send());
     until("the service is called", || async { service.calls("k2") == 1 }).await;
