@@ -74,7 +74,8 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_CLIENT_TIMEOUT_MS", default_value_t = 10_000)]
     pub client_timeout_ms: u64,
 
-    /// Longest pause of the upstream before or within its answer, in ms. Then the outcome of the call is unknown.
+    /// Longest pause of the upstream before or within its answer, in ms. Then the outcome of the call is unknown. Of a request without a
+    /// key: longest pause of the upload and before the answer.
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_UPSTREAM_TIMEOUT_MS", default_value_t = 60_000)]
     pub upstream_timeout_ms: u64,
 

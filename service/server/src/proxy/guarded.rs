@@ -147,7 +147,10 @@ impl Reply {
     async fn fail(mut self, problem: Problem) {
         match self.answer.take() {
             Some(answer) => drop(answer.send(Err(problem))),
-            None => drop(self.parts.send(Err(std::io::Error::other("the upstream broke off"))).await),
+            None => {
+                let broken = self.parts.send(Err(std::io::Error::other("the upstream broke off")));
+                let _ = timeout(self.patience, broken).await;
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use latchgate_testkit::node::{self, Node};
 use latchgate_testkit::until;
 use reqwest::{Client, Response};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::sync::Notify;
@@ -190,6 +190,21 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
     let strict = super::proxy::proxy(&upstream, &node, &["--require-key"]).await;
     assert_eq!(Client::new().post(&strict.url).send().await.unwrap().status(), 400);
     assert_eq!(Client::new().get(&strict.url).send().await.unwrap().status(), 201);
+}
+
+#[tokio::test]
+async fn an_upload_without_a_key_may_take_longer_than_the_upstream_may_pause() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &["--upstream-timeout-ms", "5000"]).await;
+    let mut upload = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+    upload.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 12\r\n\r\n").await.unwrap();
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        upload.write_all(b"a").await.unwrap();
+    }
+    let mut answer = String::new();
+    upload.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.ends_with("12 bytes"), "{answer}");
 }
 
 #[tokio::test]
