@@ -226,6 +226,9 @@ impl LockRequest {
                             return Ok(Lease::keep(self.client, grant));
                         }
                         // It ended before this client knew of it.
+                        Ok(None) if wait_until.has_passed() => {
+                            return Err(Error::Unreachable("the lease ended before its grant arrived".to_owned()));
+                        }
                         Ok(None) => {
                             pending.begin_again();
                             ticket = Value::Null;

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
@@ -95,7 +95,8 @@ impl Proxy {
         let (mut head, mut body) = response.into_parts();
         upstream::without_hops(&mut head.headers);
         let mut stored = Stored::new(&head);
-        if Stored::cannot_hold(&head.headers) {
+        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+        if length.is_some_and(|length| stored.cannot_hold(length)) {
             head.headers.insert(NOT_STORED, HeaderValue::from_static("false"));
         }
         reply.head = Some(head);

@@ -45,7 +45,7 @@ async fn a_lease_survives_the_death_of_its_node() {
 }
 
 #[tokio::test]
-async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_told_when_every_node_has() {
+async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_reported_when_every_node_freezes() {
     let (mut a, mut b) = two_nodes().await;
     let lease = client_that_prefers(&a, &b).await.lock("k").ttl(seconds(12)).acquire().await.unwrap();
     let mut state = lease.state();

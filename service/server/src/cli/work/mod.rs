@@ -96,7 +96,7 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
         }
     };
     let id = Pid::from_raw(i32::try_from(program.id())?);
-    warden.order(&Order::Program(id));
+    warden.order(&Order::Program(Some(id)));
     let tree = Tree { group: warden.group, first: Some(id) };
     let mut front = Front { terminal: Terminal::open(warden.group), group: warden.group };
     front.begin();
@@ -143,7 +143,9 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
     };
     front.end();
     is_cut |= kill_at.is_some_and(Moment::has_passed);
-    end_left_over(work, tree, &mut warden, kill_at).await;
+    // The process id of the program may be that of another process from now on.
+    warden.order(&Order::Program(None));
+    end_left_over(work, Tree { first: None, ..tree }, &mut warden, kill_at).await;
     let output = match output {
         Some(output) => output.kept().await,
         None => None,
