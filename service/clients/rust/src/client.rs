@@ -132,8 +132,9 @@ impl Client {
     }
 }
 
-/// A key or a name in a path or a query.
-pub(crate) fn encode(text: &str) -> String {
+/// A key or a name as a part of a path or a query, for [`Client::call`].
+#[must_use]
+pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use latchgate_client::{Client, Lease, LeaseState, LockRequest, Problem, Wanted};
-use tokio::sync::watch;
+use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
 
 use super::node::{LOST, client, failed};
 use super::progress::spinner;
@@ -46,7 +45,7 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         grace,
         margin: margin(args.ttl),
     };
-    let ended = work::run(&work, hold(&lease), &mut signals).await;
+    let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
     let loss = lease.check().err();
     let released = lease.release().await;
     let (code, is_cut) = match ended? {
@@ -103,18 +102,6 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
 }
 
 /// What the state of the lease means for the program.
-fn hold(lease: &Lease) -> watch::Receiver<Hold> {
-    let mut state = lease.state();
-    let hold = watch::Sender::new(hold_of(&state.borrow_and_update()));
-    let receiver = hold.subscribe();
-    tokio::spawn(async move {
-        while state.changed().await.is_ok() {
-            hold.send_replace(hold_of(&state.borrow_and_update()));
-        }
-    });
-    receiver
-}
-
 fn hold_of(state: &LeaseState) -> Hold {
     match state {
         LeaseState::Held { until, revocation: None } => Hold::Held(Some(*until)),

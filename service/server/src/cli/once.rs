@@ -9,7 +9,6 @@ use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::sync::watch;
 
 use super::lock::margin;
 use super::node::{LOST, UNKNOWN, client, failed};
@@ -54,7 +53,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         grace,
         margin: margin(args.lease),
     };
-    let ended = work::run(&work, hold(&attempt), &mut signals).await;
+    let ended = work::run(&work, attempt.state(), hold_of, &mut signals).await;
     let (code, is_cut, output) = match ended {
         Ok(Ended::Ran { code, is_cut, output }) => (code, is_cut, output),
         Ok(Ended::NotRun(code)) => {
@@ -180,18 +179,6 @@ fn print(duplicate: &Duplicate, code: u8) -> anyhow::Result<ExitCode> {
 }
 
 /// What the state of the attempt means for the program.
-fn hold(attempt: &Attempt) -> watch::Receiver<Hold> {
-    let mut state = attempt.state();
-    let hold = watch::Sender::new(hold_of(&state.borrow_and_update()));
-    let receiver = hold.subscribe();
-    tokio::spawn(async move {
-        while state.changed().await.is_ok() {
-            hold.send_replace(hold_of(&state.borrow_and_update()));
-        }
-    });
-    receiver
-}
-
 fn hold_of(state: &AttemptState) -> Hold {
     match state {
         AttemptState::Running { until } => Hold::Held(*until),

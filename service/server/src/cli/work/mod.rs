@@ -77,14 +77,20 @@ impl Hold {
     }
 }
 
-/// Runs the program until it has ended, and what it has left in its process group.
+/// Runs the program until it has ended, and what it has left in its process group. `hold_of` says what a state of its lease means for
+/// it.
 ///
 /// # Errors
 /// When the system refuses what is needed to watch over a program.
-pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut Signals) -> anyhow::Result<Ended> {
+pub async fn run<S>(
+    work: &Work<'_>,
+    mut state: watch::Receiver<S>,
+    hold_of: impl Fn(&S) -> Hold,
+    signals: &mut Signals,
+) -> anyhow::Result<Ended> {
     let mut children = signal(SignalKind::child())?;
     let mut warden = Warden::start().context("cannot start the warden")?;
-    let mut kill_at = hold.borrow_and_update().kill_at(work.margin);
+    let mut kill_at = hold_of(&state.borrow_and_update()).kill_at(work.margin);
     warden.order(&Order::Until(kill_at));
     let mut program = match start(work, warden.group) {
         Ok(program) => program,
@@ -124,8 +130,8 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
                 Signal::SIGUSR1 | Signal::SIGUSR2 => drop(kill(id, signal)),
                 signal => drop(killpg(warden.group, signal)),
             },
-            Ok(()) = hold.changed() => {
-                let hold = hold.borrow_and_update().clone();
+            Ok(()) = state.changed() => {
+                let hold = hold_of(&state.borrow_and_update());
                 kill_at = hold.kill_at(work.margin).into_iter().chain(cut_at).min();
                 warden.order(&Order::Until(kill_at));
                 if matches!(hold, Hold::Asked(_)) && !is_cut {
