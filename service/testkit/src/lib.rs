@@ -12,6 +12,7 @@
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.
 
+pub mod lossy;
 pub mod node;
 pub mod pgbouncer;
 pub mod postgres;

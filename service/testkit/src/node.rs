@@ -185,6 +185,8 @@ struct World {
     bin: PathBuf,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    /// Where in the log the running process has begun.
+    log_start: usize,
 }
 
 impl World {
@@ -194,10 +196,11 @@ impl World {
         let bin = fs::canonicalize(bin).unwrap_or_else(|error| panic!("{}: {error}", bin.display()));
         let args = args.iter().map(ToString::to_string).collect();
         let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Self { dir, port: 0, bin, args, env }
+        Self { dir, port: 0, bin, args, env, log_start: 0 }
     }
 
-    fn spawn(&self) -> Server {
+    fn spawn(&mut self) -> Server {
+        self.log_start = fs::read(self.log()).map_or(0, |log| log.len());
         let mut node = command(&self.bin);
         node.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)]).args(&self.args);
         node.envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -215,7 +218,9 @@ impl World {
 
     async fn is_ready(&self) -> bool {
         if self.args.iter().any(|arg| arg == "--tls-cert") {
-            return fs::read_to_string(self.log()).is_ok_and(|log| log.contains("listens on https://"));
+            let log = fs::read(self.log()).unwrap_or_default();
+            return String::from_utf8_lossy(log.get(self.log_start..).unwrap_or_default())
+                .contains("listens on https://");
         }
         is_ready(self.port).await
     }

@@ -140,7 +140,7 @@ impl Attempt {
         }
     }
 
-    /// The work is done: every later caller gets this result.
+    /// The work is done: every later caller gets this result. If the future is dropped, the report goes on in the background.
     ///
     /// # Errors
     /// [`Error::AttemptLost`] if another attempt has taken over: the work may have been done twice.
@@ -173,7 +173,8 @@ impl Attempt {
     async fn report(&mut self, body: Value) -> Result<Value, Error> {
         self.heart.abort();
         self.state.send_replace(AttemptState::Reported);
-        report(self.client.clone(), self.id.clone(), body).await
+        let reporting = report(self.client.clone(), self.id.clone(), body);
+        self.client.background.run(&self.runtime, reporting).await
     }
 }
 
@@ -185,12 +186,13 @@ impl Drop for Attempt {
         }
         let outcome = if self.on_expiry == OnExpiry::Retry { "failure" } else { "unknown" };
         let body = json!({ "stamp": self.stamp, "outcome": outcome });
-        self.runtime.spawn(timeout(REPORT_MAX, report(self.client.clone(), self.id.clone(), body)));
+        let reporting = report(self.client.clone(), self.id.clone(), body);
+        self.client.background.spawn(&self.runtime, async move { timeout(REPORT_MAX, reporting).await });
     }
 }
 
 /// Repeats the post while no node answers: a repeated post is recorded once.
-async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
+pub(crate) async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
     let path = format!("/v1/operations/{id}/post");
     let until = Moment::now().plus(client.patience);
     match client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await {

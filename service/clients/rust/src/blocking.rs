@@ -14,7 +14,7 @@
 //! ```
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Loss};
+use crate::lease::RELEASE_MAX;
 use crate::operation::{Begun, Done, Failed, OnExpiry, OnceError, Operation};
 use crate::{Lease as AsyncLease, LockRequest, Method};
 
@@ -29,7 +30,37 @@ use crate::{Lease as AsyncLease, LockRequest, Method};
 #[derive(Clone, Debug)]
 pub struct Client {
     client: crate::Client,
-    runtime: Arc<Runtime>,
+    runtime: Arc<Background>,
+}
+
+/// The runtime. When its last owner is dropped, calls that go on in it have some time to end.
+#[derive(Debug)]
+struct Background {
+    client: crate::Client,
+    runtime: Runtime,
+}
+
+impl Background {
+    fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
+        self.runtime.block_on(call)
+    }
+
+    /// Waits for a call for a while. It may be called inside of tokio, because values may be dropped there.
+    fn finish(&self, call: impl Future + Send + 'static) {
+        let (ended, end) = mpsc::channel::<()>();
+        self.runtime.spawn(async move {
+            let _ended = ended;
+            call.await;
+        });
+        let _ = end.recv_timeout(RELEASE_MAX);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let client = self.client.clone();
+        self.finish(async move { client.settled().await });
+    }
 }
 
 impl Client {
@@ -46,7 +77,8 @@ impl Client {
     pub fn of(client: crate::Client) -> Result<Self, Error> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("latchgate").enable_all().build();
         let runtime = runtime.map_err(|error| Error::Invalid(format!("no thread can be started: {error}")))?;
-        Ok(Self { client, runtime: Arc::new(runtime) })
+        let runtime = Arc::new(Background { client: client.clone(), runtime });
+        Ok(Self { client, runtime })
     }
 
     /// Acquires what `request` asks for.
@@ -55,7 +87,7 @@ impl Client {
     /// As [`LockRequest::acquire`].
     pub fn acquire(&self, request: impl FnOnce(&crate::Client) -> LockRequest) -> Result<Lease, Error> {
         let lease = self.runtime.block_on(request(&self.client).acquire())?;
-        Ok(Lease { lease, runtime: self.runtime.clone() })
+        Ok(Lease { lease: Some(lease), runtime: self.runtime.clone() })
     }
 
     /// Operations of this name, for [`once`](Self::once).
@@ -79,10 +111,7 @@ impl Client {
     {
         let attempt = match self.runtime.block_on(operation.begin(contents)).map_err(OnceError::Gate)? {
             Begun::Go(attempt) => attempt,
-            Begun::Duplicate(duplicate) => {
-                let result = serde_json::from_value(duplicate.result).map(Done::Before);
-                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
-            }
+            Begun::Duplicate(duplicate) => return duplicate.into_done().map_err(OnceError::Gate),
         };
         match work() {
             Ok(result) => {
@@ -114,24 +143,25 @@ impl Client {
     }
 }
 
-/// As [`crate::Lease`], with its methods that return at once.
+/// As [`crate::Lease`], with its methods that return at once. To drop it waits for the release, for 10 s at most.
 #[derive(Debug)]
 #[must_use = "the lock is released when the lease is dropped"]
 pub struct Lease {
-    lease: AsyncLease,
-    runtime: Arc<Runtime>,
+    /// Until it is released.
+    lease: Option<AsyncLease>,
+    runtime: Arc<Background>,
 }
 
 impl Lease {
     /// Returns when the lease is lost.
     pub fn wait_for_loss(&self) -> Loss {
-        self.runtime.block_on(self.lease.lost())
+        self.runtime.block_on(self.lost())
     }
 
     /// # Errors
     /// As [`crate::Lease::release`].
-    pub fn release(self) -> Result<(), Error> {
-        self.runtime.block_on(self.lease.release())
+    pub fn release(mut self) -> Result<(), Error> {
+        self.lease.take().map_or(Ok(()), |lease| self.runtime.block_on(lease.release()))
     }
 }
 
@@ -139,6 +169,14 @@ impl Deref for Lease {
     type Target = AsyncLease;
 
     fn deref(&self) -> &AsyncLease {
-        &self.lease
+        self.lease.as_ref().expect("it is there until it is released")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take().filter(|lease| lease.check().is_ok()) {
+            self.runtime.finish(lease.release());
+        }
     }
 }

@@ -8,6 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, Url};
 use serde_json::Value;
 
+use crate::background::Background;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::events::Events;
@@ -23,6 +24,7 @@ pub struct Client {
     pub(crate) transport: Arc<Transport>,
     settings: Arc<TransportSettings>,
     pub(crate) patience: Duration,
+    pub(crate) background: Background,
 }
 
 impl Client {
@@ -36,7 +38,8 @@ impl Client {
             return Err(Error::Invalid("a client needs at least one base URL".to_owned()));
         }
         let settings = Arc::new(TransportSettings::of(urls));
-        Ok(Self { transport: Arc::new(Transport::new(&settings)?), settings, patience: PATIENCE })
+        let transport = Arc::new(Transport::new(&settings)?);
+        Ok(Self { transport, settings, patience: PATIENCE, background: Background::new() })
     }
 
     /// Sends this API key with each request.
@@ -95,6 +98,12 @@ impl Client {
         Events::new(self.clone(), format!("/v1/events?prefix={}", encode(prefix)))
     }
 
+    /// Returns when no call of this client or its clones goes on in the background: the release of a dropped lease, the report of
+    /// a dropped attempt, and the return of a lock or an operation whose grant was lost. Await it before the process ends.
+    pub async fn settled(&self) {
+        self.background.ended().await;
+    }
+
     /// Whether the next call goes to the node at this base URL.
     #[must_use]
     pub fn prefers(&self, url: &str) -> bool {
@@ -115,15 +124,17 @@ impl Client {
             nodes -= 1;
             match self.transport.call(&method, path, body, ANSWER_MAX * 6).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Later(problem)) if nodes > 0 && problem.code() != "outcome-unknown" => {}
-                Err(failure) => return Err(failure.into_error()),
+                Err(Failure::Decided(problem)) => return Err(Error::Refused(problem)),
+                Err(failure) if nodes == 0 || failure.may_have_run() => return Err(failure.into_error()),
+                Err(_) => {}
             }
         }
     }
 }
 
-/// A key or a name in a path or a query.
-pub(crate) fn encode(text: &str) -> String {
+/// A key or a name as a part of a path or a query, for [`Client::call`].
+#[must_use]
+pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

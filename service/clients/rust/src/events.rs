@@ -1,6 +1,9 @@
 //! The stream of events of locks.
 
+use std::time::Duration;
+
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::clock::Moment;
@@ -9,6 +12,8 @@ use crate::transport::{Failure, Pause};
 
 /// Longest line of a stream.
 const LINE_MAX: usize = 1024 * 1024;
+/// Longest silence of a stream: the node sends a comment every 15 s.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// An event of a lock.
 #[derive(Clone, Debug)]
@@ -24,7 +29,9 @@ pub struct Events {
     client: Client,
     path: String,
     stream: Option<reqwest::Response>,
+    /// Of the last whole event.
     last_id: Option<String>,
+    id: Option<String>,
     unread: Vec<u8>,
     kind: String,
     data: String,
@@ -32,7 +39,8 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn new(client: Client, path: String) -> Self {
-        Self { client, path, stream: None, last_id: None, unread: Vec::new(), kind: String::new(), data: String::new() }
+        let (last_id, id, unread, kind, data) = (None, None, Vec::new(), String::new(), String::new());
+        Self { client, path, stream: None, last_id, id, unread, kind, data }
     }
 
     /// The next event.
@@ -60,10 +68,15 @@ impl Events {
                 self.connect().await?;
                 continue;
             };
-            match stream.chunk().await {
-                Ok(Some(bytes)) if self.unread.len() < LINE_MAX => self.unread.extend_from_slice(&bytes),
-                _ => {
+            match timeout(SILENCE_MAX, stream.chunk()).await {
+                Ok(Ok(Some(bytes))) if self.unread.len() < LINE_MAX => self.unread.extend_from_slice(&bytes),
+                read => {
+                    if read.is_err() {
+                        // The node is silent, and would be called again first.
+                        self.client.transport.avoid_preferred();
+                    }
                     self.stream = None;
+                    self.id = None;
                     self.unread.clear();
                     self.kind.clear();
                     self.data.clear();
@@ -92,6 +105,8 @@ impl Events {
 
     fn take(&mut self, line: &str) -> Option<Event> {
         if line.is_empty() {
+            // The node sends the id before the data: until here, the connection may break off within the event.
+            self.last_id = self.id.take().or(self.last_id.take());
             let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
             let data = serde_json::from_str(&data).ok()?;
             // The server ends the stream after it; the next one continues behind the last id.
@@ -100,11 +115,26 @@ impl Events {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "id" => self.last_id = Some(value.to_owned()),
+            "id" => self.id = Some(value.to_owned()),
             "event" => value.clone_into(&mut self.kind),
             "data" => self.data.push_str(value),
             _ => {}
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_continues_behind_the_last_event_that_came_whole() {
+        let mut events = Events::new(Client::new(["http://a"]).unwrap(), String::new());
+        let lines = ["id: 4", "event: granted", "data: {}", "", ":", "", "id: 5", "event: released"];
+        assert_eq!(lines.iter().filter_map(|line| events.take(line)).count(), 1);
+        assert_eq!(events.last_id.as_deref(), Some("4"));
+        assert!(["data: {}", ""].iter().any(|line| events.take(line).is_some()));
+        assert_eq!(events.last_id.as_deref(), Some("5"));
     }
 }

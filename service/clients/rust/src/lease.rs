@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
-use crate::lock::{Target, ms};
+use crate::lock::Target;
 use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Shortest time between two renewals.
 const RENEW_MIN: Duration = Duration::from_millis(30);
 /// Longest time for a release that goes on behind the caller's back.
-const RELEASE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 /// What is known of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +209,7 @@ impl Lease {
         }
     }
 
-    /// Releases the lock. The call is repeated if it has no answer.
+    /// Releases the lock. The call is repeated if it has no answer. If the future is dropped, it goes on in the background.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] if the lease had ended before, so the work may have overlapped with that of another holder.
@@ -221,26 +221,12 @@ impl Lease {
             LeaseState::Lost(loss) => Some(loss),
             LeaseState::Held { .. } | LeaseState::Released => None,
         };
-        let released = release(self.client.clone(), self.grant.clone()).await;
+        let releasing = release(self.client.clone(), self.grant.clone());
+        let released = self.client.background.run(&self.runtime, releasing).await;
         match lost {
             Some(loss) => Err(Error::LeaseLost(loss)),
             None => released,
         }
-    }
-
-    /// Stops the renewals and leaves the lock taken for this long from now.
-    ///
-    /// # Errors
-    /// As [`release`](Self::release). The lease has its former length then.
-    pub async fn leave_for(self, time: Duration) -> Result<(), Error> {
-        self.renewer.abort();
-        let state = self.state.send_replace(LeaseState::Released);
-        if let LeaseState::Lost(loss) = state {
-            return Err(Error::LeaseLost(loss));
-        }
-        let mut body = self.grant.target.body(&self.grant.lease_id);
-        body.insert("ttl_ms".to_owned(), ms(time).into());
-        call_until(&self.client, &self.grant, "renew", &Value::Object(body)).await
     }
 }
 
@@ -250,22 +236,17 @@ impl Drop for Lease {
         let state = self.state.send_replace(LeaseState::Released);
         if matches!(state, LeaseState::Held { .. }) {
             let releasing = release(self.client.clone(), self.grant.clone());
-            self.runtime.spawn(timeout(RELEASE_MAX, releasing));
+            self.client.background.spawn(&self.runtime, async move { timeout(RELEASE_MAX, releasing).await });
         }
     }
 }
 
-async fn release(client: Client, grant: Grant) -> Result<(), Error> {
-    let body = Value::Object(grant.target.body(&grant.lease_id));
-    call_until(&client, &grant, "release", &body).await
-}
-
 /// Repeats the call while no node answers.
-async fn call_until(client: &Client, grant: &Grant, verb: &str, body: &Value) -> Result<(), Error> {
+async fn release(client: Client, grant: Grant) -> Result<(), Error> {
+    let (path, body) = (grant.target.path("release"), Value::Object(grant.target.body(&grant.lease_id)));
     let answer_max = (grant.ttl / 3).clamp(Duration::from_secs(1), ANSWER_MAX);
     let until = Moment::now().plus(client.patience);
-    let called = client.transport.repeat(&Method::POST, &grant.target.path(verb), Some(body), answer_max, until).await;
-    match called {
+    match client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until).await {
         Ok(_) => Ok(()),
         Err(Error::Refused(problem)) if problem.status() == 410 => Err(Error::LeaseLost(Loss::of(&problem))),
         Err(error) => Err(error),

@@ -31,6 +31,7 @@ pub mod blocking;
 pub mod clock;
 
 mod attempt;
+mod background;
 mod client;
 mod error;
 mod events;
@@ -40,7 +41,7 @@ mod operation;
 mod transport;
 
 pub use attempt::{Attempt, AttemptState};
-pub use client::Client;
+pub use client::{Client, encode};
 pub use error::{Error, Loss, LossReason, Problem};
 pub use events::{Event, Events};
 pub use lease::{Lease, LeaseState, Revocation};

@@ -161,6 +161,11 @@ impl LockRequest {
         self.field("delay_ms", ms(delay))
     }
 
+    /// If the lock is released sooner than this after its grant, it is not granted until then. For exclusive locks only.
+    pub fn min_hold(self, min_hold: Duration) -> Self {
+        self.field("min_hold_ms", ms(min_hold))
+    }
+
     /// Renewals extend the lease no further than this after the grant.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.field("max_hold_ms", ms(max_hold))
@@ -221,6 +226,9 @@ impl LockRequest {
                             return Ok(Lease::keep(self.client, grant));
                         }
                         // It ended before this client knew of it.
+                        Ok(None) if wait_until.has_passed() => {
+                            return Err(Error::Unreachable("the lease ended before its grant arrived".to_owned()));
+                        }
                         Ok(None) => {
                             pending.begin_again();
                             ticket = Value::Null;
@@ -362,7 +370,7 @@ impl Drop for Pending {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, target, lease_id) = (self.client.clone(), self.target.clone(), self.lease_id.clone());
-        runtime.spawn(async move {
+        self.client.background.spawn(&runtime, async move {
             let (path, body) = (target.path("release"), Value::Object(target.body(&lease_id)));
             let until = Moment::now().plus(client.patience);
             let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;

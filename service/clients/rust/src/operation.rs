@@ -8,8 +8,9 @@ use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, report};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Problem};
@@ -19,6 +20,7 @@ use crate::transport::{ANSWER_MAX, Failure, Pause};
 /// How long each call of a wait lasts.
 const WAIT_PER_CALL: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_secs(60);
+const PRE: &str = "/v1/operations/pre";
 
 /// What happens if the caller dies half-way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,17 @@ pub struct Duplicate {
     pub result: Value,
     /// All fields of the answer: `at`, `attempt`, `result_omitted` and so on.
     pub problem: Problem,
+}
+
+impl Duplicate {
+    /// The result as [`Operation::once`] returns it. Without it, the error has the answer: a result over 64 KiB is not stored.
+    pub(crate) fn into_done<T: DeserializeOwned>(self) -> Result<Done<T>, Error> {
+        if self.problem.field("result_omitted") == true {
+            return Err(Error::Refused(self.problem));
+        }
+        let result = serde_json::from_value(self.result).map(Done::Before);
+        result.map_err(|error| Error::Invalid(format!("the stored result: {error}")))
+    }
 }
 
 /// What [`Operation::once`] returns.
@@ -210,6 +223,9 @@ impl Operation {
 
     /// Asks whether the work with these contents may begin. Send with the work what identifies it.
     ///
+    /// If the future is dropped, or no node has answered, a claim that was made meanwhile is given back in the background: see
+    /// [`Client::settled`].
+    ///
     /// # Errors
     /// [`Error::InProgress`] if another attempt runs and has not ended within the wait; [`Error::OutcomeUnknown`] if a person must find
     /// out how an earlier attempt has ended.
@@ -224,17 +240,22 @@ impl Operation {
         body.insert("contents".to_owned(), contents);
         body.insert("attempt_id".to_owned(), attempt_id.into());
         body.insert("lease_ms".to_owned(), ms(self.lease).into());
+        let mut pending = Pending::new(&self.client, body, self.lease);
         let nodes = self.client.transport.nodes();
         let mut pause = Pause::new(nodes);
         let mut silent_since = None;
         loop {
-            let wait = wait_until.left().min(WAIT_PER_CALL);
-            body.insert("wait_ms".to_owned(), ms(wait).into());
+            // The lease counts from the moment at which its call was sent, so most of it must be left after the wait.
+            let wait = wait_until.left().min(WAIT_PER_CALL).min(self.lease / 3);
+            pending.body["wait_ms"] = ms(wait).into();
             let sent = Moment::now();
-            let request = Value::Object(body.clone());
-            let call =
-                self.client.transport.call(&Method::POST, "/v1/operations/pre", Some(&request), wait + ANSWER_MAX);
-            match call.await {
+            let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
+            let answer = self.client.transport.call(&Method::POST, PRE, Some(&pending.body), wait + ANSWER_MAX).await;
+            pending.is_in_doubt = match &answer {
+                Ok(_) | Err(Failure::Decided(_)) => false,
+                Err(failure) => was_in_doubt || failure.may_have_run(),
+            };
+            match answer {
                 Ok(answer) => {
                     let attempt =
                         Attempt::keep(self.client.clone(), sent, self.lease, self.on_expiry, self.retention, &answer);
@@ -274,7 +295,8 @@ impl Operation {
     /// ```
     ///
     /// # Errors
-    /// That of the work, or that of the gate. After an error of the work the next caller may do it; but with
+    /// That of the work, or that of the gate; [`Error::Refused`] with `operation-duplicate` if the work was done before and its result
+    /// was too long to be stored. After an error of the work the next caller may do it; but with
     /// [`OnExpiry::Block`] only if the work says that [nothing was done](Failed::nothing_done).
     pub async fn once<T, E, W>(
         &self,
@@ -287,10 +309,7 @@ impl Operation {
     {
         let attempt = match self.begin(contents).await.map_err(OnceError::Gate)? {
             Begun::Go(attempt) => attempt,
-            Begun::Duplicate(duplicate) => {
-                let result = serde_json::from_value(duplicate.result).map(Done::Before);
-                return result.map_err(|error| OnceError::Gate(Error::Invalid(format!("the stored result: {error}"))));
-            }
+            Begun::Duplicate(duplicate) => return duplicate.into_done().map_err(OnceError::Gate),
         };
         let ended = tokio::select! {
             ended = work() => ended,
@@ -312,6 +331,48 @@ impl Operation {
                 Err(OnceError::Work(error))
             }
         }
+    }
+}
+
+/// A claim that may have been made. When the begin ends without it, or its future is dropped, it is given back.
+struct Pending {
+    client: Client,
+    body: Value,
+    lease: Duration,
+    /// An answer was lost: the claim may have been made.
+    is_in_doubt: bool,
+    runtime: Handle,
+}
+
+impl Pending {
+    fn new(client: &Client, body: Map<String, Value>, lease: Duration) -> Self {
+        Self { client: client.clone(), body: body.into(), lease, is_in_doubt: false, runtime: Handle::current() }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.is_in_doubt {
+            let giving_back = give_back(self.client.clone(), self.body.take(), self.lease);
+            self.client.background.spawn(&self.runtime, giving_back);
+        }
+    }
+}
+
+/// Repeats a pre until a node says whether the claim was made, at most for the length of its lease. Its work has not begun: the
+/// attempt is reported as a failure.
+async fn give_back(client: Client, mut body: Value, lease: Duration) {
+    body["wait_ms"] = 0.into();
+    if body["on_outage"] == "open" {
+        // An unguarded permission says nothing about the claim.
+        body["on_outage"] = "closed".into();
+    }
+    let until = Moment::now().plus(lease);
+    let Ok(answer) = client.transport.repeat(&Method::POST, PRE, Some(&body), ANSWER_MAX, until).await else { return };
+    if let (Some(id), Some(stamp)) = (answer["id"].as_str(), answer["stamp"].as_str()) {
+        let patience = client.patience.max(lease);
+        let failure = json!({ "stamp": stamp, "outcome": "failure" });
+        let _ = report(client.patience(patience), id.to_owned(), failure).await;
     }
 }
 

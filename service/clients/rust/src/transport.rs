@@ -6,6 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use reqwest::{Method, Response, Url, header};
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
@@ -14,6 +15,8 @@ use crate::error::{Error, Problem};
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest time for an answer, beyond what the call asks the node to wait.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Longest time until a stream begins: a node begins it at once.
+const STREAM_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest `Retry-After` that is obeyed.
@@ -62,16 +65,28 @@ pub(crate) enum Failure {
     Decided(Problem),
     /// The node cannot serve now: nothing was done, or to repeat the call does it once.
     Later(Problem),
+    /// No connection: the node has not seen it.
+    NotSent(String),
     /// No answer: the node may have done it.
     NoAnswer(String),
 }
 
 impl Failure {
+    /// Whether a node may have done it.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self {
+            Self::Decided(_) | Self::NotSent(_) => false,
+            // An answer without a code is that of a load balancer, which may have lost the node's answer.
+            Self::Later(problem) => ["", "outcome-unknown"].contains(&problem.code()),
+            Self::NoAnswer(_) => true,
+        }
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Decided(problem) => Error::Refused(problem),
             Self::Later(problem) => Error::Unreachable(problem.to_string()),
-            Self::NoAnswer(reason) => Error::Unreachable(reason),
+            Self::NotSent(reason) | Self::NoAnswer(reason) => Error::Unreachable(reason),
         }
     }
 }
@@ -111,10 +126,10 @@ impl Transport {
             read(response).await
         };
         let answer = called.await;
-        if matches!(answer, Err(Failure::Later(_) | Failure::NoAnswer(_))) {
-            self.avoid(index);
-        }
         if let Err(failure) = &answer {
+            if !matches!(failure, Failure::Decided(_)) {
+                self.avoid(index);
+            }
             tracing::debug!(node = %self.urls[index], path, ?failure, "the call failed");
         }
         answer
@@ -127,15 +142,21 @@ impl Transport {
             Some(id) => request.header("last-event-id", id),
             None => request,
         };
-        let response = match self.send(index, &Method::GET, path, None, add).await {
-            Ok(response) if response.status().is_success() => return Ok(response),
-            Ok(response) => read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())),
-            Err(failure) => failure,
+        let called = async {
+            match self.send(index, &Method::GET, path, None, add).await {
+                Ok(response) if response.status().is_success() => Ok(response),
+                Ok(response) => {
+                    Err(read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())))
+                }
+                Err(failure) => Err(failure),
+            }
         };
-        if !matches!(response, Failure::Decided(_)) {
+        let answer = timeout(STREAM_MAX, called).await;
+        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer("no answer in time".to_owned())));
+        if matches!(&answer, Err(failure) if !matches!(failure, Failure::Decided(_))) {
             self.avoid(index);
         }
-        Err(response)
+        answer
     }
 
     async fn send(
@@ -151,7 +172,15 @@ impl Transport {
         if let Some(body) = body {
             request = request.json(body);
         }
-        request.send().await.map_err(|error| Failure::NoAnswer(reason_of(&error)))
+        request.send().await.map_err(|error| {
+            let reason = reason_of(&error);
+            if error.is_connect() { Failure::NotSent(reason) } else { Failure::NoAnswer(reason) }
+        })
+    }
+
+    /// After a stream that has ended: the next call goes to another node.
+    pub(crate) fn avoid_preferred(&self) {
+        self.avoid(self.preferred.load(Ordering::Relaxed));
     }
 
     /// Makes the next node the preferred one, unless another call has done so.

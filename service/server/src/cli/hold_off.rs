@@ -1,4 +1,4 @@
-//! `latchgate hold-off`: what `POST /v1/admin/hold-off` does, for an operator who cannot call a node.
+//! `latchgate hold-off`: what `POST /v1/admin/hold-off` does, for use when no node can be called.
 
 use std::sync::Arc;
 use std::time::Duration;

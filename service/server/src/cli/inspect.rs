@@ -3,8 +3,7 @@
 use std::io::{IsTerminal, stdout};
 
 use comfy_table::{Table, presets};
-use latchgate_client::{Client, Error, Event, Events, Method};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use latchgate_client::{Client, Error, Event, Events, Method, encode};
 use serde_json::{Map, Value, json};
 
 use super::node::client;
@@ -265,10 +264,6 @@ fn owners(holders: &Value) -> String {
 
 fn lock_path(key: &str, rest: &str) -> String {
     format!("/v1/locks/{}{rest}", encode(key))
-}
-
-fn encode(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn text(value: &Value) -> String {

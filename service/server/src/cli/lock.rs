@@ -4,9 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use latchgate_client::clock::Moment;
-use latchgate_client::{Client, Lease, LeaseState, LockRequest, Problem, Wanted};
-use tokio::sync::watch;
+use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
 
 use super::node::{LOST, client, failed};
 use super::progress::spinner;
@@ -33,7 +31,6 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         }
     };
     notice.end();
-    let began = Moment::now();
     let lease = match acquired {
         Ok(lease) => lease,
         Err(error) => return Ok(failed(&error).into()),
@@ -48,14 +45,9 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         grace,
         margin: margin(args.ttl),
     };
-    let ended = work::run(&work, hold(&lease), &mut signals).await;
+    let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
     let loss = lease.check().err();
-    let left =
-        args.min_hold.map(|min_hold| began.plus(min_hold).left()).filter(|left| *left > Duration::from_millis(100));
-    let released = match left {
-        Some(left) if loss.is_none() => lease.leave_for(left).await,
-        _ => lease.release().await,
-    };
+    let released = lease.release().await;
     let (code, is_cut) = match ended? {
         Ended::NotRun(code) => return Ok(code.into()),
         Ended::Ran { code, is_cut, .. } => (code, is_cut),
@@ -99,6 +91,9 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
     if let Some(owner) = &args.owner {
         request = request.owner(owner);
     }
+    if let Some(min_hold) = args.min_hold {
+        request = request.min_hold(min_hold);
+    }
     if let Some(delay) = args.delay {
         request = request.delay(delay);
     }
@@ -107,18 +102,6 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
 }
 
 /// What the state of the lease means for the program.
-fn hold(lease: &Lease) -> watch::Receiver<Hold> {
-    let mut state = lease.state();
-    let hold = watch::Sender::new(hold_of(&state.borrow_and_update()));
-    let receiver = hold.subscribe();
-    tokio::spawn(async move {
-        while state.changed().await.is_ok() {
-            hold.send_replace(hold_of(&state.borrow_and_update()));
-        }
-    });
-    receiver
-}
-
 fn hold_of(state: &LeaseState) -> Hold {
     match state {
         LeaseState::Held { until, revocation: None } => Hold::Held(Some(*until)),

@@ -9,7 +9,6 @@ use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::sync::watch;
 
 use super::lock::margin;
 use super::node::{LOST, UNKNOWN, client, failed};
@@ -33,12 +32,19 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let begin = operation(&client, args);
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
-        signal = signals.end() => return Ok(work::code_of(signal).into()),
+        signal = signals.end() => {
+            settle(&client, &mut signals).await;
+            return Ok(work::code_of(signal).into());
+        }
     };
     let attempt = match begun {
         Ok(Begun::Go(attempt)) => attempt,
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
-        Err(error) => return Ok(failed(&error).into()),
+        Err(error) => {
+            let code = failed(&error);
+            settle(&client, &mut signals).await;
+            return Ok(code.into());
+        }
     };
     let work = Work {
         command: &args.command,
@@ -47,7 +53,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         grace,
         margin: margin(args.lease),
     };
-    let ended = work::run(&work, hold(&attempt), &mut signals).await;
+    let ended = work::run(&work, attempt.state(), hold_of, &mut signals).await;
     let (code, is_cut, output) = match ended {
         Ok(Ended::Ran { code, is_cut, output }) => (code, is_cut, output),
         Ok(Ended::NotRun(code)) => {
@@ -62,6 +68,14 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     report(args, attempt, code, is_cut, output).await
 }
 
+/// CMD was not run: a claim that may have been made is given back, until a signal ends that.
+async fn settle(client: &Client, signals: &mut Signals) {
+    tokio::select! {
+        () = client.settled() => {}
+        _ = signals.end() => {}
+    }
+}
+
 async fn report(
     args: &OnceArgs,
     attempt: Attempt,
@@ -70,12 +84,12 @@ async fn report(
     output: Option<Vec<u8>>,
 ) -> anyhow::Result<ExitCode> {
     let id = attempt.id().to_owned();
-    let is_failure = args.on_expiry == OnExpiryChoice::Retry || args.failure_exit.contains(&code);
+    let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let reported = if code == 0 && !is_cut {
         attempt
             .succeed(&output.and_then(|output| String::from_utf8(output).ok()).map_or(Value::Null, Value::from))
             .await
-    } else if is_failure && !is_cut {
+    } else if may_repeat {
         attempt.fail().await
     } else {
         attempt.leave_unknown().await
@@ -85,7 +99,7 @@ async fn report(
             eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
             Ok(LOST.into())
         }
-        Ok(_) if code == 0 || is_failure => Ok(code.into()),
+        Ok(_) if code == 0 || may_repeat => Ok(code.into()),
         Ok(_) => {
             eprintln!(
                 "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \
@@ -165,18 +179,6 @@ fn print(duplicate: &Duplicate, code: u8) -> anyhow::Result<ExitCode> {
 }
 
 /// What the state of the attempt means for the program.
-fn hold(attempt: &Attempt) -> watch::Receiver<Hold> {
-    let mut state = attempt.state();
-    let hold = watch::Sender::new(hold_of(&state.borrow_and_update()));
-    let receiver = hold.subscribe();
-    tokio::spawn(async move {
-        while state.changed().await.is_ok() {
-            hold.send_replace(hold_of(&state.borrow_and_update()));
-        }
-    });
-    receiver
-}
-
 fn hold_of(state: &AttemptState) -> Hold {
     match state {
         AttemptState::Running { until } => Hold::Held(*until),

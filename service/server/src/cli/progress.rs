@@ -22,26 +22,26 @@ pub fn spinner(message: impl Into<String>) -> ProgressBar {
 pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl AsyncFnMut() -> Option<String>) -> T {
     let bar = spinner(what);
     bar.enable_steady_tick(LOOK_EVERY / 3);
-    let telling = async {
+    let reporting = async {
         let mut look = interval(LOOK_EVERY);
         look.tick().await;
-        let mut told = None;
+        let mut shown_last = None;
         loop {
             look.tick().await;
             let now = news().await;
-            if now.is_some() && now != told {
+            if now.is_some() && now != shown_last {
                 let line = format!("{what}: {}", now.as_deref().unwrap_or_default());
                 if bar.is_hidden() {
                     eprintln!("latchgate: {line}");
                 }
                 bar.set_message(line);
-                told = now;
+                shown_last = now;
             }
         }
     };
     let done = tokio::select! {
         done = work => done,
-        () = telling => unreachable!("it is told until the work is done"),
+        () = reporting => unreachable!("it goes on until the work is done"),
     };
     bar.finish_and_clear();
     done

@@ -1,4 +1,4 @@
-//! `latchgate switch-engine`: what `POST /v1/admin/engines/locks` does, for an operator who cannot call a node.
+//! `latchgate switch-engine`: what `POST /v1/admin/engines/locks` does, for use when no node can be called.
 
 use std::time::Duration;
 

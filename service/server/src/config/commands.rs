@@ -97,9 +97,9 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
-    /// Keep the lock at least this long from its grant on, even if CMD ends sooner. For jobs that machines with different clocks
-    /// begin at the same time.
-    #[arg(long, value_name = "DURATION", value_parser = some_duration)]
+    /// Keep the lock at least this long from its grant on, even if CMD ends sooner; up to a day, unless the server allows more. For
+    /// jobs that machines with different clocks begin at the same time.
+    #[arg(long, value_name = "DURATION", value_parser = some_duration, conflicts_with_all = ["shared", "permits"])]
     pub min_hold: Option<Duration>,
 
     /// If the lease expires, the lock is granted to no client for this long (lock-delay).

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use axum::http::Method;
+use anyhow::{Context as _, ensure};
+use axum::http::{HeaderName, Method};
 use clap::Args;
 
 use super::{LogArgs, YEAR_MS};
@@ -49,6 +49,11 @@ pub struct ProxyArgs {
     )]
     pub methods: Vec<Method>,
 
+    /// Callers whose headers of this name differ have keys of their own. Choose one that stays the same when a caller repeats a
+    /// request: not the default if access tokens are renewed or requests are signed. Empty: all callers share their keys.
+    #[arg(long, value_name = "NAME", env = "LATCHGATE_PROXY_CALLER_HEADER", default_value = "authorization")]
+    pub caller_header: String,
+
     /// Refuse requests of these methods that have no key.
     #[arg(long, env = "LATCHGATE_PROXY_REQUIRE_KEY")]
     pub require_key: bool,
@@ -69,7 +74,8 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_CLIENT_TIMEOUT_MS", default_value_t = 10_000)]
     pub client_timeout_ms: u64,
 
-    /// Longest pause of the upstream before or within its answer, in ms. Then the outcome of the call is unknown.
+    /// Longest pause of the upstream before or within its answer, in ms. Then the outcome of the call is unknown. Of a request without a
+    /// key: longest pause of the upload and before the answer.
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_UPSTREAM_TIMEOUT_MS", default_value_t = 60_000)]
     pub upstream_timeout_ms: u64,
 
@@ -105,8 +111,13 @@ impl ProxyArgs {
         }
         ensure!(self.connections_max > 0, "--connections-max must be at least 1");
         ensure!(!self.url.is_empty(), "--url must name a node");
+        let caller_header = match self.caller_header.as_str() {
+            "" => None,
+            name => Some(name.parse::<HeaderName>().context("--caller-header must be the name of a header")?),
+        };
         Ok(ProxyLimits {
             methods: self.methods.clone(),
+            caller_header,
             requires_key: self.require_key,
             body_bytes_max: self.body_bytes_max,
             client_timeout: Duration::from_millis(self.client_timeout_ms),

@@ -9,13 +9,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::gate::{Attempt, Permission};
+use super::gate::{Attempt, Decision, Permission, Pre};
 use super::stored::{Stored, replay};
 use super::{Proxy, broken_off, upstream};
 use crate::http::{Problem, RequestBody, read_body};
@@ -37,22 +37,43 @@ impl Proxy {
                 return Err(problem);
             }
         };
-        let contents = json!({ "key": key, "caller": caller(&head.headers) });
-        match self.gate.pre(&contents, &fingerprint(&head, &body)).await? {
-            Permission::Done(result) => replay(&result),
-            Permission::Refused(response) => Ok(response),
-            Permission::Go(attempt) => {
-                let (reply, answer) = oneshot::channel();
-                let proxy = Arc::clone(&self);
-                self.running.spawn(async move {
-                    tokio::select! {
-                        () = proxy.run(&attempt, head, body, Reply::new(reply, proxy.limits.upstream_timeout)) => {}
-                        () = proxy.gate.keep(&attempt) => {}
-                    }
-                });
-                answer.await.unwrap_or_else(|_| Err(Problem::defect()))
+        let contents = json!({ "key": key, "caller": self.caller(&head.headers) });
+        let pre = self.gate.new_pre(&contents, &fingerprint(&head, &body));
+        let (reply, answer) = oneshot::channel();
+        let proxy = Arc::clone(&self);
+        // A task, because an attempt that is granted when its client has gone must be reported, too.
+        self.running.spawn(async move { proxy.decide(&pre, head, body, reply).await });
+        answer.await.unwrap_or_else(|_| Err(Problem::defect()))
+    }
+
+    /// Sends the pre, and calls the upstream if the gate permits it.
+    async fn decide(&self, pre: &Pre, head: Parts, body: Bytes, reply: oneshot::Sender<Answer>) {
+        let Decision { permission, is_in_doubt } = self.gate.pre(pre).await;
+        let answer = match permission {
+            Ok(Permission::Go(attempt)) if reply.is_closed() => {
+                return self.gate.post(&attempt, "failure", None).await;
             }
+            Ok(Permission::Go(attempt)) => {
+                return tokio::select! {
+                    () = self.run(&attempt, head, body, Reply::new(reply, self.limits.upstream_timeout)) => {}
+                    () = self.gate.keep(&attempt) => {}
+                };
+            }
+            Ok(Permission::Done(result)) => replay(&result),
+            Ok(Permission::Refused(response)) => Ok(response),
+            Err(problem) => Err(problem),
+        };
+        drop((head, body));
+        let _ = reply.send(answer);
+        if is_in_doubt {
+            self.gate.give_back(pre).await;
         }
+    }
+
+    /// Two callers may choose the same key. A caller is known by one of its headers, of which only a digest leaves the proxy.
+    fn caller(&self, headers: &HeaderMap) -> Value {
+        let value = self.limits.caller_header.as_ref().and_then(|name| headers.get(name));
+        value.map_or(Value::Null, |value| hex(Sha256::digest(value.as_bytes())).into())
     }
 
     /// Calls the upstream, and reports the outcome before the client can have the whole answer.
@@ -74,7 +95,8 @@ impl Proxy {
         let (mut head, mut body) = response.into_parts();
         upstream::without_hops(&mut head.headers);
         let mut stored = Stored::new(&head);
-        if Stored::cannot_hold(&head.headers) {
+        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+        if length.is_some_and(|length| stored.cannot_hold(length)) {
             head.headers.insert(NOT_STORED, HeaderValue::from_static("false"));
         }
         reply.head = Some(head);
@@ -126,14 +148,12 @@ impl Reply {
     async fn fail(mut self, problem: Problem) {
         match self.answer.take() {
             Some(answer) => drop(answer.send(Err(problem))),
-            None => drop(self.parts.send(Err(std::io::Error::other("the upstream broke off"))).await),
+            None => {
+                let broken = self.parts.send(Err(std::io::Error::other("the upstream broke off")));
+                let _ = timeout(self.patience, broken).await;
+            }
         }
     }
-}
-
-/// Two callers may choose the same key. A caller is known by its `Authorization`, of which only a digest leaves the proxy.
-fn caller(headers: &HeaderMap) -> Value {
-    headers.get(header::AUTHORIZATION).map_or(Value::Null, |value| hex(Sha256::digest(value.as_bytes())).into())
 }
 
 /// What must be equal in all requests with one key.

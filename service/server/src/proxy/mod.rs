@@ -9,19 +9,21 @@ mod stored;
 mod upstream;
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Method, Request, Response};
+use axum::http::{HeaderName, Method, Request, Response};
 use axum::response::IntoResponse;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -39,13 +41,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct ProxyLimits {
     /// The methods of which an `Idempotency-Key` counts.
     pub methods: Vec<Method>,
+    /// Tells callers apart, each of which has keys of its own.
+    pub caller_header: Option<HeaderName>,
     /// Requests of these methods must have a key.
     pub requires_key: bool,
     /// Longest body of a request with a key, which is kept in memory.
     pub body_bytes_max: usize,
     /// Longest time for a connection, its headers or a request's body.
     pub client_timeout: Duration,
-    /// Longest pause of the upstream, before its answer and within it.
+    /// Longest pause of the upstream, before its answer and within it, and of an upload that is passed.
     pub upstream_timeout: Duration,
     /// Longest time for running calls to end at a shutdown.
     pub drain_timeout: Duration,
@@ -139,9 +143,20 @@ impl Proxy {
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
         let mut connection = self.connect().await?;
         let (head, body) = request.into_parts();
-        let request = self.upstream.request(head, Body::new(body));
-        let sent = tokio::time::timeout(self.limits.upstream_timeout, connection.send_request(request)).await;
-        let response = sent.ok().and_then(Result::ok).ok_or_else(broken_off)?;
+        // An upload may take long: only a pause within it counts.
+        let progress = watch::Sender::new(());
+        let mut progressed = progress.subscribe();
+        let body = body.inspect_frame(move |_| {
+            progress.send_replace(());
+        });
+        let mut sent = pin!(connection.send_request(self.upstream.request(head, Body::new(body))));
+        let response = loop {
+            tokio::select! {
+                response = &mut sent => break response.map_err(|_| broken_off())?,
+                Ok(()) = progressed.changed() => {}
+                () = tokio::time::sleep(self.limits.upstream_timeout) => return Err(broken_off()),
+            }
+        };
         let (mut head, body) = response.into_parts();
         upstream::without_hops(&mut head.headers);
         Ok(Response::from_parts(head, Body::new(body)))

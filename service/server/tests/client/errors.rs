@@ -1,7 +1,8 @@
 //! Scenarios 20, 21 and 22: errors.
 
-use latchgate_client::{Client, Error};
+use latchgate_client::{Client, Error, Method};
 use latchgate_testkit::free_port;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -26,6 +27,32 @@ async fn without_any_node_the_error_says_so_when_the_patience_is_over() {
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
     let error = client.operation("charge").begin(&1).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_change_goes_to_the_next_node_only_if_it_was_certainly_not_made() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let away = format!("http://127.0.0.1:{}", free_port());
+    // A load balancer that has lost the answer of its node.
+    let balancer = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut vec![0; 65_536]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.unwrap();
+    });
+    let (limit, node) = (json!({ "limit": 3 }), node().await);
+    let first_of = |urls: [String; 2]| loop {
+        let client = Client::new(&urls).unwrap();
+        if client.prefers(&urls[0]) {
+            return client;
+        }
+    };
+    let client = first_of([url, node.base_url()]);
+    let error = client.call(Method::PUT, "/v1/locks/p/limit", Some(&limit)).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+    balancer.await.unwrap();
+    let client = first_of([away, node.base_url()]);
+    client.call(Method::PUT, "/v1/locks/p/limit", Some(&limit)).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use latchgate_client::{Error, Failed, OnExpiry, OnceError};
+use latchgate_client::{Begun, Error, Failed, OnExpiry, OnceError};
 use tokio::sync::Notify;
 
 use crate::world::{client, client_that_prefers, node, seconds, two_nodes};
@@ -63,12 +63,31 @@ async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown
 }
 
 #[tokio::test]
-async fn work_that_takes_longer_than_its_lease_keeps_the_operation() {
+async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() {
+    let node = node().await;
+    let reports = client(&[&node]).operation("report");
+    let work = || async { Ok::<_, Failed<&str>>(Some("a".repeat(70_000))) };
+    assert!(!reports.once(&1, work).await.unwrap().is_duplicate());
+    let Err(OnceError::Gate(error)) = reports.once(&1, work).await else { panic!("a wrong result") };
+    assert!(matches!(&error, Error::Refused(problem) if problem.code() == "operation-duplicate"), "{error}");
+}
+
+#[tokio::test]
+async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
     let node = node().await;
     let charges = client(&[&node]).operation("charge").lease(seconds(5));
-    let latchgate_client::Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
+    let Begun::Go(other) = charges.begin("order 43").await.unwrap() else { panic!("a duplicate") };
+    let waiter = charges.clone().lease(seconds(10)).wait(seconds(60));
+    let waiter = tokio::spawn(async move { waiter.begin("order 43").await });
+    let Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
     // Waits for more than two leases.
     let refused = charges.clone().wait(seconds(11)).begin("order 42").await.unwrap_err();
     assert!(matches!(refused, Error::InProgress(_)), "{refused}");
+    attempt.succeed(&7.into()).await.unwrap();
+
+    // The waiter has waited for longer than its lease lasts.
+    other.fail().await.unwrap();
+    let Begun::Go(attempt) = waiter.await.unwrap().unwrap() else { panic!("a duplicate") };
+    assert!(attempt.until().is_some_and(|until| !until.has_passed()));
     attempt.succeed(&7.into()).await.unwrap();
 }

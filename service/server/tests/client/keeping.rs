@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchgate_client::{Error, LossReason, Method, Wanted, blocking};
+use latchgate_client::{Begun, Error, LossReason, Method, Wanted, blocking};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -45,7 +45,7 @@ async fn a_lease_survives_the_death_of_its_node() {
 }
 
 #[tokio::test]
-async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_told_when_every_node_has() {
+async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_reported_when_every_node_freezes() {
     let (mut a, mut b) = two_nodes().await;
     let lease = client_that_prefers(&a, &b).await.lock("k").ttl(seconds(12)).acquire().await.unwrap();
     let mut state = lease.state();
@@ -103,6 +103,21 @@ async fn a_caller_that_gives_up_leaves_no_lease_and_no_waiter() {
 }
 
 #[tokio::test]
+async fn a_release_and_a_report_go_on_when_their_caller_stops_waiting() {
+    let node = node().await;
+    let client = client(&[&node]);
+    let lease = client.lock("k").acquire().await.unwrap();
+    let charges = client.operation("charge");
+    let Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
+    // Both are begun, and dropped before anything is sent.
+    assert!(timeout(Duration::ZERO, lease.release()).await.is_err());
+    assert!(timeout(Duration::ZERO, attempt.succeed(&7.into())).await.is_err());
+    client.settled().await;
+    assert_eq!(look(&node, "k").await["held"], false);
+    assert!(matches!(charges.begin("order 42").await.unwrap(), Begun::Duplicate(done) if done.result == 7));
+}
+
+#[tokio::test]
 async fn readers_share_permits_are_counted_and_a_multilock_takes_all_or_none() {
     let node = node().await;
     let client = client(&[&node]);
@@ -131,6 +146,9 @@ async fn a_program_without_tokio_holds_locks_and_does_work_once() {
         let lease = client.acquire(|client| client.lock("k").wait(seconds(10))).unwrap();
         assert!(!lease.remaining().is_zero());
         lease.release().unwrap();
+        // At the end of a program, a lease that is dropped is released before its last client.
+        drop((client.acquire(|client| client.lock("k")).unwrap(), client.clone()));
+        client.acquire(|client| client.lock("k")).unwrap().release().unwrap();
         let work = || Ok::<_, latchgate_client::Failed<std::io::Error>>(7);
         let first = client.once(&client.operation("charge"), &42, work).unwrap();
         let again = client.once(&client.operation("charge"), &42, work).unwrap();

@@ -38,9 +38,10 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
 async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
-    desk.run(&["lock", "k", "--min-hold", "10m", "--", "true"]).ends().await.assert(0, "");
-    let held = look(&node, "k").await;
-    assert!(held["holders"][0]["ttl_ms"].as_u64().unwrap() > 60_000, "{held}");
+    desk.run(&["lock", "k", "--min-hold", "10h", "--", "true"]).ends().await.assert(0, "");
+    let delayed = look(&node, "k").await;
+    assert!(delayed["held"] == false && delayed["delayed_until"].is_string(), "{delayed}");
+    desk.run(&["lock", "k", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");
 }
 
 #[tokio::test]

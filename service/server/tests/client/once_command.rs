@@ -1,6 +1,7 @@
 //! `latchgate once`.
 
 use latchgate_testkit::free_port;
+use latchgate_testkit::lossy::Lossy;
 use nix::sys::signal::Signal;
 
 use crate::world::{Desk, node, until_gone};
@@ -62,4 +63,33 @@ async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation
         }
         assert_eq!(next.out, "");
     }
+}
+
+#[tokio::test]
+async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_next_one() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let run = desk.run(&["once", "a", "--url", &lossy.base_url(), "--failure-exit", "130", "--", "echo", "ran"]);
+    lossy.until_lost_one().await;
+    run.signal(Signal::SIGINT);
+    lossy.pass_all();
+    let ended = run.ends().await;
+    // It may have begun, and even have ended, before the signal.
+    assert!([Some(0), Some(130)].contains(&ended.code), "{}", ended.err);
+    desk.run(&["once", "a", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    let once = ["once", "a", "--on-expiry", "retry", "--lease", "5s", "--", "sh", "-c"];
+    let run = desk.run(&[&once[..], &["echo $$ >id; sleep 600"]].concat());
+    let id = desk.number("id").await;
+    node.pause();
+    until_gone(id).await;
+    node.resume();
+    assert_eq!(run.ends().await.code, Some(76));
+    desk.run(&[&once[..], &["echo ran"]].concat()).ends().await.assert(0, "ran\n");
 }

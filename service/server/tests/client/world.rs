@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use latchgate_client::{Client, Method};
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::until;
@@ -15,8 +14,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -79,62 +76,8 @@ pub async fn until_gone(id: i32) {
     until(format!("process {id} is gone"), || std::future::ready(!is_alive(id))).await;
 }
 
-/// Passes requests on to a node. Of those whose path ends so, it loses answers as often as it is told.
-pub struct Lossy {
-    port: u16,
-    left: Arc<AtomicUsize>,
-}
-
-impl Lossy {
-    pub async fn start(node: &Node, path: &'static str, times: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (port, target) = (listener.local_addr().unwrap().port(), node.port());
-        let left = Arc::new(AtomicUsize::new(times));
-        let counter = left.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(pass(stream, target, path, counter.clone()));
-            }
-        });
-        Self { port, left }
-    }
-
-    pub fn client(&self) -> Client {
-        Client::new([format!("http://127.0.0.1:{}", self.port)]).unwrap()
-    }
-
-    pub fn lost_all(&self) -> bool {
-        self.left.load(Ordering::SeqCst) == 0
-    }
-}
-
-async fn pass(mut client: TcpStream, target: u16, path: &str, left: Arc<AtomicUsize>) -> std::io::Result<()> {
-    let mut node = TcpStream::connect(("127.0.0.1", target)).await?;
-    let (mut request, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
-    let mut is_meant = false;
-    loop {
-        tokio::select! {
-            length = client.read(&mut request) => match length? {
-                0 => return Ok(()),
-                length => {
-                    let text = String::from_utf8_lossy(&request[..length]);
-                    is_meant |= text.lines().next().is_some_and(|line| line.contains(&format!("{path} HTTP")));
-                    node.write_all(&request[..length]).await?;
-                }
-            },
-            length = node.read(&mut answer) => match length? {
-                0 => return Ok(()),
-                length => {
-                    let take = |left: usize| left.checked_sub(1);
-                    if is_meant && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
-                        return Ok(());
-                    }
-                    is_meant = false;
-                    client.write_all(&answer[..length]).await?;
-                }
-            },
-        }
-    }
+pub fn client_through(lossy: &Lossy) -> Client {
+    Client::new([lossy.base_url()]).unwrap()
 }
 
 /// A directory in which commands run.

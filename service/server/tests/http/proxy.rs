@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::node::{self, Node};
 use latchgate_testkit::until;
 use reqwest::{Client, Response};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::sync::Notify;
@@ -88,8 +89,12 @@ struct Proxy {
 }
 
 async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
+    proxy_of(upstream, &node.base_url(), more).await
+}
+
+async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
     let mut command = tokio::process::Command::from(node::command(BIN));
-    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", &node.base_url()]).args(more);
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", gate]).args(more);
     let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let line = lines.next_line().await.unwrap().expect("the proxy has ended");
@@ -132,6 +137,13 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
     // The same key of another caller is another key.
     let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
     assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
+    // Unless callers are told apart by another header.
+    let by_user = super::proxy::proxy(&upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
+    for (token, user, call) in [("a", "ann", 1), ("renewed", "ann", 1), ("a", "bob", 2)] {
+        let request = by_user.request("/orders", "k1", "pay").bearer_auth(token).header("x-user", user);
+        let text = request.send().await.unwrap().text().await.unwrap();
+        assert_eq!(text, format!("call {call} of k1, 3 bytes"));
+    }
 
     let running = tokio::spawn(proxy.request("/slow", "k2", "").send());
     until("the service is called", || async { service.calls("k2") == 1 }).await;
@@ -181,6 +193,21 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
 }
 
 #[tokio::test]
+async fn an_upload_without_a_key_may_take_longer_than_the_upstream_may_pause() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &["--upstream-timeout-ms", "5000"]).await;
+    let mut upload = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+    upload.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 12\r\n\r\n").await.unwrap();
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        upload.write_all(b"a").await.unwrap();
+    }
+    let mut answer = String::new();
+    upload.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.ends_with("12 bytes"), "{answer}");
+}
+
+#[tokio::test]
 async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     let ((service, upstream), mut node) = (Service::start().await, embedded().await);
     let proxy = proxy(&upstream, &node, &["--gate-timeout-ms", "500"]).await;
@@ -189,6 +216,25 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     assert_eq!(service.calls("k1"), 0);
     node.start_again().await;
     assert_eq!(proxy.post("/", "k1", "").await.status(), 201);
+}
+
+#[tokio::test]
+async fn a_key_whose_claim_has_no_answer_is_given_back() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout-ms", "1000"]).await;
+    assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
+    lossy.pass_all();
+    until("the key is free", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
+    // Another client goes away while the proxy asks the gate.
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let proxy = proxy_of(&upstream, &lossy.base_url(), &[]).await;
+    let asking = tokio::spawn(proxy.request("/", "k2", "").send());
+    lossy.until_lost_one().await;
+    asking.abort();
+    lossy.pass_all();
+    until("the key is free", || async { proxy.post("/", "k2", "").await.status() == 201 }).await;
+    assert_eq!((service.calls("k1"), service.calls("k2")), (1, 1));
 }
 
 #[tokio::test]

@@ -77,14 +77,20 @@ impl Hold {
     }
 }
 
-/// Runs the program until it has ended, and what it has left in its process group.
+/// Runs the program until it has ended, and what it has left in its process group. `hold_of` says what a state of its lease means for
+/// it.
 ///
 /// # Errors
 /// When the system refuses what is needed to watch over a program.
-pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut Signals) -> anyhow::Result<Ended> {
+pub async fn run<S>(
+    work: &Work<'_>,
+    mut state: watch::Receiver<S>,
+    hold_of: impl Fn(&S) -> Hold,
+    signals: &mut Signals,
+) -> anyhow::Result<Ended> {
     let mut children = signal(SignalKind::child())?;
     let mut warden = Warden::start().context("cannot start the warden")?;
-    let mut kill_at = hold.borrow_and_update().kill_at(work.margin);
+    let mut kill_at = hold_of(&state.borrow_and_update()).kill_at(work.margin);
     warden.order(&Order::Until(kill_at));
     let mut program = match start(work, warden.group) {
         Ok(program) => program,
@@ -96,7 +102,7 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
         }
     };
     let id = Pid::from_raw(i32::try_from(program.id())?);
-    warden.order(&Order::Program(id));
+    warden.order(&Order::Program(Some(id)));
     let tree = Tree { group: warden.group, first: Some(id) };
     let mut front = Front { terminal: Terminal::open(warden.group), group: warden.group };
     front.begin();
@@ -124,8 +130,8 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
                 Signal::SIGUSR1 | Signal::SIGUSR2 => drop(kill(id, signal)),
                 signal => drop(killpg(warden.group, signal)),
             },
-            Ok(()) = hold.changed() => {
-                let hold = hold.borrow_and_update().clone();
+            Ok(()) = state.changed() => {
+                let hold = hold_of(&state.borrow_and_update());
                 kill_at = hold.kill_at(work.margin).into_iter().chain(cut_at).min();
                 warden.order(&Order::Until(kill_at));
                 if matches!(hold, Hold::Asked(_)) && !is_cut {
@@ -143,7 +149,9 @@ pub async fn run(work: &Work<'_>, mut hold: watch::Receiver<Hold>, signals: &mut
     };
     front.end();
     is_cut |= kill_at.is_some_and(Moment::has_passed);
-    end_left_over(work, tree, &mut warden, kill_at).await;
+    // The process id of the program may be that of another process from now on.
+    warden.order(&Order::Program(None));
+    end_left_over(work, Tree { first: None, ..tree }, &mut warden, kill_at).await;
     let output = match output {
         Some(output) => output.kept().await,
         None => None,

@@ -27,8 +27,8 @@ const IGNORED: [i32; 9] = [
 
 /// A line to the warden.
 pub enum Order {
-    /// The program has this process id.
-    Program(Pid),
+    /// The program has this process id; none, because it has ended.
+    Program(Option<Pid>),
     /// It may run until then; for ever without a moment.
     Until(Option<Moment>),
 }
@@ -36,7 +36,8 @@ pub enum Order {
 impl Order {
     pub fn line(&self) -> String {
         match self {
-            Self::Program(id) => format!("program {id}\n"),
+            Self::Program(Some(id)) => format!("program {id}\n"),
+            Self::Program(None) => "program ended\n".to_owned(),
             Self::Until(Some(moment)) => format!("until {}\n", moment.as_millis()),
             Self::Until(None) => "until ever\n".to_owned(),
         }
@@ -44,7 +45,8 @@ impl Order {
 
     fn parse(line: &str) -> Option<Self> {
         match line.split_once(' ')? {
-            ("program", id) => Some(Self::Program(Pid::from_raw(id.parse().ok()?))),
+            ("program", "ended") => Some(Self::Program(None)),
+            ("program", id) => Some(Self::Program(Some(Pid::from_raw(id.parse().ok()?)))),
             ("until", "ever") => Some(Self::Until(None)),
             ("until", ms) => Some(Self::Until(Some(Moment::from_millis(ms.parse().ok()?)))),
             _ => None,
@@ -74,7 +76,7 @@ pub async fn run() -> anyhow::Result<()> {
         tokio::select! {
             biased;
             line = lines.next_line() => match line.ok().flatten().as_deref().and_then(Order::parse) {
-                Some(Order::Program(id)) => tree.first = Some(id),
+                Some(Order::Program(id)) => tree.first = id,
                 Some(Order::Until(moment)) => until = moment,
                 // The end of latchgate, or a line that this warden does not know.
                 None => break,

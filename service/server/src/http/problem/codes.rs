@@ -244,7 +244,8 @@ codes! {
     GateUnreachable: "gate-unreachable", SERVICE_UNAVAILABLE,
         "The gate does not answer",
         "`latchgate proxy` could not ask the gate whether the request may go through. The upstream was not called for this request.",
-        "Try again after `Retry-After` with the same `Idempotency-Key`.";
+        "Try again after `Retry-After` with the same `Idempotency-Key`. If the gate's answer was lost, repeats are 409 \
+         `operation-in-progress` until the gate answers: then the proxy gives the key back.";
     UpstreamUnreachable: "upstream-unreachable", BAD_GATEWAY,
         "The upstream cannot be reached",
         "`latchgate proxy` could not connect to the upstream. Nothing was done.",

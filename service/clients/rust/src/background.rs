@@ -1,0 +1,45 @@
+//! Calls that go on when their caller no longer waits for them.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::error::Error;
+
+/// The calls that go on in the background. Each of them has a receiver.
+#[derive(Clone, Debug)]
+pub(crate) struct Background(Arc<watch::Sender<()>>);
+
+impl Background {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(())))
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let running = self.0.subscribe();
+        runtime.spawn(async move {
+            let _running = running;
+            call.await
+        })
+    }
+
+    /// Waits for a call that goes on if the caller stops waiting.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let ended = self.spawn(runtime, call).await;
+        ended.unwrap_or_else(|_| Err(Error::Unreachable("the runtime has ended".to_owned())))
+    }
+
+    pub(crate) async fn ended(&self) {
+        self.0.closed().await;
+    }
+}
