@@ -50,7 +50,7 @@ function appsTable(apps, refresh) {
     { label: "State", cell: (app) => (app.disabled ? badge("disabled", "bad") : badge("enabled", "good")) },
     { label: "API keys", cell: (app) => number(app.api_keys), class: "number" },
     { label: "Created", cell: (app) => time(app.created_at), class: "hide" },
-    hasQuotas && { label: "Quotas", cell: quotasInShort, class: "hide" },
+    hasQuotas && { label: "Quotas", cell: quotasInShort },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (app) => h("div", { class: "actions" },
       hasQuotas && button("Quotas…", () => changeQuotas(app, refresh), { "data-focus": `quotas-${app.app}`, "aria-label": `Quotas of ${app.app}` }),
       app.disabled
@@ -121,10 +121,10 @@ function keysTable(view, keys, refresh) {
     { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.key_id && h("span", { class: "about" }, " yours")) },
     { label: "App", cell: (key) => key.app, class: "key" },
     { label: "Scopes", cell: (key) => key.scopes.join(", ") },
-    { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key hide" },
+    { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
     { label: "Used", cell: (key) => time(key.used_at), class: "hide" },
-    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), class: "hide" },
+    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never") },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
   ], keys);

@@ -104,6 +104,6 @@ export function nodesTable(nodes, isShort = false) {
     !isShort && { label: "Locks: engine and epoch", cell: (node) => used(node.locks), class: "hide" },
     !isShort && { label: "Gate: engine and epoch", cell: (node) => used(node.gate), class: "hide" },
     !isShort && { label: "Started", cell: (node) => time(node.started_at), class: "hide" },
-    { label: "Heard of", cell: (node) => (node.seen_ms_ago === 0 ? "this node" : `${duration(node.seen_ms_ago)} ago`) },
+    { label: "Last seen", cell: (node) => (node.seen_ms_ago === 0 ? "this node" : `${duration(node.seen_ms_ago)} ago`) },
   ].filter(Boolean), nodes);
 }

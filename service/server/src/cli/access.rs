@@ -9,12 +9,12 @@ use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use latchgate_client::Error;
 use latchgate_core::access::{ApiKey, Quota, Scope};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::hold_off::join;
 use super::node::client;
+use super::print::{list, said, text};
 use crate::access::{Access, Clock, FixedKeys};
 use crate::audit::Audit;
 use crate::config::{AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
@@ -32,33 +32,34 @@ const TTL_MS_MAX: u64 = 3_600_000;
 pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
     match &args.command {
         AppCommand::Create(args) => {
-            call(&args.via, Method::POST, "/v1/admin/apps", Some(json!({ "app": args.app }))).await?;
-            println!("The app {:?} is there.", args.app);
+            let answer = call(&args.via, Method::POST, "/v1/admin/apps", Some(json!({ "app": args.app }))).await?;
+            said(args.via.json, &answer, || format!("The app {:?} is there.", args.app));
         }
         AppCommand::Disable(args) => {
-            let path = format!("/v1/admin/apps/{}/disable", encoded(&args.app));
-            call(&args.via, Method::POST, &path, None).await?;
-            println!("The app {:?} is disabled: its API keys are refused.", args.app);
+            let path = format!("/v1/admin/apps/{}/disable", encode(&args.app));
+            let answer = call(&args.via, Method::POST, &path, None).await?;
+            said(args.via.json, &answer, || format!("The app {:?} is disabled: its API keys are refused.", args.app));
         }
         AppCommand::WarnAfter(args) => {
-            let path = format!("/v1/admin/apps/{}/warn-after", encoded(&args.app));
-            call(&args.via, Method::PUT, &path, Some(json!({ "warn_after_ms": args.after }))).await?;
-            match args.after {
-                Some(ms) => println!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
-                None => println!("How long a lock of the app {:?} is held is no notice.", args.app),
-            }
+            let path = format!("/v1/admin/apps/{}/warn-after", encode(&args.app));
+            let body = json!({ "warn_after_ms": args.after });
+            let answer = call(&args.via, Method::PUT, &path, Some(body)).await?;
+            said(args.via.json, &answer, || match args.after {
+                Some(ms) => format!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
+                None => format!("How long a lock of the app {:?} is held is no notice.", args.app),
+            });
         }
         AppCommand::List(via) => {
             let answer = call(via, Method::GET, "/v1/admin/apps", None).await?;
-            for app in answer["apps"].as_array().into_iter().flatten() {
+            list(via.json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
-                println!("{}\t{state}\t{} API keys\t{}", text(&app["app"]), app["api_keys"], quotas(app));
-            }
+                vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), quotas(app)]
+            });
         }
         AppCommand::Quota(args) => {
-            let path = format!("/v1/admin/apps/{}/quotas", encoded(&args.app));
+            let path = format!("/v1/admin/apps/{}/quotas", encode(&args.app));
             let app = call(&args.via, Method::POST, &path, Some(changed_quotas(args))).await?;
-            println!("{}\t{}", args.app, quotas(&app));
+            said(args.via.json, &app, || format!("{}\t{}", args.app, quotas(&app)));
         }
     }
     Ok(())
@@ -90,32 +91,31 @@ pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
     match &args.command {
         KeyCommand::Create(args) => create(args).await?,
         KeyCommand::Revoke(args) => {
-            call(&args.via, Method::DELETE, &format!("/v1/admin/keys/{}", args.id), None).await?;
-            println!("The API key {} is revoked.", args.id);
+            let answer = call(&args.via, Method::DELETE, &format!("/v1/admin/keys/{}", args.id), None).await?;
+            said(args.via.json, &answer, || format!("The API key {} is revoked.", args.id));
         }
         KeyCommand::List(args) => {
-            let query = args.app.as_ref().map(|app| format!("?app={}", encoded(app))).unwrap_or_default();
+            let query = args.app.as_ref().map(|app| format!("?app={}", encode(app))).unwrap_or_default();
             let answer = call(&args.via, Method::GET, &format!("/v1/admin/keys{query}"), None).await?;
-            for key in answer["keys"].as_array().into_iter().flatten() {
-                let list =
-                    |field: &str| key[field].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(",");
+            let columns = ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "LAST USED"];
+            list(args.via.json, items(&answer["keys"]), &columns, |key| {
+                let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-                let (prefixes, used_at) = (or_dash(list("prefixes")), or_dash(text(&key["used_at"]).to_owned()));
-                let (id, app, state) = (text(&key["id"]), text(&key["app"]), text(&key["state"]));
-                println!("{id}\t{app}\t{}\t{prefixes}\t{state}\t{used_at}", list("scopes"));
-            }
+                let (prefixes, used_at) = (or_dash(all("prefixes")), or_dash(text(&key["used_at"])));
+                vec![text(&key["id"]), text(&key["app"]), all("scopes"), prefixes, text(&key["state"]), used_at]
+            });
         }
         KeyCommand::Generate => println!("{}", ApiKey::of_random(rand::random(), rand::random()).as_str()),
     }
     Ok(())
 }
 
-/// Prints the API key alone, so that a script can take it.
+/// Prints the API key alone, or the answer with --json, so that a script can take it.
 async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
     let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
     let answer = call(&args.via, Method::POST, "/v1/admin/keys", Some(body)).await?;
-    println!("{}", text(&answer["key"]));
+    said(args.via.json, &answer, || text(&answer["key"]));
     eprintln!("Keep this API key: it is not shown again. Its id is {}.", text(&answer["id"]));
     Ok(())
 }
@@ -168,10 +168,6 @@ pub(super) fn warn_of_lost(records: usize) {
     }
 }
 
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
 }

@@ -1,12 +1,10 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
-use std::io::{IsTerminal, stdout};
-
-use comfy_table::{Table, presets};
 use latchgate_client::{Client, Error, Event, Events, Method, encode};
 use serde_json::{Map, Value, json};
 
 use super::node::client;
+use super::print::{list, said, text};
 use super::progress::shown;
 use crate::config::{
     EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs,
@@ -24,7 +22,7 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
             let path = format!("/v1/locks?prefix={}{owner}{held}&limit={PAGE}", encode(prefix));
             let locks = pages(&client(&show.node)?, &path, "locks").await?;
-            list(show, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
+            list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
                 let holders = owners(&lock["holders"]);
                 vec![
                     text(&lock["key"]),
@@ -52,12 +50,17 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
             }
             let holders = lock["holders"].as_array().cloned().unwrap_or_default();
             if !holders.is_empty() {
-                list(show, &holders, &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED"], |holder| {
-                    let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
-                    let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
-                    cells.push(text(&holder["revocation"]["deadline"]));
-                    cells
-                });
+                list(
+                    show.json,
+                    &holders,
+                    &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED"],
+                    |holder| {
+                        let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
+                        let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
+                        cells.push(text(&holder["revocation"]["deadline"]));
+                        cells
+                    },
+                );
             }
         }
         LocksCommand::Watch { key, show } => watch(show, client(&show.node)?.watch(key)).await?,
@@ -65,14 +68,14 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
             let path = lock_path(key, &format!("/history?limit={limit}"));
             let answer = client(&show.node)?.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
-            list(show, &events, &EVENT_COLUMNS, event_cells);
+            list(show.json, &events, &EVENT_COLUMNS, event_cells);
         }
         LocksCommand::Revoke { key, grace, note, show } => {
             let mut body = note_fields(note);
             body.insert("grace_ms".to_owned(), json!(grace.as_millis().min(u128::from(u64::MAX)) as u64));
             let answer =
                 client(&show.node)?.call(Method::POST, &lock_path(key, "/revoke"), Some(&Value::Object(body))).await?;
-            said(show, &answer, || match &answer["leases"] {
+            said(show.json, &answer, || match &answer["leases"] {
                 leases if leases == 0 => format!("{key} is free: there is nothing to revoke."),
                 leases => format!("{leases} leases of {key} are revoked; they end at {}.", text(&answer["deadline"])),
             });
@@ -82,12 +85,12 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
                 note_fields(note).iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
             let path = lock_path(key, &format!("?{}", query.join("&")));
             let answer = client(&show.node)?.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
-            said(show, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
+            said(show.json, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
         }
         LocksCommand::Limit { key, limit, show } => {
             let body = json!({ "limit": limit });
             let answer = client(&show.node)?.call(Method::PUT, &lock_path(key, "/limit"), Some(&body)).await?;
-            said(show, &answer, || match limit {
+            said(show.json, &answer, || match limit {
                 Some(limit) => format!("{key} has {limit} permits; {} are held.", answer["permits_held"]),
                 None => format!("The callers of {key} say how many permits it has."),
             });
@@ -108,14 +111,20 @@ pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
                 }
             }
             let operations = pages(&client(&show.node)?, &path, "operations").await?;
-            list(show, &operations, &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS"], |operation| {
-                let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
-                fields.iter().map(|name| text(&operation[name])).collect()
-            });
+            list(
+                show.json,
+                &operations,
+                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS"],
+                |operation| {
+                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
+                    fields.iter().map(|name| text(&operation[name])).collect()
+                },
+            );
         }
         OperationsCommand::Show { id, show } => {
-            let answer = client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
-            said(show, &answer, || {
+            let answer =
+                client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
+            said(show.json, &answer, || {
                 let fields = answer.as_object().cloned().unwrap_or_default();
                 let lines: Vec<String> =
                     fields.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
@@ -125,7 +134,7 @@ pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
         OperationsCommand::Forget { id, force, show } => {
             let path = format!("/v1/operations/{}?force={force}", encode(id));
             let answer = client(&show.node)?.call(Method::DELETE, &path, None).await?;
-            said(show, &answer, || format!("The operation {id} is forgotten; it was {}.", text(&answer["was"])));
+            said(show.json, &answer, || format!("The operation {id} is forgotten; it was {}.", text(&answer["was"])));
         }
     }
     Ok(())
@@ -205,7 +214,7 @@ fn show_engines(show: &ShowArgs, answer: &Value) {
             rows.push(row);
         }
     }
-    list(show, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
+    list(show.json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
         ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
 }
@@ -226,32 +235,6 @@ async fn pages(client: &Client, path: &str, name: &str) -> Result<Vec<Value>, Er
     }
 }
 
-/// A table on a terminal, values between tabs otherwise; JSON, an item a line, if it is asked for.
-fn list(show: &ShowArgs, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
-    if show.json {
-        for item in items {
-            println!("{item}");
-        }
-        return;
-    }
-    if !stdout().is_terminal() {
-        for item in items {
-            println!("{}", cells(item).join("\t"));
-        }
-        return;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(columns.iter().copied());
-    for item in items {
-        table.add_row(cells(item));
-    }
-    println!("{table}");
-}
-
-fn said(show: &ShowArgs, answer: &Value, words: impl FnOnce() -> String) {
-    if show.json { println!("{answer}") } else { println!("{}", words()) }
-}
-
 fn note_fields(note: &NoteArgs) -> Map<String, Value> {
     let fields = [("reason", &note.reason), ("by", &note.by)];
     fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?)))).collect()
@@ -264,12 +247,4 @@ fn owners(holders: &Value) -> String {
 
 fn lock_path(key: &str, rest: &str) -> String {
     format!("/v1/locks/{}{rest}", encode(key))
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

@@ -9,6 +9,7 @@ mod lock;
 mod manual;
 mod node;
 mod once;
+mod print;
 mod progress;
 mod proxy;
 mod switch_engine;

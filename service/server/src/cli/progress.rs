@@ -18,16 +18,20 @@ pub fn spinner(message: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// Awaits `work`, and shows what `news` says of it. Without a terminal, news is a line on standard error when it changes.
+/// Awaits `work`, and shows what `news` says of it. Without a terminal, work that takes a while is a line on standard error, and news is
+/// another one when it changes.
 pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl AsyncFnMut() -> Option<String>) -> T {
     let bar = spinner(what);
     bar.enable_steady_tick(LOOK_EVERY / 3);
     let reporting = async {
         let mut look = interval(LOOK_EVERY);
         look.tick().await;
+        look.tick().await;
+        if bar.is_hidden() {
+            eprintln!("latchgate: {what}");
+        }
         let mut shown_last = None;
         loop {
-            look.tick().await;
             let now = news().await;
             if now.is_some() && now != shown_last {
                 let line = format!("{what}: {}", now.as_deref().unwrap_or_default());
@@ -37,6 +41,7 @@ pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl 
                 bar.set_message(line);
                 shown_last = now;
             }
+            look.tick().await;
         }
     };
     let done = tokio::select! {

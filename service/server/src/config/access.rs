@@ -167,6 +167,10 @@ pub struct KeyRevokeArgs {
 /// A node, or the store of the locks.
 #[derive(Debug, Args)]
 pub struct ViaArgs {
+    /// Print the answer as JSON, for scripts: of a list, an item a line.
+    #[arg(long)]
+    pub json: bool,
+
     /// The nodes to call, separated by commas: http://HOST:PORT or https://HOST. If absent, the command changes the store itself, which
     /// --locks names.
     #[arg(long, value_name = "URL", env = "LATCHGATE_URL")]

@@ -66,11 +66,17 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_RETENTION_MS", default_value_t = 86_400_000)]
     pub retention_ms: u64,
 
-    /// Longest body of a request with a key, in bytes: it is kept in memory. Longer ones are refused.
+    /// Longest body of a request with a key that is kept in memory, in bytes.
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_PROXY_BODY_BYTES_MAX", default_value_t = 1_048_576)]
     pub body_bytes_max: usize,
 
-    /// Longest time for a connection to the upstream, and for a client's headers and body to arrive, in ms.
+    /// Disk space for longer bodies of requests with a key, in bytes, of all requests together: temporary files in TMPDIR. A body that
+    /// does not fit is refused. 0 uses no disk.
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_PROXY_SPOOL_BYTES_MAX", default_value_t = 268_435_456)]
+    pub spool_bytes_max: usize,
+
+    /// Longest time for a connection to the upstream, and for a client's headers and body to arrive, in ms. A body in a temporary
+    /// file has this time for each part of --body-bytes-max.
     #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_CLIENT_TIMEOUT_MS", default_value_t = 10_000)]
     pub client_timeout_ms: u64,
 
@@ -120,6 +126,7 @@ impl ProxyArgs {
             caller_header,
             requires_key: self.require_key,
             body_bytes_max: self.body_bytes_max,
+            spool_bytes_max: self.spool_bytes_max,
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             upstream_timeout: Duration::from_millis(self.upstream_timeout_ms),
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),

@@ -47,7 +47,6 @@ use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
-pub(crate) use self::body::read as read_body;
 pub use self::cors::{Cors, Origin};
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;

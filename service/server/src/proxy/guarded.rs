@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::gate::{Attempt, Decision, Permission, Pre};
+use super::spool::Contents;
 use super::stored::{Stored, replay};
 use super::{Proxy, broken_off, upstream};
-use crate::http::{Problem, RequestBody, read_body};
+use crate::http::{Problem, RequestBody};
 
 /// A header of answers that are too long to be stored, if their length is known before they pass.
 const NOT_STORED: HeaderName = HeaderName::from_static("idempotency-stored");
@@ -29,7 +30,7 @@ impl Proxy {
     pub(super) async fn guard(self: Arc<Self>, key: String, request: Request<Incoming>) -> Answer {
         let (head, body) = request.into_parts();
         let (body, rest) = RequestBody::new(body, &head.headers, None);
-        let body = match read_body(Body::new(body), self.limits.body_bytes_max, self.limits.client_timeout).await {
+        let mut body = match self.spool.receive(body, self.limits.client_timeout).await {
             Ok(body) => body,
             Err(problem) => {
                 // Clients that send all before they read must see the refusal.
@@ -38,7 +39,7 @@ impl Proxy {
             }
         };
         let contents = json!({ "key": key, "caller": self.caller(&head.headers) });
-        let pre = self.gate.new_pre(&contents, &fingerprint(&head, &body));
+        let pre = self.gate.new_pre(&contents, &fingerprint(&head, &mut body).await?);
         let (reply, answer) = oneshot::channel();
         let proxy = Arc::clone(&self);
         // A task, because an attempt that is granted when its client has gone must be reported, too.
@@ -47,7 +48,7 @@ impl Proxy {
     }
 
     /// Sends the pre, and calls the upstream if the gate permits it.
-    async fn decide(&self, pre: &Pre, head: Parts, body: Bytes, reply: oneshot::Sender<Answer>) {
+    async fn decide(&self, pre: &Pre, head: Parts, body: Contents, reply: oneshot::Sender<Answer>) {
         let Decision { permission, is_in_doubt } = self.gate.pre(pre).await;
         let answer = match permission {
             Ok(Permission::Go(attempt)) if reply.is_closed() => {
@@ -77,7 +78,7 @@ impl Proxy {
     }
 
     /// Calls the upstream, and reports the outcome before the client can have the whole answer.
-    async fn run(&self, attempt: &Attempt, mut head: Parts, body: Bytes, mut reply: Reply) {
+    async fn run(&self, attempt: &Attempt, mut head: Parts, body: Contents, mut reply: Reply) {
         let mut connection = match self.connect().await {
             Ok(connection) => connection,
             Err(problem) => {
@@ -86,7 +87,10 @@ impl Proxy {
             }
         };
         head.headers.remove(header::CONTENT_LENGTH);
-        let request = self.upstream.request(head, Body::from(body));
+        if let Contents::File(_) = body {
+            head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        let request = self.upstream.request(head, body.into_body());
         let sent = timeout(self.limits.upstream_timeout, connection.send_request(request)).await;
         let Some(response) = sent.ok().and_then(Result::ok) else {
             self.gate.post(attempt, "unknown", None).await;
@@ -157,15 +161,17 @@ impl Reply {
 }
 
 /// What must be equal in all requests with one key.
-fn fingerprint(head: &Parts, body: &Bytes) -> String {
+async fn fingerprint(head: &Parts, body: &mut Contents) -> Result<String, Problem> {
     let mut digest = Sha256::new();
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-    for part in [head.method.as_str().as_bytes(), target.as_bytes(), kind, body] {
+    for part in [head.method.as_str().as_bytes(), target.as_bytes(), kind] {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
-    hex(digest.finalize())
+    digest.update(body.len().to_be_bytes());
+    body.add_to(&mut digest).await?;
+    Ok(hex(digest.finalize()))
 }
 
 fn hex(digest: impl AsRef<[u8]>) -> String {

@@ -5,6 +5,7 @@
 
 mod gate;
 mod guarded;
+mod spool;
 mod stored;
 mod upstream;
 
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::gate::Gate;
+use self::spool::Spool;
 pub use self::upstream::Server;
 use crate::http::{Code, Problem, idempotency_key};
 
@@ -45,8 +47,10 @@ pub struct ProxyLimits {
     pub caller_header: Option<HeaderName>,
     /// Requests of these methods must have a key.
     pub requires_key: bool,
-    /// Longest body of a request with a key, which is kept in memory.
+    /// Longest body of a request with a key that is kept in memory.
     pub body_bytes_max: usize,
+    /// Disk space for longer ones, of all requests together.
+    pub spool_bytes_max: usize,
     /// Longest time for a connection, its headers or a request's body.
     pub client_timeout: Duration,
     /// Longest pause of the upstream, before its answer and within it, and of an upload that is passed.
@@ -59,6 +63,7 @@ pub struct ProxyLimits {
 pub struct Proxy {
     gate: Gate,
     upstream: Server,
+    spool: Spool,
     limits: ProxyLimits,
     /// Calls of the upstream go on when their client has gone, because their outcome must be known.
     running: TaskTracker,
@@ -66,7 +71,8 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn new(gate: Gate, upstream: Server, limits: ProxyLimits) -> Arc<Self> {
-        Arc::new(Self { gate, upstream, limits, running: TaskTracker::new() })
+        let spool = Spool::new(limits.body_bytes_max, limits.spool_bytes_max);
+        Arc::new(Self { gate, upstream, spool, limits, running: TaskTracker::new() })
     }
 
     /// Serves until `stop`, then lets running calls end.

@@ -17,6 +17,9 @@ use super::{Excess, RETRY_AFTER};
 /// How many entries the node looks at in the store at once, and the pause between two such looks.
 const LOOKS_MAX: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// An entry that was found live is looked at again after as long as it had lasted then, and at the latest after this time: an app that
+/// stays at its limit with long leases costs the store little.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Table<K> {
@@ -34,13 +37,19 @@ struct Entry {
     ends: Option<Instant>,
     /// Requests that may begin it.
     pending: u32,
+    since: Instant,
     /// When the node last looked, or it began.
     seen: Instant,
 }
 
 impl Entry {
     fn new() -> Self {
-        Self { ends: None, pending: 0, seen: Instant::now() }
+        let now = Instant::now();
+        Self { ends: None, pending: 0, since: now, seen: now }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.ends.is_some() && now - self.seen >= (self.seen - self.since).min(LOOK_AGAIN_MAX)
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -169,6 +178,9 @@ impl<K: Clone + Eq + Hash> Table<K> {
             return;
         }
         let oldest = self.oldest();
+        if oldest.is_empty() {
+            return;
+        }
         let found = look(oldest.iter().map(|(key, _)| key.clone()).collect()).await;
         let before: HashMap<K, Instant> = oldest.into_iter().collect();
         let mut entries = self.entries();
@@ -187,15 +199,15 @@ impl<K: Clone + Eq + Hash> Table<K> {
 
     /// Those that have not been looked at for longest, with their ends.
     fn oldest(&self) -> Vec<(K, Instant)> {
+        let now = Instant::now();
         let mut entries = self.entries();
         let mut oldest: Vec<(Instant, &K)> =
-            entries.iter().filter(|(_, entry)| entry.ends.is_some()).map(|(key, entry)| (entry.seen, key)).collect();
+            entries.iter().filter(|(_, entry)| entry.is_due(now)).map(|(key, entry)| (entry.seen, key)).collect();
         if oldest.len() > LOOKS_MAX {
             oldest.select_nth_unstable_by_key(LOOKS_MAX, |(seen, _)| *seen);
             oldest.truncate(LOOKS_MAX);
         }
         let keys: Vec<K> = oldest.into_iter().map(|(_, key)| key.clone()).collect();
-        let now = Instant::now();
         let look_at = |key: K| {
             let entry = entries.get_mut(&key)?;
             entry.seen = now;
@@ -297,5 +309,21 @@ mod tests {
         assert!(table.check(&[999], 300 - u32::try_from(LOOKS_MAX).unwrap()).is_err(), "they were renewed elsewhere");
         tokio::time::advance(LONG / 2).await;
         table.check(&[999], 1).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_found_live_is_looked_at_again_after_as_long_as_it_had_lasted() {
+        let table = table();
+        table.begin(&[(1, LONG)], 1, false).unwrap();
+        for (pause, is_looked_at) in [(400, true), (300, false), (100, true), (700, false), (100, true)] {
+            tokio::time::advance(Duration::from_millis(pause)).await;
+            let mut looked_at = false;
+            let look = |keys: Vec<u32>| {
+                looked_at = true;
+                async move { keys.into_iter().map(|key| (key, Some(LONG))).collect() }
+            };
+            table.look(look).await;
+            assert_eq!(looked_at, is_looked_at, "after {pause} ms");
+        }
     }
 }
