@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use latchgate_client::Error;
+use latchgate_client::{Error, encode};
 use latchgate_core::access::{ApiKey, Quota, Scope};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};

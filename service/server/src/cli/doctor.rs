@@ -12,14 +12,18 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::hold_off::join;
+use super::hold_off::{join, join_gate};
+use super::progress::shown;
 use crate::config::DoctorArgs;
+use crate::engines::{Engine, Engines, GateEngines};
 
 /// Files that a node should be able to open: one for each connection of a client, and some for the stores.
 const FILES_MIN: u64 = 10_000;
 /// A clock that is off by more than this makes the times in logs hard to compare.
 const CLOCK_OFF_MAX: Duration = Duration::from_secs(1);
 const TTL_MS_MAX: u64 = 3_600_000;
+const OPERATION_LEASE_MS_MAX: u64 = 24 * 3_600_000;
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(50);
 
 /// What is found, a line each.
@@ -71,7 +75,7 @@ fn files(findings: &Findings) {
 
 /// The stores, opened as a node opens them: it checks versions, settings and the schema.
 async fn stores(args: &DoctorArgs, findings: &mut Findings) {
-    let joined = join(&args.store, TTL_MS_MAX, false).await;
+    let joined = shown(join(&args.store, TTL_MS_MAX, false), "opening the store of the locks", async || None).await;
     let engines = match joined {
         Ok(engines) => engines,
         Err(error) => {
@@ -82,21 +86,63 @@ async fn stores(args: &DoctorArgs, findings: &mut Findings) {
             return;
         }
     };
-    let view = engines.view();
-    for engine in &view.engines {
-        match &engine.reading {
-            Ok(_) => findings.good(format!("the engine {} answers", engine.name)),
-            Err(error) => findings.wrong(
-                format!("the engine {} does not answer: {error}", engine.name),
-                "Start it, or look at the network between here and there.",
-            ),
-        }
-    }
+    answers(&engines, "locks", findings);
     let before = OffsetDateTime::now_utc();
     if let Ok(now) = engines.ping().await {
         let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(now.as_ms()) * 1_000_000);
         if let Ok(now) = now {
             clock(findings, "the store", now, before, OffsetDateTime::now_utc());
+        }
+    }
+    drop(engines);
+    match shown(open_gate(args), "opening the store of the gate", async || None).await {
+        Ok(joined) => {
+            for (engines, of) in joined.iter().zip(["gate", "durable operations"]) {
+                answers(engines, of, findings);
+            }
+        }
+        Err(error) => findings.wrong(
+            format!("the store of the gate cannot be used: {error:#}"),
+            "Correct --gate or the store; `latchgate migrate` brings a schema up to date.",
+        ),
+    }
+}
+
+/// A SQLite file is opened once at a time, and the engines of the locks close it a moment after they are dropped.
+async fn open_gate(args: &DoctorArgs) -> anyhow::Result<Vec<GateEngines>> {
+    let began = Moment::now();
+    loop {
+        match join_gate(&args.store, OPERATION_LEASE_MS_MAX).await {
+            Err(_) if began.elapsed() < CLOSED_WITHIN => tokio::time::sleep(CLOSED_WITHIN / 20).await,
+            joined => return joined,
+        }
+    }
+}
+
+/// Whether each engine answers, and whether its settings have changed since it was opened.
+fn answers<E: ?Sized + Engine>(engines: &Engines<E>, of: &str, findings: &mut Findings) {
+    for engine in engines.view().engines {
+        let name = format!("the engine {} of the {of} ({})", engine.name, engine.kind);
+        let reading = match engine.reading {
+            Ok(reading) => reading,
+            Err(error) => {
+                findings.wrong(
+                    format!("{name} does not answer: {error}"),
+                    "Start it, or look at the network between here and there.",
+                );
+                continue;
+            }
+        };
+        match reading.risk {
+            None => findings.good(format!("{name} answers")),
+            Some(risk) if risk.is_accepted => findings.advice(
+                format!("{name} answers; {}", risk.what),
+                "It is accepted by --allow-eviction. Without that, set maxmemory-policy to noeviction.",
+            ),
+            Some(risk) => findings.wrong(
+                format!("{name} answers; {}", risk.what),
+                "Set it back: for Redis, maxmemory-policy noeviction.",
+            ),
         }
     }
 }
@@ -128,7 +174,10 @@ async fn node(args: &DoctorArgs, url: &str, findings: &mut Findings) -> anyhow::
     }
     let _ = lease.release().await;
     match client.call(Method::GET, "/v1/admin/engines", None).await {
-        Ok(engines) => in_use(&engines, url, findings),
+        Ok(engines) => {
+            in_use(&engines, url, findings);
+            versions(&engines, url, findings);
+        }
         Err(Error::Refused(problem)) if [401, 403].contains(&problem.status()) => {
             findings.advice(
                 format!("{url} does not show its engines"),
@@ -177,23 +226,51 @@ async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings
     }
 }
 
+/// The versions of all nodes that share the store.
+fn versions(engines: &Value, url: &str, findings: &Findings) {
+    let nodes: Vec<(&str, &str)> = engines["nodes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|node| (node["node"].as_str().unwrap_or_default(), node["version"].as_str().unwrap_or_default()))
+        .collect();
+    let own = env!("CARGO_PKG_VERSION");
+    if nodes.iter().all(|(_, version)| *version == own) {
+        findings.good(format!("{url}: the version of each node is {own} ({} in all)", nodes.len()));
+        return;
+    }
+    let named: Vec<String> = nodes.iter().map(|(node, version)| format!("{node} {version}")).collect();
+    findings.advice(
+        format!("{url}: the versions of nodes and this command ({own}) differ: {}", named.join(", ")),
+        "That is right during an upgrade. Complete it: see docs/OPERATIONS.md.",
+    );
+}
+
 fn in_use(engines: &Value, url: &str, findings: &mut Findings) {
     for (name, of) in [("locks", "locks"), ("gate", "gate"), ("durable", "durable operations")] {
         let used = &engines[name];
         if used.is_null() {
             continue;
         }
+        let all: &[Value] = used["engines"].as_array().map_or(&[], Vec::as_slice);
+        let kind_of = |active: &str| {
+            all.iter().find(|engine| engine["name"] == active).and_then(|engine| engine["kind"].as_str())
+        };
         match (used["active"].as_str(), used["trouble"].as_str()) {
-            (Some(active), _) => findings.good(format!("{url}: {active} is the engine of the {of}")),
+            (Some(active), _) => {
+                let kind = kind_of(active).unwrap_or("of an unknown kind");
+                findings.good(format!("{url}: {active} ({kind}) is the engine of the {of}"));
+            }
             (None, trouble) => findings.wrong(
                 format!("{url}: no engine of the {of} is in use: {}", trouble.unwrap_or("unknown why")),
                 "See docs/ENGINES.md.",
             ),
         }
-        for engine in used["engines"].as_array().into_iter().flatten().filter(|engine| engine["answers"] == false) {
+        for engine in all.iter().filter(|engine| engine["answers"] == false) {
             let name = engine["name"].as_str().unwrap_or_default();
+            let why = engine["trouble"].as_str().unwrap_or("unknown why");
             findings.wrong(
-                format!("{url}: the engine {name} of the {of} does not answer"),
+                format!("{url}: the engine {name} of the {of} does not answer: {why}"),
                 "Start it, or look at the network between the node and it.",
             );
         }

@@ -81,18 +81,26 @@ pub(super) async fn join(args: &StoreArgs, ttl_ms_max: u64, migrate: bool) -> an
 }
 
 async fn of_gate(args: &HoldOffArgs) -> anyhow::Result<u64> {
-    let locks = args.store.engines(Duration::ZERO)?;
-    let locks = locks.first().context("--locks names no store")?;
-    let is_only = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
-    let beside = serve::gate_beside(&args.store, locks, is_only).await?;
-    let gate = serve::open_gate(&args.store, false, args.operation_lease_ms_max, beside).await?;
     let mut lasts_ms = 0;
-    for specs in [Some(gate.engines), gate.durable_engine.map(|spec| vec![spec])].into_iter().flatten() {
-        let patience = Duration::from_millis(args.store.gate_timeout_ms);
-        let engines = until_answered(GateEngines::join(specs, patience, args.operation_lease_ms_max)).await?;
+    for engines in join_gate(&args.store, args.operation_lease_ms_max).await? {
         lasts_ms = engines.order_hold_off(args.for_ms).await?.max(lasts_ms);
     }
     Ok(lasts_ms)
+}
+
+/// The engines of the gate, as [`join`], and those of durable operations if they have a store of their own.
+pub(super) async fn join_gate(args: &StoreArgs, lease_ms_max: u64) -> anyhow::Result<Vec<GateEngines>> {
+    let locks = args.engines(Duration::ZERO)?;
+    let locks = locks.first().context("--locks names no store")?;
+    let is_only = matches!(args.gate_engine()?, GateEngine::BesideTheLocks);
+    let beside = serve::gate_beside(args, locks, is_only).await?;
+    let gate = serve::open_gate(args, false, lease_ms_max, beside).await?;
+    let mut joined = Vec::new();
+    for specs in [Some(gate.engines), gate.durable_engine.map(|spec| vec![spec])].into_iter().flatten() {
+        let patience = Duration::from_millis(args.gate_timeout_ms);
+        joined.push(until_answered(GateEngines::join(specs, patience, lease_ms_max)).await?);
+    }
+    Ok(joined)
 }
 
 async fn until_answered<E: ?Sized + Engine>(engines: Engines<E>) -> anyhow::Result<Engines<E>> {

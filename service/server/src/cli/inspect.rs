@@ -122,8 +122,7 @@ pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
             );
         }
         OperationsCommand::Show { id, show } => {
-            let answer =
-                client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
+            let answer = client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
             said(show.json, &answer, || {
                 let fields = answer.as_object().cloned().unwrap_or_default();
                 let lines: Vec<String> =

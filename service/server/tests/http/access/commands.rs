@@ -42,6 +42,12 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     assert_eq!(printed(&quota, &env).await, "a b/c\trequests_per_second 200, leases 7");
     assert_eq!(printed(&["app", "quota", "a b/c", "--leases", "none"], &env).await, "a b/c\trequests_per_second 200");
     assert!(printed(&["app", "list"], &env).await.contains("1 API keys\trequests_per_second 200"));
+    let printed_json =
+        async |args: &[&str]| -> serde_json::Value { serde_json::from_str(&printed(args, &env).await).unwrap() };
+    assert_eq!(printed_json(&["key", "list", "--app", "a b/c", "--json"]).await["prefixes"][0], "jobs/");
+    assert_eq!(printed_json(&["app", "quota", "a b/c", "--json"]).await["quotas"]["requests_per_second"], 200);
+    let made = printed_json(&["key", "create", "--app", "a b/c", "--scope", "read", "--json"]).await;
+    assert_eq!(printed_json(&["key", "revoke", made["id"].as_str().unwrap(), "--json"]).await["id"], made["id"]);
     printed(&["app", "disable", "a b/c"], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
     printed(&["app", "create", "a b/c"], &env).await;
