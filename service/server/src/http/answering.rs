@@ -106,7 +106,7 @@ impl Answering {
     ) -> Response<Body> {
         let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
         let (head, incoming) = request.into_parts();
-        let client = verb.ends_with_client().then(|| Arc::clone(client));
+        let client = verb.ends_with_client(&head.uri).then(|| Arc::clone(client));
         let (body, rest) = RequestBody::new(incoming, &head.headers, client);
         let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
         let checked = checked.and_then(|()| target::check(&head.uri));
