@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use futures::StreamExt;
-use latchgate_core::access::{ApiKey, Refusal, Scope, has_api_key};
+use latchgate_core::access::{ApiKey, Refusal, Scope};
 
 use super::answering::RequestNote;
 use super::path::LockPath;
@@ -62,11 +62,6 @@ pub(super) async fn check(State(context): State<Shared>, mut request: Request, n
 
 /// `None` if the endpoint needs no caller.
 fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>, Problem> {
-    if request.uri().query().is_some_and(has_api_key) {
-        let detail = "An API key does not belong into a URL, which is logged in many places. Send it in the header \
-                      Authorization, and revoke this one.";
-        return Err(Problem::new(Code::InvalidRequest, detail));
-    }
     let need = Need::of(request.method(), request.uri().path());
     if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
         return Ok(None);
