@@ -15,6 +15,7 @@ use futures::StreamExt;
 use latchgate_core::access::{ApiKey, Refusal, Scope};
 
 use super::answering::RequestNote;
+use super::metrics::Verb;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
 use super::proxies::ClientAddress;
@@ -89,7 +90,7 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if is_permitted {
         // An operator can always change quotas.
         if matches!(need, Need::Scope(_)) {
-            let is_of_holder = quotas::is_of_holder(request.method(), request.uri().path());
+            let is_of_holder = Verb::of(request.method(), request.uri().path()).is_of_holder();
             caller.app_use.request(is_of_holder).map_err(|excess| quotas::reached(&excess))?;
         }
         return Ok(Some(caller));

@@ -74,6 +74,21 @@ impl Verb {
         }
     }
 
+    /// Whether the request only keeps or ends what its client has begun: a client that is refused others must still be able to.
+    pub fn is_of_holder(self) -> bool {
+        matches!(
+            VERBS[self.0],
+            "renew"
+                | "release"
+                | "multilock_renew"
+                | "multilock_release"
+                | "leases_renew"
+                | "leases_release"
+                | "post"
+                | "heartbeat"
+        )
+    }
+
     pub fn is_stream(self) -> bool {
         VERBS[self.0] == "events"
     }
@@ -223,6 +238,37 @@ mod tests {
         assert_eq!(get("/nonsense"), "other");
         for verb in ["acquire", "force", "multilock_release", "pre_batch", "operation", "admin", "other"] {
             assert!(VERBS.contains(&verb));
+        }
+    }
+
+    #[test]
+    fn only_what_keeps_or_ends_something_is_of_a_holder() {
+        let is_of_holder = |method: &str, path| Verb::of(&method.parse().unwrap(), path).is_of_holder();
+        for (method, path) in [
+            ("POST", "/v1/locks/a/renew"),
+            ("POST", "/v1/locks/a/b/release"),
+            ("POST", "/v1/leases/renew"),
+            ("POST", "/v1/leases/release"),
+            ("POST", "/v1/multilocks/renew"),
+            ("POST", "/v1/operations/x/post"),
+            ("POST", "/v1/operations/x/heartbeat"),
+            ("UNLOCK", "/v1/terraform/a"),
+            ("DELETE", "/v1/terraform/a"),
+            ("POST", "/v1/steady-state"),
+        ] {
+            assert!(is_of_holder(method, path), "{method} {path}");
+        }
+        for (method, path) in [
+            ("GET", "/v1/locks/a/renew"),
+            ("POST", "/v1/locks/renew/acquire"),
+            ("POST", "/v1/locks/release"),
+            ("POST", "/v1/leases/revoke"),
+            ("POST", "/v1/operations/pre"),
+            ("POST", "/v1/terraform/a/release"),
+            ("LOCK", "/v1/terraform/release"),
+            ("POST", "/v1/pre-reboot"),
+        ] {
+            assert!(!is_of_holder(method, path), "{method} {path}");
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::http::Method;
 use futures::{StreamExt, stream};
 use latchgate_core::gate::{OperationId, Outcome, Phase};
 use latchgate_core::lock::{Lease, LeaseId};
@@ -10,7 +9,6 @@ use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use super::Context;
 use super::locks::answers::unanswered;
-use super::path::LockPath;
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 use crate::access::quota::{Excess, Reserved};
@@ -31,17 +29,6 @@ pub fn reached(excess: &Excess) -> Problem {
         .with("limit", limit)
         .with("remaining", remaining)
         .retry_after_ms(retry_after_ms.max(1))
-}
-
-/// Whether a request only keeps or finishes what its client has begun: a client that is refused others must still be able to.
-pub fn is_of_holder(method: &Method, path: &str) -> bool {
-    if method != Method::POST {
-        return false;
-    }
-    match path.strip_prefix("/v1/locks/").map(LockPath::split) {
-        Some(path) => matches!(path, LockPath::Verb(_, "renew" | "release")),
-        None => matches!(path.rsplit('/').next(), Some("renew" | "release" | "heartbeat" | "post")),
-    }
 }
 
 /// Whether the caller's app may get a lease of each key.
@@ -207,28 +194,4 @@ async fn look_at_operations(
         Some((id, left_ms.filter(|left_ms| *left_ms > 0).map(Duration::from_millis)))
     };
     stream::iter(ids).map(look).buffer_unordered(LOOKS_AT_ONCE).filter_map(std::future::ready).collect().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_keeps_or_finishes_something_is_of_a_holder() {
-        for path in [
-            "/v1/locks/a/renew",
-            "/v1/locks/a/b/release",
-            "/v1/leases/renew",
-            "/v1/leases/release",
-            "/v1/multilocks/renew",
-            "/v1/operations/x/post",
-            "/v1/operations/x/heartbeat",
-        ] {
-            assert!(is_of_holder(&Method::POST, path), "{path}");
-            assert!(!is_of_holder(&Method::GET, path), "{path}");
-        }
-        for path in ["/v1/locks/renew/acquire", "/v1/locks/release", "/v1/leases/revoke", "/v1/operations/pre"] {
-            assert!(!is_of_holder(&Method::POST, path), "{path}");
-        }
-    }
 }

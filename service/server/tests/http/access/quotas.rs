@@ -198,9 +198,14 @@ async fn operations_are_counted_from_pre_to_post() {
 #[tokio::test]
 async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone() {
     let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "requests_per_second": 1 })).await;
+    let billing = Caller::of_app(&node, "billing").await;
     let other = Caller::of_app(&node, "other").await;
     let lease_id = "mine";
+    let terraform = json!({ "ID": "mine" });
+    for state in ["a", "b"] {
+        billing.ok(Method::POST, &format!("/v1/terraform/{state}"), terraform.clone()).await;
+    }
+    limit(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let is_refused = || async {
         let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
         if answer.status != 200 {
@@ -215,6 +220,12 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
         assert!(other.is_accepted().await);
     }
     assert_eq!(release(&billing, "k", lease_id).await.status, 200);
+    // In the protocols of other tools too.
+    let unlock = Method::from_bytes(b"UNLOCK").unwrap();
+    for (method, state) in [(unlock, "a"), (Method::DELETE, "b")] {
+        billing.ok(method, &format!("/v1/terraform/{state}"), terraform.clone()).await;
+    }
+    billing.post("/v1/steady-state", json!({})).await.assert_problem(400, "invalid-request");
     // The operator's own app may be throttled and can still be helped.
     limit(&node, "default", json!({ "requests_per_second": 1 })).await;
     for _ in 0..3 {
