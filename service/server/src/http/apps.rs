@@ -425,6 +425,7 @@ pub async fn set_warn_after(
 pub async fn set_quotas(
     State(access): State<Access>,
     Extension(caller): By,
+    audited: Audited,
     Path(app): Path<String>,
     uri: Uri,
     body: Body,
@@ -433,8 +434,13 @@ pub async fn set_quotas(
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let request: QuotasRequest = body::parse(&body)?;
     let (app, limits) = (parse_app(&app)?, request.parse()?);
+    audited.detail(|| {
+        let shown = |(quota, limit): &(Quota, Option<u32>)| {
+            format!("{}: {}", quota.as_str(), limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string()))
+        };
+        limits.iter().map(shown).collect::<Vec<_>>().join(", ")
+    });
     access.change(&caller, |document, now| document.set_quotas(&app, &limits, now)).await.map_err(unchanged)?;
-    tracing::info!(app = ?app, ?limits, by = ?caller.key_id, "the quotas of an app were changed");
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
 

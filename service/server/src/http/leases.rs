@@ -325,12 +325,13 @@ pub async fn revoke(
             revoked.map_err(|problem| problem.with("key", address.key.as_str()))
         }
     };
-    let results = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    let results: Vec<_> = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    // The leases of the others have ended since the search.
+    let revoked = || results.iter().flatten().filter(|revoked| revoked.leases > 0);
+    let leases = revoked().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
+    audited.detail(|| format!("{leases} leases of {} locks", revoked().count()));
     let mut results: Vec<RevokedLock> = all(results)?;
-    // Their leases have ended since the search.
     results.retain(|revoked| revoked.leases > 0);
-    let leases = results.iter().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
-    audited.detail(|| format!("{leases} leases of {} locks", results.len()));
     let Found { unreadable, next_cursor, .. } = found;
     Ok(answer::ok(&RevokeLeasesAnswer { results, leases, unreadable, next_cursor }))
 }
