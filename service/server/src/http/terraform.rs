@@ -110,7 +110,7 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 #[utoipa::path(
     delete, path = "/v1/terraform/{key}", tag = "tools", operation_id = "unlockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
-    request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
+    request_body(content = Option<LockInfo>, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "Unlocked.", body = ReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -125,7 +125,8 @@ pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body
     if body.is_empty() {
         let force = async |audited: Audited| {
             check_admin(caller)?;
-            end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await
+            let forced = end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await;
+            forced.map(|_| answer::ok(&ReleaseAnswer::new(0, false)))
         };
         return audit::recorded_as(context, head, caller, (Action::Force, address.key.as_str()), force).await;
     }
