@@ -187,6 +187,13 @@ pub(super) struct Needed {
     pub of_default: bool,
 }
 
+impl Needed {
+    /// Whether it is a request in the sense of the app's quota.
+    pub fn is_counted(&self) -> bool {
+        self.scope.is_some() && !self.of_default
+    }
+}
+
 pub(super) fn needed(method: &Method, path: &str) -> Needed {
     let need = Need::of(method, path);
     let scope = match need {

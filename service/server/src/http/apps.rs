@@ -79,7 +79,7 @@ pub struct AppRequest {
 pub struct WarnAfterRequest {
     /// After what time, in ms, a lock of the app that is held is a notice; null: never.
     #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(example = 600_000, minimum = 1)]
+    #[schema(required, example = 600_000, minimum = 1)]
     warn_after_ms: Option<u64>,
 }
 
@@ -377,7 +377,7 @@ pub async fn disable_app(
 #[utoipa::path(
     put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "setWarnAfter",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
-    request_body(content = Option<WarnAfterRequest>, example = json!({"warn_after_ms": 600_000})),
+    request_body(content = WarnAfterRequest, example = json!({"warn_after_ms": 600_000})),
     responses(
         (status = 200, description = "All nodes know it within two seconds.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),

@@ -14,7 +14,7 @@ use super::access::{By, check_keys};
 use super::answer;
 use super::audit::Audited;
 use super::format::rfc3339;
-use super::locks::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
+use super::locks::answers::{RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
 use super::problem::{Code, Problem, ProblemBody};
@@ -77,6 +77,7 @@ pub struct RenewLeasesAnswer {
     results: Vec<RenewedLease>,
     /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
