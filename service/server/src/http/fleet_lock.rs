@@ -62,7 +62,7 @@ pub struct SteadyAnswer {
     responses(
         (status = 200, description = "The machine may reboot.", body = SlotAnswer),
         (status = 400, description = "`invalid-request`, with `kind` and `value`, as in all problems of this path", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`key-full`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`key-full`; `limit-mismatch`: the limit of the group has changed meanwhile", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`: the machine may not reboot now", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
