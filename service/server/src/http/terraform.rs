@@ -5,8 +5,8 @@
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::Uri;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,7 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
     let answer = match head.method.as_str() {
         "LOCK" | "POST" => lock(&context, &caller, &head.uri, body).await,
         "UNLOCK" | "DELETE" => unlock(&context, &caller, &head, body).await,
+        "OPTIONS" => Ok((StatusCode::NO_CONTENT, [(header::ALLOW, METHODS)]).into_response()),
         _ => {
             let detail = format!("This path has only {METHODS}: Terraform's state lives elsewhere.");
             Err(Problem::new(Code::MethodNotAllowed, detail).allow(METHODS))
