@@ -21,9 +21,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::access::By;
 use super::answer::ok;
 use super::audit::{Audited, recorded};
+use super::body;
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
-use super::{body, query};
+use super::query::{self, NoQuery};
 use crate::access::{Access, Caller, ChangeFailure};
 use crate::audit::Audit;
 use crate::failure::Failure;
@@ -299,17 +300,13 @@ pub struct KeysQuery {
     app: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct NoQuery {}
-
 /// List the apps.
 #[utoipa::path(
     get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
     responses((status = 200, description = "All apps.", body = AppsAnswer))
 )]
-pub async fn list_apps(State(access): State<Access>, uri: Uri) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
+pub async fn list_apps(State(access): State<Access>, _: NoQuery, body: Body) -> Result<Response, Problem> {
+    body::none(body, BODY_TIMEOUT).await?;
     let (document, now) = (access.document(), access.now());
     let default = App::default();
     let mut apps: Vec<&App> = document.apps.keys().filter(|app| **app != default).collect();
@@ -334,10 +331,9 @@ pub async fn create_app(
     State(access): State<Access>,
     Extension(caller): By,
     audited: Audited,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let AppRequest { app } = body::parse(&body)?;
     let app = parse_app(&app)?;
@@ -362,9 +358,10 @@ pub async fn disable_app(
     State(access): State<Access>,
     Extension(caller): By,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
+    body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
+    body::none(body, BODY_TIMEOUT).await?;
     let app = parse_app(&app)?;
     access.change(&caller, |document, now| document.disable_app(&app, now)).await.map_err(unchanged)?;
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
@@ -390,10 +387,9 @@ pub async fn set_warn_after(
     Extension(caller): By,
     audited: Audited,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let app = parse_app(&app)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let WarnAfterRequest { warn_after_ms } = body::parse(&body)?;
@@ -427,10 +423,9 @@ pub async fn set_quotas(
     Extension(caller): By,
     audited: Audited,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let request: QuotasRequest = body::parse(&body)?;
     let (app, limits) = (parse_app(&app)?, request.parse()?);
@@ -452,7 +447,8 @@ pub async fn set_quotas(
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn list_keys(State(access): State<Access>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list_keys(State(access): State<Access>, uri: Uri, body: Body) -> Result<Response, Problem> {
+    body::none(body, BODY_TIMEOUT).await?;
     let KeysQuery { app } = query::parse(&uri)?;
     let app = app.as_deref().map(parse_app).transpose()?;
     let (document, now) = (access.document(), access.now());
@@ -481,10 +477,9 @@ pub async fn create_key(
     Extension(caller): By,
     audited: Audited,
     beside: Option<Extension<BesideTheStore>>,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let request: KeyRequest = body::parse(&body)?;
     let (permissions, expires_in_ms) = request.parse()?;
@@ -524,9 +519,10 @@ pub async fn revoke_key(
     State(access): State<Access>,
     Extension(caller): By,
     Path(id): Path<String>,
-    uri: Uri,
+    _: NoQuery,
+    body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
+    body::none(body, BODY_TIMEOUT).await?;
     let id: KeyId = id.parse().map_err(|_| refused_change(ChangeRefused::UnknownKey))?;
     let is_first = access.change(&caller, |document, now| document.revoke(id, now)).await.map_err(unchanged)?;
     Ok(ok(&RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first }))
