@@ -183,35 +183,14 @@ pub struct AppsAnswer {
     apps: Vec<AppAnswer>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `Scope`")]
 pub enum ScopeName {
     Read,
     Locks,
     Operations,
     Admin,
-}
-
-impl From<ScopeName> for Scope {
-    fn from(name: ScopeName) -> Self {
-        match name {
-            ScopeName::Read => Self::Read,
-            ScopeName::Locks => Self::Locks,
-            ScopeName::Operations => Self::Operations,
-            ScopeName::Admin => Self::Admin,
-        }
-    }
-}
-
-impl From<Scope> for ScopeName {
-    fn from(scope: Scope) -> Self {
-        match scope {
-            Scope::Read => Self::Read,
-            Scope::Locks => Self::Locks,
-            Scope::Operations => Self::Operations,
-            Scope::Admin => Self::Admin,
-        }
-    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -223,7 +202,8 @@ pub struct KeyRequest {
     #[schema(example = "billing")]
     app: Option<String>,
     /// At least one. No scope includes another one.
-    scopes: Vec<ScopeName>,
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
     #[serde(default)]
     prefixes: Vec<String>,
@@ -258,7 +238,8 @@ pub struct KeyAnswer {
     #[schema(example = "3f9a1c20b7d4")]
     id: String,
     app: String,
-    scopes: Vec<ScopeName>,
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all if empty.
     prefixes: Vec<String>,
     /// `active`, `revoked`, `expired`, or `app-disabled`.
@@ -531,8 +512,7 @@ pub async fn revoke_key(
 impl KeyRequest {
     fn parse(self) -> Result<(Permissions, Option<u64>), Problem> {
         let app = self.app.as_deref().map_or_else(|| Ok(App::default()), parse_app)?;
-        let scopes: Vec<Scope> = self.scopes.into_iter().map(Scope::from).collect();
-        if scopes.is_empty() {
+        if self.scopes.is_empty() {
             return Err(Problem::field("scopes", "must name at least one of read, locks, operations, admin"));
         }
         if self.prefixes.len() > PREFIXES_MAX {
@@ -544,7 +524,7 @@ impl KeyRequest {
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > EXPIRES_IN_MS_MAX) {
             return Err(Problem::field("expires_in_ms", format!("must be from 1 to {EXPIRES_IN_MS_MAX}")));
         }
-        Ok((Permissions { app, scopes: scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
+        Ok((Permissions { app, scopes: self.scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
     }
 }
 
@@ -577,7 +557,7 @@ fn key_answer(document: &Document, id: KeyId, entry: &KeyEntry, now: Timestamp) 
     KeyAnswer {
         id: id.to_string(),
         app: entry.permissions.app.as_str().to_owned(),
-        scopes: entry.permissions.scopes.iter().map(ScopeName::from).collect(),
+        scopes: entry.permissions.scopes.iter().collect(),
         prefixes: entry.permissions.prefixes.clone(),
         state: match document.state_of(entry, now) {
             Ok(()) | Err(Refusal::Unknown) => "active",
