@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::access::By;
 use super::answer::ok;
-use super::apps::ScopeName;
+use super::api_keys::ScopeName;
 use super::body::NoBody;
 use super::problem::ProblemBody;
 use super::query::NoQuery;
