@@ -14,14 +14,13 @@ use super::access::{By, check_keys};
 use super::answer;
 use super::audit::Audited;
 use super::format::rfc3339;
-use super::locks::answers::{RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
+use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
 use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{Context, Shared, body, quotas};
 use crate::access::Caller;
-use crate::locks::{Released, Renewed};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
@@ -205,21 +204,15 @@ pub async fn renew(
     let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
         let (context, caller) = (&context, &caller);
         async move {
-            let renewed = context.locks.renew(&address, lease_id.clone(), ttl_ms).await;
-            quotas::note_renewed(caller, &address, &lease_id, &renewed);
-            let renewed = match renewed {
-                Ok(Renewed::Renewed { lease, now }) => Ok(RenewedLease {
-                    key: address.key.as_str().to_owned(),
-                    lease_id: lease_id.as_str().to_owned(),
-                    status: 200,
-                    ttl_ms: left_ms(&lease, now),
-                    expires_at: rfc3339(lease.expires_at),
-                    revocation: RevocationAnswer::of(&lease, now),
-                }),
-                Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
-                Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
-                Err(failure) => Err(unanswered(&failure, &lease_id)),
-            };
+            let renewed = quotas::renew(context, caller, &address, &lease_id, ttl_ms, None).await;
+            let renewed = renewed.map(|(lease, now)| RenewedLease {
+                key: address.key.as_str().to_owned(),
+                lease_id: lease_id.as_str().to_owned(),
+                status: 200,
+                ttl_ms: left_ms(&lease, now),
+                expires_at: rfc3339(lease.expires_at),
+                revocation: RevocationAnswer::of(&lease, now),
+            });
             renewed.map_err(|problem| of_lease(problem, &address, &lease_id))
         }
     };
@@ -257,20 +250,15 @@ pub async fn release(
     let release = |(address, lease_id): (Address, LeaseId)| {
         let (context, caller) = (&context, &caller);
         async move {
-            let released = context.locks.release(&address, lease_id.clone()).await;
-            quotas::note_released(caller, &address, &lease_id, &released);
-            let released = match released {
-                Ok(Released::Released { still_held, already }) => Ok(ReleasedLease {
-                    key: address.key.as_str().to_owned(),
-                    lease_id: lease_id.as_str().to_owned(),
-                    status: 200,
-                    released: true,
-                    still_held,
-                    already,
-                }),
-                Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
-                Err(failure) => Err(unanswered(&failure, &lease_id)),
-            };
+            let released = quotas::release(context, caller, &address, &lease_id).await;
+            let released = released.map(|released| ReleasedLease {
+                key: address.key.as_str().to_owned(),
+                lease_id: lease_id.as_str().to_owned(),
+                status: 200,
+                released: true,
+                still_held: released.still_held,
+                already: released.already,
+            });
             released.map_err(|problem| of_lease(problem, &address, &lease_id))
         }
     };

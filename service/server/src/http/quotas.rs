@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use latchgate_core::gate::{OperationId, Outcome, Phase};
-use latchgate_core::lock::{Lease, LeaseId};
+use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use super::Context;
-use super::locks::answers::unanswered;
+use super::locks::answers::{key_full, lease_lost, unanswered};
+use super::locks::leases::ReleaseAnswer;
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 use crate::access::quota::{Excess, Reserved};
@@ -89,19 +90,49 @@ pub async fn acquire(
     Ok(acquired)
 }
 
-/// The holder's lease goes on, or has ended.
-pub fn note_renewed(caller: &Caller, address: &Address, lease_id: &LeaseId, renewed: &Answer<Renewed>) {
-    match renewed {
-        Ok(Renewed::Renewed { lease, now }) => extend_lease(caller, address, lease, *now),
-        Ok(Renewed::LeaseLost(_)) => end_lease(caller, address, lease_id),
-        Ok(Renewed::KeyFull(_)) | Err(_) => {}
+/// Renews a lease of the caller's app.
+///
+/// # Errors
+/// `lease-lost`, `key-full`, or that of a call that failed.
+pub async fn renew(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    lease_id: &LeaseId,
+    ttl_ms: Option<u64>,
+    metadata: Option<Metadata>,
+) -> Result<(Lease, Timestamp), Problem> {
+    match context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await {
+        Ok(Renewed::Renewed { lease, now }) => {
+            extend_lease(caller, address, &lease, now);
+            Ok((lease, now))
+        }
+        Ok(Renewed::LeaseLost(lost)) => {
+            end_lease(caller, address, lease_id);
+            Err(lease_lost(&lost))
+        }
+        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
+        Err(failure) => Err(unanswered(&failure, lease_id)),
     }
 }
 
-/// Neither a released nor a lost lease is live.
-pub fn note_released(caller: &Caller, address: &Address, lease_id: &LeaseId, released: &Answer<Released>) {
-    if released.is_ok() {
-        end_lease(caller, address, lease_id);
+/// Releases a lease of the caller's app.
+///
+/// # Errors
+/// `lease-lost`, or that of a call that failed.
+pub async fn release(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    lease_id: &LeaseId,
+) -> Result<ReleaseAnswer, Problem> {
+    let released = context.locks.release(address, lease_id.clone()).await;
+    let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
+    // Neither a released nor a lost lease is live.
+    end_lease(caller, address, lease_id);
+    match released {
+        Released::Released { still_held, already } => Ok(ReleaseAnswer::new(still_held, already)),
+        Released::LeaseLost(lost) => Err(lease_lost(&lost)),
     }
 }
 

@@ -16,7 +16,7 @@ use super::access::{By, check_admin};
 use super::audit::{self, Audited};
 use super::format::rfc3339;
 use super::locks::acquire::granted_answer;
-use super::locks::answers::{ended, lease_lost, refusal, unanswered};
+use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
@@ -24,7 +24,7 @@ use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, answer, body, path, query, quotas};
 use crate::access::Caller;
 use crate::audit::Action;
-use crate::locks::{Acquired, LockRequest, Refused, Released};
+use crate::locks::{Acquired, LockRequest, Refused};
 
 /// Where the locks are among all keys.
 const PREFIX: &str = "terraform/";
@@ -133,13 +133,7 @@ pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body
     }
     let info: LockInfo = body::parse(&body)?;
     let lease_id = info.lease_id()?;
-    let released = context.locks.release(&address, lease_id.clone()).await;
-    quotas::note_released(caller, &address, &lease_id, &released);
-    match released {
-        Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
-        Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
-    }
+    quotas::release(context, caller, &address, &lease_id).await.map(|released| answer::ok(&released))
 }
 
 /// The key that a path names, percent-encoded.
