@@ -12,9 +12,10 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use futures::StreamExt;
-use latchgate_core::access::{ApiKey, Refusal, Scope, has_api_key};
+use latchgate_core::access::{ApiKey, Refusal, Scope};
 
 use super::answering::RequestNote;
+use super::metrics::Verb;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
 use super::proxies::ClientAddress;
@@ -62,11 +63,6 @@ pub(super) async fn check(State(context): State<Shared>, mut request: Request, n
 
 /// `None` if the endpoint needs no caller.
 fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>, Problem> {
-    if request.uri().query().is_some_and(has_api_key) {
-        let detail = "An API key does not belong into a URL, which is logged in many places. Send it in the header \
-                      Authorization, and revoke this one.";
-        return Err(Problem::new(Code::InvalidRequest, detail));
-    }
     let need = Need::of(request.method(), request.uri().path());
     if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
         return Ok(None);
@@ -94,7 +90,7 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if is_permitted {
         // An operator can always change quotas.
         if matches!(need, Need::Scope(_)) {
-            let is_of_holder = quotas::is_of_holder(request.method(), request.uri().path());
+            let is_of_holder = Verb::of(request.method(), request.uri().path()).is_of_holder();
             caller.app_use.request(is_of_holder).map_err(|excess| quotas::reached(&excess))?;
         }
         return Ok(Some(caller));
@@ -189,6 +185,13 @@ pub(super) struct Needed {
     pub scope: Option<Scope>,
     /// Only API keys of the app `default` have it.
     pub of_default: bool,
+}
+
+impl Needed {
+    /// Whether it is a request in the sense of the app's quota.
+    pub fn is_counted(&self) -> bool {
+        self.scope.is_some() && !self.of_default
+    }
 }
 
 pub(super) fn needed(method: &Method, path: &str) -> Needed {

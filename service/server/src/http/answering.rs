@@ -106,7 +106,7 @@ impl Answering {
     ) -> Response<Body> {
         let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
         let (head, incoming) = request.into_parts();
-        let client = verb.ends_with_client().then(|| Arc::clone(client));
+        let client = verb.ends_with_client(&head.uri).then(|| Arc::clone(client));
         let (body, rest) = RequestBody::new(incoming, &head.headers, client);
         let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
         let checked = checked.and_then(|()| target::check(&head.uri));
@@ -167,7 +167,7 @@ impl Logged {
         took: Duration,
     ) {
         let Some((method, uri)) = self.request else { return };
-        let (path, ClientAddress(from)) = (uri.path(), self.from);
+        let ClientAddress(from) = self.from;
         let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let app = caller.map(|caller| caller.app().as_str());
         let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
@@ -175,12 +175,13 @@ impl Logged {
         macro_rules! write {
             ($level:ident, $message:literal) => {
                 tracing::$level!(
-                    %method, path, status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id, $message
+                    %method, path = shown_path(&uri), status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id,
+                    $message
                 )
             };
         }
         // A node that is not ready is asked again and again, and has logged why.
-        if status.is_server_error() && path != "/readyz" {
+        if status.is_server_error() && uri.path() != "/readyz" {
             write!(warn, "request failed");
         } else if self.access_log {
             write!(info, "request");
@@ -188,6 +189,10 @@ impl Logged {
             write!(debug, "request");
         }
     }
+}
+
+fn shown_path(uri: &Uri) -> &str {
+    if target::has_api_key(uri) { "(with an API key)" } else { uri.path() }
 }
 
 /// What is found out about a request while it is served.

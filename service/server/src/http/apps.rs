@@ -1,38 +1,35 @@
-//! `/v1/admin/apps` and `/v1/admin/keys`: apps and their API keys, for operators.
+//! `/v1/admin/apps`: apps, their quotas and notices, for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRef, Path, State};
-use axum::http::{Request, Uri};
+use axum::http::Request;
 use axum::response::Response;
 use axum::{Extension, Router, routing};
-use latchgate_core::access::{
-    ApiKey, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
-    Quota, Quotas, Refusal, Scope,
-};
-use latchgate_core::key::check_name;
+use latchgate_core::access::{ChangeRefused, Document, KeyEntry, QUOTA_MAX, Quota, Quotas};
 use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::access::By;
 use super::answer::ok;
 use super::audit::{Audited, recorded};
 use super::format::rfc3339;
 use super::problem::{Code, Problem, ProblemBody};
-use super::{body, query};
+use super::query::NoQuery;
+use super::{api_keys, body};
 use crate::access::{Access, Caller, ChangeFailure};
 use crate::audit::Audit;
 use crate::failure::Failure;
 use crate::store::StoreError;
 
-const BODY_BYTES_MAX: usize = 65_536;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest life of an API key that expires, in ms.
-const EXPIRES_IN_MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
+pub(super) const BODY_BYTES_MAX: usize = 65_536;
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest life of an API key that expires, and longest time before a notice, in ms.
+pub(super) const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
 
 pub(super) fn routes<S>() -> Router<S>
 where
@@ -44,8 +41,8 @@ where
         .route("/v1/admin/apps/{app}/disable", routing::post(disable_app))
         .route("/v1/admin/apps/{app}/warn-after", routing::put(set_warn_after))
         .route("/v1/admin/apps/{app}/quotas", routing::post(set_quotas))
-        .route("/v1/admin/keys", routing::get(list_keys).post(create_key))
-        .route("/v1/admin/keys/{id}", routing::delete(revoke_key))
+        .route("/v1/admin/keys", routing::get(api_keys::list_keys).post(api_keys::create_key))
+        .route("/v1/admin/keys/{id}", routing::delete(api_keys::revoke_key))
 }
 
 /// Carries out a request of a command that opens the store itself. No node is needed.
@@ -79,7 +76,7 @@ pub struct AppRequest {
 pub struct WarnAfterRequest {
     /// After what time, in ms, a lock of the app that is held is a notice; null: never.
     #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(example = 600_000, minimum = 1)]
+    #[schema(required, example = 600_000, minimum = 1)]
     warn_after_ms: Option<u64>,
 }
 
@@ -182,134 +179,13 @@ pub struct AppsAnswer {
     apps: Vec<AppAnswer>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ScopeName {
-    Read,
-    Locks,
-    Operations,
-    Admin,
-}
-
-impl From<ScopeName> for Scope {
-    fn from(name: ScopeName) -> Self {
-        match name {
-            ScopeName::Read => Self::Read,
-            ScopeName::Locks => Self::Locks,
-            ScopeName::Operations => Self::Operations,
-            ScopeName::Admin => Self::Admin,
-        }
-    }
-}
-
-impl From<Scope> for ScopeName {
-    fn from(scope: Scope) -> Self {
-        match scope {
-            Scope::Read => Self::Read,
-            Scope::Locks => Self::Locks,
-            Scope::Operations => Self::Operations,
-            Scope::Admin => Self::Admin,
-        }
-    }
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ApiKeyRequest)]
-pub struct KeyRequest {
-    /// The app that the API key belongs to; `default` if absent.
-    #[serde(default)]
-    #[schema(example = "billing")]
-    app: Option<String>,
-    /// At least one. No scope includes another one.
-    scopes: Vec<ScopeName>,
-    /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
-    #[serde(default)]
-    prefixes: Vec<String>,
-    /// When the API key expires, in ms from now; never if absent.
-    #[serde(default)]
-    expires_in_ms: Option<u64>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = NewApiKeyAnswer)]
-pub struct NewKeyAnswer {
-    /// The API key. It is not shown again.
-    key: String,
-    #[serde(flatten)]
-    shown: KeyAnswer,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-#[allow(dead_code, reason = "described, not built: see `key_answer`")]
-pub enum ApiKeyState {
-    Active,
-    Revoked,
-    Expired,
-    AppDisabled,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = ApiKeyAnswer)]
-pub struct KeyAnswer {
-    /// The part of the API key that is not secret.
-    #[schema(example = "3f9a1c20b7d4")]
-    id: String,
-    app: String,
-    scopes: Vec<ScopeName>,
-    /// Only locks whose keys begin with one of these; all if empty.
-    prefixes: Vec<String>,
-    /// `active`, `revoked`, `expired`, or `app-disabled`.
-    #[schema(value_type = ApiKeyState)]
-    state: &'static str,
-    /// Absent for an API key of the node's configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revoked_at: Option<String>,
-    /// The hour of the last use; entered with a delay of some minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    used_at: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = ApiKeysAnswer)]
-pub struct KeysAnswer {
-    keys: Vec<KeyAnswer>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = RevokedApiKeyAnswer)]
-pub struct RevokedAnswer {
-    id: String,
-    revoked: bool,
-    /// It had been revoked before.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    already: bool,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct KeysQuery {
-    /// Only those of this app.
-    app: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct NoQuery {}
-
 /// List the apps.
 #[utoipa::path(
     get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
     responses((status = 200, description = "All apps.", body = AppsAnswer))
 )]
-pub async fn list_apps(State(access): State<Access>, uri: Uri) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
+pub async fn list_apps(State(access): State<Access>, _: NoQuery, body: Body) -> Result<Response, Problem> {
+    body::none(body, BODY_TIMEOUT).await?;
     let (document, now) = (access.document(), access.now());
     let default = App::default();
     let mut apps: Vec<&App> = document.apps.keys().filter(|app| **app != default).collect();
@@ -334,10 +210,9 @@ pub async fn create_app(
     State(access): State<Access>,
     Extension(caller): By,
     audited: Audited,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let AppRequest { app } = body::parse(&body)?;
     let app = parse_app(&app)?;
@@ -362,9 +237,10 @@ pub async fn disable_app(
     State(access): State<Access>,
     Extension(caller): By,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
+    body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
+    body::none(body, BODY_TIMEOUT).await?;
     let app = parse_app(&app)?;
     access.change(&caller, |document, now| document.disable_app(&app, now)).await.map_err(unchanged)?;
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
@@ -377,7 +253,7 @@ pub async fn disable_app(
 #[utoipa::path(
     put, path = "/v1/admin/apps/{app}/warn-after", tag = "admin", operation_id = "setWarnAfter",
     params(("app" = String, Path, description = "The app's name", example = "billing")),
-    request_body(content = Option<WarnAfterRequest>, example = json!({"warn_after_ms": 600_000})),
+    request_body(content = WarnAfterRequest, example = json!({"warn_after_ms": 600_000})),
     responses(
         (status = 200, description = "All nodes know it within two seconds.", body = AppAnswer),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
@@ -390,15 +266,14 @@ pub async fn set_warn_after(
     Extension(caller): By,
     audited: Audited,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let app = parse_app(&app)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let WarnAfterRequest { warn_after_ms } = body::parse(&body)?;
-    if warn_after_ms.is_some_and(|ms| ms == 0 || ms > EXPIRES_IN_MS_MAX) {
-        return Err(Problem::field("warn_after_ms", format!("must be null, or from 1 to {EXPIRES_IN_MS_MAX}")));
+    if warn_after_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
+        return Err(Problem::field("warn_after_ms", format!("must be null, or from 1 to {MS_MAX}")));
     }
     audited
         .detail(|| warn_after_ms.map_or_else(|| "warn_after_ms: never".to_owned(), |ms| format!("warn_after_ms {ms}")));
@@ -425,136 +300,25 @@ pub async fn set_warn_after(
 pub async fn set_quotas(
     State(access): State<Access>,
     Extension(caller): By,
+    audited: Audited,
     Path(app): Path<String>,
-    uri: Uri,
+    _: NoQuery,
     body: Body,
 ) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let request: QuotasRequest = body::parse(&body)?;
     let (app, limits) = (parse_app(&app)?, request.parse()?);
+    audited.detail(|| {
+        let shown = |(quota, limit): &(Quota, Option<u32>)| {
+            format!("{}: {}", quota.as_str(), limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string()))
+        };
+        limits.iter().map(shown).collect::<Vec<_>>().join(", ")
+    });
     access.change(&caller, |document, now| document.set_quotas(&app, &limits, now)).await.map_err(unchanged)?;
-    tracing::info!(app = ?app, ?limits, by = ?caller.key_id, "the quotas of an app were changed");
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }
 
-/// List the API keys, without their secrets.
-#[utoipa::path(
-    get, path = "/v1/admin/keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
-    responses(
-        (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-    )
-)]
-pub async fn list_keys(State(access): State<Access>, uri: Uri) -> Result<Response, Problem> {
-    let KeysQuery { app } = query::parse(&uri)?;
-    let app = app.as_deref().map(parse_app).transpose()?;
-    let (document, now) = (access.document(), access.now());
-    let is_wanted = |entry: &KeyEntry| app.as_ref().is_none_or(|app| entry.permissions.app == *app);
-    let keys = document.keys.iter().filter(|(_, entry)| is_wanted(entry));
-    let keys = keys.map(|(id, entry)| key_answer(&document, *id, entry, now)).collect();
-    Ok(ok(&KeysAnswer { keys }))
-}
-
-/// Create an API key.
-///
-/// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
-#[utoipa::path(
-    post, path = "/v1/admin/keys", tag = "admin", operation_id = "createApiKey",
-    request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
-    responses(
-        (status = 200, description = "Keep the `key`: it is not shown again.", body = NewKeyAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`unknown-app`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`access-full`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
-    )
-)]
-pub async fn create_key(
-    State(access): State<Access>,
-    Extension(caller): By,
-    audited: Audited,
-    beside: Option<Extension<BesideTheStore>>,
-    uri: Uri,
-    body: Body,
-) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
-    let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
-    let request: KeyRequest = body::parse(&body)?;
-    let (permissions, expires_in_ms) = request.parse()?;
-    if !access.needs_key() && !permissions.is_operator() && beside.is_none() {
-        let rule = "must have admin, and app must be default: with the first API key every request needs one, and no other \
-                    could be made";
-        return Err(Problem::field("scopes", rule));
-    }
-    let key = ApiKey::of_random(rand::random(), rand::random());
-    audited.target(&key.id().to_string());
-    audited.detail(|| shown(&permissions, expires_in_ms));
-    let create = |document: &mut Document, now: Timestamp| {
-        let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));
-        document.create_key(&key, NewKey { permissions: permissions.clone(), expires_at }, now)
-    };
-    access.change(&caller, create).await.map_err(unchanged)?;
-    let document = access.document();
-    let Some(entry) = document.keys.get(&key.id()) else { return Err(Problem::defect()) };
-    let shown = key_answer(&document, key.id(), entry, access.now());
-    Ok(ok(&NewKeyAnswer { key: key.as_str().to_owned(), shown }))
-}
-
-/// Revoke an API key.
-///
-/// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
-/// taken with it stay until they expire.
-#[utoipa::path(
-    delete, path = "/v1/admin/keys/{id}", tag = "admin", operation_id = "revokeApiKey",
-    params(("id" = String, Path, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
-    responses(
-        (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
-        (status = 404, description = "`unknown-api-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
-    )
-)]
-pub async fn revoke_key(
-    State(access): State<Access>,
-    Extension(caller): By,
-    Path(id): Path<String>,
-    uri: Uri,
-) -> Result<Response, Problem> {
-    let NoQuery {} = query::parse(&uri)?;
-    let id: KeyId = id.parse().map_err(|_| refused_change(ChangeRefused::UnknownKey))?;
-    let is_first = access.change(&caller, |document, now| document.revoke(id, now)).await.map_err(unchanged)?;
-    Ok(ok(&RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first }))
-}
-
-impl KeyRequest {
-    fn parse(self) -> Result<(Permissions, Option<u64>), Problem> {
-        let app = self.app.as_deref().map_or_else(|| Ok(App::default()), parse_app)?;
-        let scopes: Vec<Scope> = self.scopes.into_iter().map(Scope::from).collect();
-        if scopes.is_empty() {
-            return Err(Problem::field("scopes", "must name at least one of read, locks, operations, admin"));
-        }
-        if self.prefixes.len() > PREFIXES_MAX {
-            return Err(Problem::field("prefixes", format!("must be at most {PREFIXES_MAX}")));
-        }
-        for prefix in &self.prefixes {
-            check_name(prefix, PREFIX_MAX_BYTES).map_err(|error| Problem::field("prefixes", error))?;
-        }
-        if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > EXPIRES_IN_MS_MAX) {
-            return Err(Problem::field("expires_in_ms", format!("must be from 1 to {EXPIRES_IN_MS_MAX}")));
-        }
-        Ok((Permissions { app, scopes: scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
-    }
-}
-
-/// An API key as the detail of an audit record.
-fn shown(permissions: &Permissions, expires_in_ms: Option<u64>) -> String {
-    let scopes: Vec<&str> = permissions.scopes.iter().map(Scope::as_str).collect();
-    let expires = expires_in_ms.map(|ms| format!(", expires_in_ms {ms}")).unwrap_or_default();
-    let prefixes = if permissions.prefixes.is_empty() { "all".to_owned() } else { permissions.prefixes.join(" ") };
-    format!("app: {}, scopes: {}, prefixes: {prefixes}{expires}", permissions.app.as_str(), scopes.join(","))
-}
-
-fn parse_app(text: &str) -> Result<App, Problem> {
+pub(super) fn parse_app(text: &str) -> Result<App, Problem> {
     App::parse(text).map_err(|error| Problem::field("app", error))
 }
 
@@ -571,26 +335,7 @@ fn app_answer(document: &Document, app: &App, now: Timestamp) -> AppAnswer {
     }
 }
 
-fn key_answer(document: &Document, id: KeyId, entry: &KeyEntry, now: Timestamp) -> KeyAnswer {
-    KeyAnswer {
-        id: id.to_string(),
-        app: entry.permissions.app.as_str().to_owned(),
-        scopes: entry.permissions.scopes.iter().map(ScopeName::from).collect(),
-        prefixes: entry.permissions.prefixes.clone(),
-        state: match document.state_of(entry, now) {
-            Ok(()) | Err(Refusal::Unknown) => "active",
-            Err(Refusal::Revoked) => "revoked",
-            Err(Refusal::Expired) => "expired",
-            Err(Refusal::AppDisabled) => "app-disabled",
-        },
-        created_at: Some(entry.created_at).filter(|at| *at != Timestamp::default()).map(rfc3339),
-        expires_at: entry.expires_at.map(rfc3339),
-        revoked_at: entry.revoked_at.map(rfc3339),
-        used_at: entry.used_at.map(rfc3339),
-    }
-}
-
-fn unchanged(failure: ChangeFailure) -> Problem {
+pub(super) fn unchanged(failure: ChangeFailure) -> Problem {
     match failure {
         ChangeFailure::Refused(refused) => refused_change(refused),
         ChangeFailure::Store(StoreError::OutcomeUnknown(reason)) => {
@@ -608,7 +353,7 @@ fn unchanged(failure: ChangeFailure) -> Problem {
     }
 }
 
-fn refused_change(refused: ChangeRefused) -> Problem {
+pub(super) fn refused_change(refused: ChangeRefused) -> Problem {
     let code = match refused {
         ChangeRefused::NotPermitted => Code::Unauthorized,
         ChangeRefused::UnknownApp => Code::UnknownApp,

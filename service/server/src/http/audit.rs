@@ -82,6 +82,7 @@ pub struct AuditQuery {
     /// Only what clients of this app did.
     app: Option<String>,
     /// Only records of this action.
+    #[param(inline)]
     action: Option<Action>,
 }
 

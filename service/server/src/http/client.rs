@@ -109,9 +109,10 @@ impl Client {
         ClientStream { client: Arc::clone(self), output }
     }
 
-    /// Whether the handshake of TLS is under way.
+    /// Whether the handshake of TLS is under way, and is not about to end.
     pub fn is_in_handshake(&self) -> bool {
-        self.state().input.is_none()
+        let state = self.state();
+        state.input.is_none() && !state.is_closing
     }
 
     /// Runs the connection until it ends, or must end because the client has gone.

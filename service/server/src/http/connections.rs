@@ -107,3 +107,20 @@ impl Drop for Connection {
         self.connections.open().clients.remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn handshakes_that_begin_at_once_end_as_many_of_the_others() {
+        let connections = Connections::new(10);
+        let mut begun = Vec::new();
+        for _ in 0..10 {
+            let connection = connections.add(connections.room().await);
+            begun.push((connections.begin_handshake(3), connection));
+        }
+        // Their tasks have not run yet.
+        assert_eq!(begun.iter().filter(|(_, connection)| connection.client.is_in_handshake()).count(), 3);
+    }
+}

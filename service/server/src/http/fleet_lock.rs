@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::access::By;
-use super::locks::answers::{ended, key_full, left_ms, unanswered};
+use super::locks::answers::{ended, left_ms};
 use super::locks::fields::new_lease_id;
-use super::problem::{Problem, ProblemBody};
+use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{Context, Shared, answer, body, path, quotas};
 use crate::access::Caller;
-use crate::locks::{Acquired, LockRequest, Released, Renewed};
+use crate::locks::{Acquired, LockRequest};
 
 /// How many machines of a group may reboot at once if no limit is set.
 const LIMIT_DEFAULT: u32 = 1;
@@ -62,7 +62,7 @@ pub struct SteadyAnswer {
     responses(
         (status = 200, description = "The machine may reboot.", body = SlotAnswer),
         (status = 400, description = "`invalid-request`, with `kind` and `value`, as in all problems of this path", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`key-full`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "`key-full`; `limit-mismatch`: the limit of the group has changed meanwhile", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`: the machine may not reboot now", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -132,13 +132,10 @@ async fn take_slot(
 ) -> Result<SlotAnswer, Problem> {
     let ttl_ms = context.limits.locks.ttl_ms_max;
     for lease_id in slots(context, address, &machine).await? {
-        let renewed = context.locks.renew(address, lease_id.clone(), Some(ttl_ms)).await;
-        quotas::note_renewed(caller, address, &lease_id, &renewed);
-        match renewed {
-            Ok(Renewed::Renewed { lease, now }) => return Ok(SlotAnswer { ttl_ms: left_ms(&lease, now) }),
-            Ok(Renewed::LeaseLost(_)) => {}
-            Ok(Renewed::KeyFull(full)) => return Err(key_full(full)),
-            Err(failure) => return Err(unanswered(&failure, &lease_id)),
+        match quotas::renew(context, caller, address, &lease_id, Some(ttl_ms), None).await {
+            Ok((lease, now)) => return Ok(SlotAnswer { ttl_ms: left_ms(&lease, now) }),
+            Err(problem) if problem.code() == Code::LeaseLost => {}
+            Err(problem) => return Err(problem),
         }
     }
     // The limit that is in force, be it an operator's or that of the machines which have slots; else the default.
@@ -178,13 +175,11 @@ async fn give_back_slots(
 ) -> Result<SteadyAnswer, Problem> {
     let mut released = 0;
     for lease_id in slots(context, address, machine).await? {
-        let released_slot = context.locks.release(address, lease_id.clone()).await;
-        quotas::note_released(caller, address, &lease_id, &released_slot);
-        match released_slot {
-            Ok(Released::Released { .. }) => released += 1,
+        match quotas::release(context, caller, address, &lease_id).await {
+            Ok(_) => released += 1,
             // Its slot has ended by itself.
-            Ok(Released::LeaseLost(_)) => {}
-            Err(failure) => return Err(unanswered(&failure, &lease_id)),
+            Err(problem) if problem.code() == Code::LeaseLost => {}
+            Err(problem) => return Err(problem),
         }
     }
     Ok(SteadyAnswer { released })

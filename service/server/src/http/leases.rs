@@ -14,14 +14,13 @@ use super::access::{By, check_keys};
 use super::answer;
 use super::audit::Audited;
 use super::format::rfc3339;
-use super::locks::answers::{RevocationAnswer, key_full, lease_lost, left_ms, unanswered};
+use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
 use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{Context, Shared, body, quotas};
 use crate::access::Caller;
-use crate::locks::{Released, Renewed};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
@@ -77,6 +76,7 @@ pub struct RenewLeasesAnswer {
     results: Vec<RenewedLease>,
     /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Volatility>)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,21 +204,15 @@ pub async fn renew(
     let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
         let (context, caller) = (&context, &caller);
         async move {
-            let renewed = context.locks.renew(&address, lease_id.clone(), ttl_ms).await;
-            quotas::note_renewed(caller, &address, &lease_id, &renewed);
-            let renewed = match renewed {
-                Ok(Renewed::Renewed { lease, now }) => Ok(RenewedLease {
-                    key: address.key.as_str().to_owned(),
-                    lease_id: lease_id.as_str().to_owned(),
-                    status: 200,
-                    ttl_ms: left_ms(&lease, now),
-                    expires_at: rfc3339(lease.expires_at),
-                    revocation: RevocationAnswer::of(&lease, now),
-                }),
-                Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
-                Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
-                Err(failure) => Err(unanswered(&failure, &lease_id)),
-            };
+            let renewed = quotas::renew(context, caller, &address, &lease_id, ttl_ms, None).await;
+            let renewed = renewed.map(|(lease, now)| RenewedLease {
+                key: address.key.as_str().to_owned(),
+                lease_id: lease_id.as_str().to_owned(),
+                status: 200,
+                ttl_ms: left_ms(&lease, now),
+                expires_at: rfc3339(lease.expires_at),
+                revocation: RevocationAnswer::of(&lease, now),
+            });
             renewed.map_err(|problem| of_lease(problem, &address, &lease_id))
         }
     };
@@ -256,20 +250,15 @@ pub async fn release(
     let release = |(address, lease_id): (Address, LeaseId)| {
         let (context, caller) = (&context, &caller);
         async move {
-            let released = context.locks.release(&address, lease_id.clone()).await;
-            quotas::note_released(caller, &address, &lease_id, &released);
-            let released = match released {
-                Ok(Released::Released { still_held, already }) => Ok(ReleasedLease {
-                    key: address.key.as_str().to_owned(),
-                    lease_id: lease_id.as_str().to_owned(),
-                    status: 200,
-                    released: true,
-                    still_held,
-                    already,
-                }),
-                Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
-                Err(failure) => Err(unanswered(&failure, &lease_id)),
-            };
+            let released = quotas::release(context, caller, &address, &lease_id).await;
+            let released = released.map(|released| ReleasedLease {
+                key: address.key.as_str().to_owned(),
+                lease_id: lease_id.as_str().to_owned(),
+                status: 200,
+                released: true,
+                still_held: released.still_held,
+                already: released.already,
+            });
             released.map_err(|problem| of_lease(problem, &address, &lease_id))
         }
     };
@@ -325,12 +314,13 @@ pub async fn revoke(
             revoked.map_err(|problem| problem.with("key", address.key.as_str()))
         }
     };
-    let results = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    let results: Vec<_> = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    // The leases of the others have ended since the search.
+    let revoked = || results.iter().flatten().filter(|revoked| revoked.leases > 0);
+    let leases = revoked().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
+    audited.detail(|| format!("{leases} leases of {} locks", revoked().count()));
     let mut results: Vec<RevokedLock> = all(results)?;
-    // Their leases have ended since the search.
     results.retain(|revoked| revoked.leases > 0);
-    let leases = results.iter().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
-    audited.detail(|| format!("{leases} leases of {} locks", results.len()));
     let Found { unreadable, next_cursor, .. } = found;
     Ok(answer::ok(&RevokeLeasesAnswer { results, leases, unreadable, next_cursor }))
 }

@@ -2,12 +2,13 @@
 
 use axum::Extension;
 use axum::response::Response;
+use latchgate_core::access::Scope;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::access::By;
 use super::answer::ok;
-use super::apps::ScopeName;
+use super::api_keys::ScopeName;
 use super::body::NoBody;
 use super::problem::ProblemBody;
 use super::query::NoQuery;
@@ -20,7 +21,8 @@ pub struct MeAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "3f9a1c20b7d4")]
     key_id: Option<String>,
-    scopes: Vec<ScopeName>,
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all locks of the app if empty.
     prefixes: Vec<String>,
     /// May call `/v1/admin`.
@@ -40,7 +42,7 @@ pub async fn me(Extension(caller): By, _: NoQuery, _: NoBody) -> Response {
     ok(&MeAnswer {
         app: permissions.app.as_str().to_owned(),
         key_id: caller.key_id.map(|id| id.to_string()),
-        scopes: permissions.scopes.iter().map(ScopeName::from).collect(),
+        scopes: permissions.scopes.iter().collect(),
         prefixes: permissions.prefixes.clone(),
         operator: permissions.is_operator(),
     })

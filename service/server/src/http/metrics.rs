@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{Method, header};
+use axum::http::{Method, Uri, header};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 
 use super::body::NoBody;
+use super::path::LockPath;
 use super::query::NoQuery;
 use super::{Context, Shared};
 use crate::engines::GateEngines;
@@ -60,9 +62,31 @@ impl Verb {
         VERBS[self.0]
     }
 
-    /// Whether the answer is of use only to a client that receives it: a grant, or a stream.
-    pub fn ends_with_client(self) -> bool {
-        matches!(VERBS[self.0], "acquire" | "multilock_acquire" | "pre" | "pre_batch" | "events")
+    /// Whether the answer is of use only to a client that receives it: a grant, a stream, or the end of a wait.
+    pub fn ends_with_client(self, uri: &Uri) -> bool {
+        match VERBS[self.0] {
+            "acquire" | "multilock_acquire" | "pre" | "pre_batch" | "events" => true,
+            "inspect" => {
+                let query = percent_decode_str(uri.query().unwrap_or_default()).decode_utf8_lossy();
+                query.contains("until=")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the request only keeps or ends what its client has begun: a client that is refused others must still be able to.
+    pub fn is_of_holder(self) -> bool {
+        matches!(
+            VERBS[self.0],
+            "renew"
+                | "release"
+                | "multilock_renew"
+                | "multilock_release"
+                | "leases_renew"
+                | "leases_release"
+                | "post"
+                | "heartbeat"
+        )
     }
 
     pub fn is_stream(self) -> bool {
@@ -72,20 +96,18 @@ impl Verb {
 
 fn verb_of(method: &Method, path: &str) -> &'static str {
     let Some(path) = path.strip_prefix("/v1/") else { return "other" };
-    let last = path.rsplit('/').next().unwrap_or_default();
-    if let Some(rest) = path.strip_prefix("locks") {
-        return match (method.as_str(), last) {
-            _ if rest.trim_matches('/').is_empty() => "list",
-            ("POST", "acquire") => "acquire",
-            ("POST", "renew") => "renew",
-            ("POST", "release") => "release",
-            ("POST", "revoke") => "revoke",
-            ("POST", "fence") => "fence",
-            ("PUT", "limit") => "limit",
-            ("GET", "events") => "events",
-            ("GET", "history") => "history",
-            ("GET", _) => "inspect",
-            ("DELETE", _) => "force",
+    if let Some(rest) = path.strip_prefix("locks/").filter(|rest| !rest.is_empty()) {
+        return match (method.as_str(), LockPath::split(rest)) {
+            ("POST", LockPath::Verb(_, "acquire")) => "acquire",
+            ("POST", LockPath::Verb(_, "renew")) => "renew",
+            ("POST", LockPath::Verb(_, "release")) => "release",
+            ("POST", LockPath::Verb(_, "revoke")) => "revoke",
+            ("POST", LockPath::Verb(_, "fence")) => "fence",
+            ("PUT", LockPath::Verb(_, "limit")) => "limit",
+            ("GET", LockPath::Verb(_, "events")) => "events",
+            ("GET", LockPath::Verb(_, "history")) => "history",
+            ("GET" | "HEAD", LockPath::Key(_)) => "inspect",
+            ("DELETE", LockPath::Key(_)) => "force",
             _ => "other",
         };
     }
@@ -97,6 +119,7 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
         };
     }
     match path {
+        "locks" | "locks/" => "list",
         "pre-reboot" => "acquire",
         "steady-state" => "release",
         "multilocks/acquire" => "multilock_acquire",
@@ -110,7 +133,7 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
         "operations/preview" => "preview",
         "operations" => "list",
         "events" => "events",
-        _ if path.starts_with("operations/") => match last {
+        _ if path.starts_with("operations/") => match path.rsplit('/').next().unwrap_or_default() {
             "post" => "post",
             "heartbeat" => "heartbeat",
             _ => "operation",
@@ -204,7 +227,8 @@ mod tests {
         let get = |path| verb_of(&Method::GET, path);
         assert_eq!(post("/v1/locks/orders%2F42/acquire"), "acquire");
         assert_eq!(post("/v1/locks/acquire/nonsense"), "other");
-        assert_eq!(get("/v1/locks/release"), "inspect");
+        assert_eq!([get("/v1/locks/release"), get("/v1/locks/events"), get("/v1/locks/a/b")], ["inspect"; 3]);
+        assert_eq!(verb_of(&Method::HEAD, "/v1/locks/a"), "inspect");
         assert_eq!(get("/v1/locks"), "list");
         assert_eq!(get("/v1/locks/a/events"), "events");
         assert_eq!(verb_of(&Method::DELETE, "/v1/locks/a"), "force");
@@ -214,6 +238,37 @@ mod tests {
         assert_eq!(get("/nonsense"), "other");
         for verb in ["acquire", "force", "multilock_release", "pre_batch", "operation", "admin", "other"] {
             assert!(VERBS.contains(&verb));
+        }
+    }
+
+    #[test]
+    fn only_what_keeps_or_ends_something_is_of_a_holder() {
+        let is_of_holder = |method: &str, path| Verb::of(&method.parse().unwrap(), path).is_of_holder();
+        for (method, path) in [
+            ("POST", "/v1/locks/a/renew"),
+            ("POST", "/v1/locks/a/b/release"),
+            ("POST", "/v1/leases/renew"),
+            ("POST", "/v1/leases/release"),
+            ("POST", "/v1/multilocks/renew"),
+            ("POST", "/v1/operations/x/post"),
+            ("POST", "/v1/operations/x/heartbeat"),
+            ("UNLOCK", "/v1/terraform/a"),
+            ("DELETE", "/v1/terraform/a"),
+            ("POST", "/v1/steady-state"),
+        ] {
+            assert!(is_of_holder(method, path), "{method} {path}");
+        }
+        for (method, path) in [
+            ("GET", "/v1/locks/a/renew"),
+            ("POST", "/v1/locks/renew/acquire"),
+            ("POST", "/v1/locks/release"),
+            ("POST", "/v1/leases/revoke"),
+            ("POST", "/v1/operations/pre"),
+            ("POST", "/v1/terraform/a/release"),
+            ("LOCK", "/v1/terraform/release"),
+            ("POST", "/v1/pre-reboot"),
+        ] {
+            assert!(!is_of_holder(method, path), "{method} {path}");
         }
     }
 }

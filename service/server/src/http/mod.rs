@@ -4,6 +4,7 @@ mod access;
 mod admin;
 mod answer;
 mod answering;
+mod api_keys;
 mod apps;
 mod audit;
 mod body;

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use axum::http::Method;
 use futures::{StreamExt, stream};
 use latchgate_core::gate::{OperationId, Outcome, Phase};
-use latchgate_core::lock::{Lease, LeaseId};
+use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use super::Context;
-use super::locks::answers::unanswered;
-use super::path::LockPath;
+use super::locks::answers::{key_full, lease_lost, unanswered};
+use super::locks::leases::ReleaseAnswer;
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 use crate::access::quota::{Excess, Reserved};
@@ -31,17 +30,6 @@ pub fn reached(excess: &Excess) -> Problem {
         .with("limit", limit)
         .with("remaining", remaining)
         .retry_after_ms(retry_after_ms.max(1))
-}
-
-/// Whether a request only keeps or finishes what its client has begun: a client that is refused others must still be able to.
-pub fn is_of_holder(method: &Method, path: &str) -> bool {
-    if method != Method::POST {
-        return false;
-    }
-    match path.strip_prefix("/v1/locks/").map(LockPath::split) {
-        Some(path) => matches!(path, LockPath::Verb(_, "renew" | "release")),
-        None => matches!(path.rsplit('/').next(), Some("renew" | "release" | "heartbeat" | "post")),
-    }
 }
 
 /// Whether the caller's app may get a lease of each key.
@@ -102,19 +90,49 @@ pub async fn acquire(
     Ok(acquired)
 }
 
-/// The holder's lease goes on, or has ended.
-pub fn note_renewed(caller: &Caller, address: &Address, lease_id: &LeaseId, renewed: &Answer<Renewed>) {
-    match renewed {
-        Ok(Renewed::Renewed { lease, now }) => extend_lease(caller, address, lease, *now),
-        Ok(Renewed::LeaseLost(_)) => end_lease(caller, address, lease_id),
-        Ok(Renewed::KeyFull(_)) | Err(_) => {}
+/// Renews a lease of the caller's app.
+///
+/// # Errors
+/// `lease-lost`, `key-full`, or that of a call that failed.
+pub async fn renew(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    lease_id: &LeaseId,
+    ttl_ms: Option<u64>,
+    metadata: Option<Metadata>,
+) -> Result<(Lease, Timestamp), Problem> {
+    match context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await {
+        Ok(Renewed::Renewed { lease, now }) => {
+            extend_lease(caller, address, &lease, now);
+            Ok((lease, now))
+        }
+        Ok(Renewed::LeaseLost(lost)) => {
+            end_lease(caller, address, lease_id);
+            Err(lease_lost(&lost))
+        }
+        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
+        Err(failure) => Err(unanswered(&failure, lease_id)),
     }
 }
 
-/// Neither a released nor a lost lease is live.
-pub fn note_released(caller: &Caller, address: &Address, lease_id: &LeaseId, released: &Answer<Released>) {
-    if released.is_ok() {
-        end_lease(caller, address, lease_id);
+/// Releases a lease of the caller's app.
+///
+/// # Errors
+/// `lease-lost`, or that of a call that failed.
+pub async fn release(
+    context: &Context,
+    caller: &Caller,
+    address: &Address,
+    lease_id: &LeaseId,
+) -> Result<ReleaseAnswer, Problem> {
+    let released = context.locks.release(address, lease_id.clone()).await;
+    let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
+    // Neither a released nor a lost lease is live.
+    end_lease(caller, address, lease_id);
+    match released {
+        Released::Released { still_held, already } => Ok(ReleaseAnswer::new(still_held, already)),
+        Released::LeaseLost(lost) => Err(lease_lost(&lost)),
     }
 }
 
@@ -207,28 +225,4 @@ async fn look_at_operations(
         Some((id, left_ms.filter(|left_ms| *left_ms > 0).map(Duration::from_millis)))
     };
     stream::iter(ids).map(look).buffer_unordered(LOOKS_AT_ONCE).filter_map(std::future::ready).collect().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_keeps_or_finishes_something_is_of_a_holder() {
-        for path in [
-            "/v1/locks/a/renew",
-            "/v1/locks/a/b/release",
-            "/v1/leases/renew",
-            "/v1/leases/release",
-            "/v1/multilocks/renew",
-            "/v1/operations/x/post",
-            "/v1/operations/x/heartbeat",
-        ] {
-            assert!(is_of_holder(&Method::POST, path), "{path}");
-            assert!(!is_of_holder(&Method::GET, path), "{path}");
-        }
-        for path in ["/v1/locks/renew/acquire", "/v1/locks/release", "/v1/leases/revoke", "/v1/operations/pre"] {
-            assert!(!is_of_holder(&Method::POST, path), "{path}");
-        }
-    }
 }

@@ -1,6 +1,8 @@
-//! Paths and queries are percent-encoded UTF-8. Decoders would read anything else as a text that the client did not mean.
+//! Paths and queries are percent-encoded UTF-8. Decoders would read anything else as a text that the client did not mean. They have no
+//! API key in them.
 
 use axum::http::Uri;
+use latchgate_core::access;
 use percent_encoding::percent_decode_str;
 
 use super::problem::{Code, Problem};
@@ -20,7 +22,17 @@ pub fn check(uri: &Uri) -> Result<(), Problem> {
         let name = parameter.split('=').next().unwrap_or_default();
         return Err(Problem::field(&percent_decode_str(name).decode_utf8_lossy(), RULE));
     }
+    if has_api_key(uri) {
+        let detail = "An API key does not belong into a URL, which is logged in many places. Send it in the header \
+                      Authorization, and revoke this one.";
+        return Err(Problem::new(Code::InvalidRequest, detail));
+    }
     Ok(())
+}
+
+pub fn has_api_key(uri: &Uri) -> bool {
+    let sent = uri.path_and_query().map_or("", |sent| sent.as_str());
+    access::has_api_key(&percent_decode_str(sent).decode_utf8_lossy())
 }
 
 fn is_text(encoded: &str) -> bool {

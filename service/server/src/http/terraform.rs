@@ -5,8 +5,8 @@
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::Uri;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use super::access::{By, check_admin};
 use super::audit::{self, Audited};
 use super::format::rfc3339;
 use super::locks::acquire::granted_answer;
-use super::locks::answers::{ended, lease_lost, refusal, unanswered};
+use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
@@ -24,7 +24,7 @@ use super::problem::{Code, Problem, ProblemBody};
 use super::{Context, Shared, answer, body, path, query, quotas};
 use crate::access::Caller;
 use crate::audit::Action;
-use crate::locks::{Acquired, LockRequest, Refused, Released};
+use crate::locks::{Acquired, LockRequest, Refused};
 
 /// Where the locks are among all keys.
 const PREFIX: &str = "terraform/";
@@ -62,6 +62,7 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
     let answer = match head.method.as_str() {
         "LOCK" | "POST" => lock(&context, &caller, &head.uri, body).await,
         "UNLOCK" | "DELETE" => unlock(&context, &caller, &head, body).await,
+        "OPTIONS" => Ok((StatusCode::NO_CONTENT, [(header::ALLOW, METHODS)]).into_response()),
         _ => {
             let detail = format!("This path has only {METHODS}: Terraform's state lives elsewhere.");
             Err(Problem::new(Code::MethodNotAllowed, detail).allow(METHODS))
@@ -110,7 +111,7 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 #[utoipa::path(
     delete, path = "/v1/terraform/{key}", tag = "tools", operation_id = "unlockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
-    request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
+    request_body(content = Option<LockInfo>, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "Unlocked.", body = ReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
@@ -125,19 +126,14 @@ pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body
     if body.is_empty() {
         let force = async |audited: Audited| {
             check_admin(caller)?;
-            end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await
+            let forced = end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await;
+            forced.map(|_| answer::ok(&ReleaseAnswer::new(0, false)))
         };
         return audit::recorded_as(context, head, caller, (Action::Force, address.key.as_str()), force).await;
     }
     let info: LockInfo = body::parse(&body)?;
     let lease_id = info.lease_id()?;
-    let released = context.locks.release(&address, lease_id.clone()).await;
-    quotas::note_released(caller, &address, &lease_id, &released);
-    match released {
-        Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
-        Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
-    }
+    quotas::release(context, caller, &address, &lease_id).await.map(|released| answer::ok(&released))
 }
 
 /// The key that a path names, percent-encoded.

@@ -57,6 +57,8 @@ async fn what_ends_a_lock_or_changes_the_service_leaves_a_record_of_who_from_whe
         .await
         .assert_problem(404, "unknown-engine");
     operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
+    let quotas = json!({ "leases": 100, "waiters": null });
+    operator.ok(Method::POST, "/v1/admin/apps/billing/quotas", quotas).await;
     caller
         .call(Method::DELETE, "/v1/operations/7d88c00ddeafbae02d6198a43e38f30a", Value::Null)
         .await
@@ -64,7 +66,7 @@ async fn what_ends_a_lock_or_changes_the_service_leaves_a_record_of_who_from_whe
     caller.get("/v1/admin/audit").await.assert_problem(403, "forbidden");
     caller.post("/v1/admin/apps", json!({ "app": "mine" })).await.assert_problem(403, "forbidden");
     operator.revoke(&id).await;
-    let all = records(&operator, "limit=1000", 9).await;
+    let all = records(&operator, "limit=1000", 10).await;
     let summary: Vec<String> = all
         .iter()
         .map(|record| {
@@ -78,6 +80,7 @@ async fn what_ends_a_lock_or_changes_the_service_leaves_a_record_of_who_from_whe
             format!("revoke-key {admin} {id} done"),
             format!("create-app {id} - forbidden"),
             format!("forget-operation {id} 7d88c00ddeafbae02d6198a43e38f30a operation-not-found"),
+            format!("change-app {admin} billing done"),
             format!("hold-off {admin} locks done"),
             format!("switch-engine {admin} locks unknown-engine"),
             format!("force {id} jobs/a done"),
@@ -86,7 +89,8 @@ async fn what_ends_a_lock_or_changes_the_service_leaves_a_record_of_who_from_whe
             format!("create-app {admin} billing done"),
         ]
     );
-    assert_eq!(all[4]["detail"], "engine: spare, stopped: false, force: true");
+    assert_eq!(all[3]["detail"], "waiters: none, leases: 100");
+    assert_eq!(all[5]["detail"], "engine: spare, stopped: false, force: true");
 
     // Page by page.
     let (mut cursor, mut paged) = (String::new(), Vec::new());

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use latchgate_testkit::node::Node;
+use reqwest::header::HeaderValue;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -72,6 +73,16 @@ async fn terraform_can_read_a_refusal_by_a_holder_of_another_kind_and_a_long_loc
     assert_eq!(terraform(&node, "LOCK", "c", &json!({})).await.body["field"], "ID");
     terraform(&node, "PUT", "c", &long).await.assert_problem(405, "method-not-allowed");
     terraform(&node, "LOCK", "", &long).await.assert_problem(404, "not-found");
+    let options = terraform(&node, "OPTIONS", "c", &Value::Null).await;
+    assert_eq!(
+        (options.status.as_u16(), &options.headers["allow"]),
+        (204, &HeaderValue::from_static("LOCK,POST,UNLOCK,DELETE,OPTIONS"))
+    );
+    // By force.
+    let url = format!("{}/v1/terraform/b", node.base_url());
+    let forced = send(Client::new().delete(url)).await;
+    assert_eq!((forced.status.as_u16(), &forced.body), (200, &json!({ "released": true, "still_held": 0 })));
+    assert_eq!(inspect(&node, "terraform%2Fb").await["held"], false);
 }
 
 /// Also with an API key as the password, which is all that Terraform can send.

@@ -75,6 +75,10 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
         (Method::GET, format!("/v1/operations/{id}")),
         (Method::DELETE, format!("/v1/operations/{id}")),
         (Method::GET, "/v1/admin/engines".to_owned()),
+        (Method::GET, "/v1/admin/apps".to_owned()),
+        (Method::POST, "/v1/admin/apps/billing/disable".to_owned()),
+        (Method::GET, "/v1/admin/keys".to_owned()),
+        (Method::DELETE, "/v1/admin/keys/3f9a1c20b7d4".to_owned()),
         (Method::GET, "/healthz".to_owned()),
         (Method::GET, "/metrics".to_owned()),
     ] {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
+use super::answers::{RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::access::Caller;
 use crate::http::answer;
@@ -14,7 +14,6 @@ use crate::http::format::rfc3339;
 use crate::http::path::LockKey;
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, body, quotas};
-use crate::locks::{Released, Renewed};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -64,10 +63,10 @@ pub struct ReleaseRequest {
 pub struct ReleaseAnswer {
     released: bool,
     /// Leases of this key that the same owner still holds.
-    still_held: u32,
+    pub still_held: u32,
     /// The lease had been released by an earlier request.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    already: bool,
+    pub already: bool,
 }
 
 impl ReleaseAnswer {
@@ -94,25 +93,19 @@ pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: 
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(parse_metadata).transpose()?;
-    let renewed = context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await;
-    quotas::note_renewed(caller, address, &lease_id, &renewed);
-    match renewed {
-        Ok(Renewed::Renewed { lease, now }) => Ok(answer::ok(&RenewAnswer {
-            key: address.key.as_str(),
-            lease_id: lease.lease_id.as_str(),
-            owner: lease.owner.as_str(),
-            mode: lease.mode.as_str(),
-            token: lease.token,
-            ttl_ms: left_ms(&lease, now),
-            expires_at: rfc3339(lease.expires_at),
-            revocation: RevocationAnswer::of(&lease, now),
-            durability: context.durability(),
-            forced_ms: context.forced_ms(),
-        })),
-        Ok(Renewed::LeaseLost(lost)) => Err(lease_lost(&lost)),
-        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
-    }
+    let (lease, now) = quotas::renew(context, caller, address, &lease_id, ttl_ms, metadata).await?;
+    Ok(answer::ok(&RenewAnswer {
+        key: address.key.as_str(),
+        lease_id: lease.lease_id.as_str(),
+        owner: lease.owner.as_str(),
+        mode: lease.mode.as_str(),
+        token: lease.token,
+        ttl_ms: left_ms(&lease, now),
+        expires_at: rfc3339(lease.expires_at),
+        revocation: RevocationAnswer::of(&lease, now),
+        durability: context.durability(),
+        forced_ms: context.forced_ms(),
+    }))
 }
 
 /// Release a lock.
@@ -130,11 +123,5 @@ pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: 
 pub async fn release(context: &Context, caller: &Caller, address: &Address, body: &[u8]) -> Result<Response, Problem> {
     let request: ReleaseRequest = body::parse(body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let released = context.locks.release(address, lease_id.clone()).await;
-    quotas::note_released(caller, address, &lease_id, &released);
-    match released {
-        Ok(Released::Released { still_held, already }) => Ok(answer::ok(&ReleaseAnswer::new(still_held, already))),
-        Ok(Released::LeaseLost(lost)) => Err(lease_lost(&lost)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
-    }
+    quotas::release(context, caller, address, &lease_id).await.map(|released| answer::ok(&released))
 }

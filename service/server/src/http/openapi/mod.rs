@@ -19,7 +19,9 @@ use utoipa::openapi::{self, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform};
+use super::{
+    admin, api_keys, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -84,9 +86,9 @@ use super::{admin, apps, audit, fleet_lock, leases, locks, me, metrics, multiloc
         apps::disable_app,
         apps::set_warn_after,
         apps::set_quotas,
-        apps::list_keys,
-        apps::create_key,
-        apps::revoke_key,
+        api_keys::list_keys,
+        api_keys::create_key,
+        api_keys::revoke_key,
         status::healthz,
         status::readyz,
         metrics::metrics,

@@ -1,6 +1,6 @@
 //! What every operation of the description has in common: its API key and scope, and the problems that any request may get.
 
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::problems;
@@ -26,7 +26,7 @@ pub fn complete(method: &Method, path: &str, operation: &mut Value) {
         Needed { scope: Some(scope), .. } => json!([{ "api_key": [scope] }]),
     };
     let has_body = allow_no_body(operation);
-    for code in common_codes(path, operation, has_body, needed.api_key) {
+    for code in common_codes(path, operation, has_body, &needed) {
         problems::add(operation, code);
     }
     if let Some(scope) = needed.scope {
@@ -51,7 +51,7 @@ fn allow_no_body(operation: &mut Value) -> bool {
 }
 
 /// The problems that come from what all handlers share.
-fn common_codes(path: &str, operation: &Value, has_body: bool, needs_api_key: bool) -> Vec<Code> {
+fn common_codes(path: &str, operation: &Value, has_body: bool, needed: &Needed) -> Vec<Code> {
     let mut codes = vec![Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
     if path.contains("{key}") {
         codes.push(Code::InvalidKey);
@@ -59,9 +59,11 @@ fn common_codes(path: &str, operation: &Value, has_body: bool, needs_api_key: bo
     if has_body {
         codes.extend([Code::BodyTooLarge, Code::BodyTimeout]);
     }
-    if needs_api_key {
+    if needed.is_counted() {
+        codes.push(Code::QuotaReached);
+    }
+    if needed.api_key {
         codes.extend([Code::Unauthorized, Code::Forbidden, Code::StoreUnavailable]);
-        codes.extend(Code::ALL.iter().filter(|code| code.info().status == StatusCode::TOO_MANY_REQUESTS));
         if problems::lists(operation, Code::StoreUnavailable) && !path.starts_with("/v1/admin/") {
             codes.push(Code::StateUnreadable);
         }

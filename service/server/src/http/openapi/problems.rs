@@ -252,8 +252,9 @@ fields! {
     }
 
     struct SizeProblem {
-        bytes: u64,
-        bytes_max: u64,
+        /// How long the state of the key would be; in the answer to a call about many leases, see `results`.
+        bytes: Option<u64>,
+        bytes_max: Option<u64>,
         /// In the answer to a multilock: the key.
         key: Option<String>,
     }

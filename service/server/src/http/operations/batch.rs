@@ -9,7 +9,6 @@ use super::answers::{Granted, PreAnswer, pre};
 use super::refusals::unanswered;
 use crate::gate::BatchReply;
 use crate::http::problem::{Code, Problem};
-use crate::locks::Failure;
 
 #[derive(Serialize, ToSchema)]
 pub struct BatchAnswer {
@@ -43,8 +42,8 @@ pub fn batch(
     outcomes: BatchReply,
     all_or_nothing: bool,
 ) -> Result<(StatusCode, BatchAnswer), Problem> {
-    let worst =
-        outcomes.items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|failure| severity(failure)).cloned();
+    let failures = outcomes.items.iter().filter_map(|item| item.as_ref().err());
+    let worst = failures.max_by_key(|failure| Problem::of_failure(failure).severity()).cloned();
     let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {
         Ok(outcome) => pre(*id, outcome),
         Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
@@ -85,16 +84,6 @@ fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> Refused
     }
 }
 
-fn severity(failure: &Failure) -> u8 {
-    match failure {
-        Failure::Overloaded(_) | Failure::ShuttingDown => 0,
-        // Refusals of the request itself.
-        Failure::NoDurableStore | Failure::KeysApart { .. } | Failure::OnlyKeysAreWatched => 0,
-        Failure::StoreUnavailable(_) | Failure::Unreadable { .. } => 1,
-        Failure::OutcomeUnknown(_) => 2,
-    }
-}
-
 impl From<Granted> for BatchItem {
     fn from(granted: Granted) -> Self {
         Self { status: granted.status.as_u16(), answer: granted.answer }
@@ -111,6 +100,7 @@ mod tests {
 
     use super::*;
     use crate::gate::{PreReply, StampText};
+    use crate::locks::Failure;
 
     fn refused(items: Vec<Result<PreReply, Failure>>) -> Value {
         let requested: Vec<_> =

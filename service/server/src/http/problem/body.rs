@@ -62,14 +62,15 @@ impl Problem {
         self.fields.iter().any(|(field, _)| *field == name)
     }
 
-    /// How much a client must know of it, if a request has several problems: a refusal more than a failure, and an unknown
-    /// outcome more than another failure.
+    /// How much a client must know of it, if a request has several problems: a refusal more than a failure, an unknown
+    /// outcome more than another failure, and that of the store more than that of the node.
     pub fn severity(&self) -> u8 {
         match self.code {
-            Code::OutcomeUnknown => 1,
+            Code::OutcomeUnknown => 2,
+            Code::StoreUnavailable => 1,
             _ if self.is_transient() => 0,
-            Code::LeaseLost => 3,
-            _ => 2,
+            Code::LeaseLost => 4,
+            _ => 3,
         }
     }
 

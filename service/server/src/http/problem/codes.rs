@@ -301,8 +301,9 @@ codes! {
         "The app has reached a quota",
         "The app of the API key uses as much of this node as it may. `quota` is `requests_per_second`, `waiters`, `leases`, \
          `operations` or `event_streams`, `limit` is the app's limit at each node, and `remaining` is less than the request \
-         needs. Nothing was done. But a request that repeats an earlier one, whose answer was lost, may have been carried out the \
-         first time.",
+         needs. Nothing was done. If the app reaches the quota during a wait, the node gives back the lease that the request got, \
+         and the request loses its position. But a request that repeats an earlier one, whose answer was lost, may have been \
+         carried out the first time.",
         "Repeat the request after `retry_after_ms`. Release leases and post outcomes: these requests are refused only beyond ten \
          times `requests_per_second`. An operator can change the quotas with `latchgate app quota`.";
     Overloaded: "overloaded", SERVICE_UNAVAILABLE,

@@ -126,15 +126,32 @@ async fn only_one_whole_bearer_key_in_the_header_is_accepted() {
 
 #[tokio::test]
 async fn an_api_key_in_a_url_is_refused_even_if_it_is_right() {
-    let node = guarded(&[]).await;
+    let node = guarded(&["--access-log"]).await;
+    let operator = Caller::operator(&node);
     for query in ["key", "api_key", "access_token", "prefix"] {
         let path = format!("/v1/locks?{query}={ADMIN}");
         get(&node, &path).await.assert_problem(400, "invalid-request");
-        Caller::operator(&node).get(&path).await.assert_problem(400, "invalid-request");
+        operator.get(&path).await.assert_problem(400, "invalid-request");
     }
-    let prefix = Caller::operator(&node).get("/v1/locks?prefix=lgk_jobs").await;
+    let encoded = ADMIN.replace('_', "%5F").replace('l', "%6c");
+    for (method, path) in [
+        (Method::DELETE, format!("/v1/admin/keys/{ADMIN}")),
+        (Method::DELETE, format!("/v1/admin/keys/{encoded}")),
+        (Method::PUT, format!("/v1/admin/keys/{encoded}")),
+        (Method::POST, format!("/v1/admin/keys/{ADMIN}/revoke")),
+        (Method::GET, format!("/v1/operations/{ADMIN}")),
+        (Method::DELETE, format!("/v1/locks/{ADMIN}")),
+        (Method::GET, format!("/{ADMIN}")),
+        (Method::GET, format!("/v1/locks?key={encoded}")),
+    ] {
+        operator.call(method, &path, Value::Null).await.assert_problem(400, "invalid-request");
+    }
+    let prefix = operator.get("/v1/locks?prefix=lgk_jobs").await;
     assert_eq!(prefix.status, 200, "{}", prefix.body);
-    assert!(!node.log().contains(ADMIN));
+    let audit = operator.get("/v1/admin/audit?limit=1000").await.body.to_string();
+    until("the log has the last request", || async { node.log().contains("/v1/admin/audit") }).await;
+    let secret = &ADMIN[17..];
+    assert!(!audit.contains(secret) && !node.log().contains(secret));
 }
 
 #[tokio::test]

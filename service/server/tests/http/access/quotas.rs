@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::world::{ADMIN, Caller, OPERATOR, guarded};
 use crate::client::{Answer, BIN};
+use crate::raw::Raw;
 
 /// An app with these quotas.
 async fn app(node: &Node, name: &str, quotas: Value) -> Caller {
@@ -116,7 +117,7 @@ async fn concurrent_requests_never_get_more_leases_than_the_quota() {
 
 #[tokio::test]
 async fn waiters_and_event_streams_are_counted_while_they_last() {
-    let node = guarded(&[]).await;
+    let node = guarded(&["--wait-ms-max", "600000"]).await;
     let billing = app(&node, "billing", json!({ "waiters": 1, "event_streams": 1 })).await;
     let lease = billing.granted("k").await.text("lease_id");
     let waiting = tokio::spawn({
@@ -132,6 +133,23 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
     release(&billing, "k", &lease).await;
     assert_eq!(waiting.await.unwrap().status, 200);
     assert_eq!(billing.post("/v1/operations/pre", pre).await.status, 201);
+
+    // A wait with `until` ends with its client.
+    billing.granted("held").await;
+    let refusal = || async { billing.get("/v1/locks/held?until=free&wait_ms=1").await.status.as_u16() };
+    for (method, parameter) in [("GET", "until"), ("HEAD", "until"), ("GET", "%75ntil")] {
+        let gone = Raw::connect(&node).await;
+        let head = format!("host: localhost\r\nauthorization: Bearer {}", billing.key);
+        let wait = format!("{method} /v1/locks/held?{parameter}=free&wait_ms=600000 HTTP/1.1\r\n{head}\r\n\r\n");
+        until("its wait to begin", || async {
+            // Again if it has met the other request, which waits too.
+            gone.send_at_once(wait.as_bytes());
+            refusal().await == 429
+        })
+        .await;
+        drop(gone);
+        until("its wait to end", || async { refusal().await == 423 }).await;
+    }
 
     let open = || reqwest::Client::new().get(format!("{}/v1/events", node.base_url())).bearer_auth(&billing.key).send();
     let stream = open().await.unwrap();
@@ -180,9 +198,14 @@ async fn operations_are_counted_from_pre_to_post() {
 #[tokio::test]
 async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone() {
     let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "requests_per_second": 1 })).await;
+    let billing = Caller::of_app(&node, "billing").await;
     let other = Caller::of_app(&node, "other").await;
     let lease_id = "mine";
+    let terraform = json!({ "ID": "mine" });
+    for state in ["a", "b"] {
+        billing.ok(Method::POST, &format!("/v1/terraform/{state}"), terraform.clone()).await;
+    }
+    limit(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let is_refused = || async {
         let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
         if answer.status != 200 {
@@ -197,6 +220,12 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
         assert!(other.is_accepted().await);
     }
     assert_eq!(release(&billing, "k", lease_id).await.status, 200);
+    // In the protocols of other tools too.
+    let unlock = Method::from_bytes(b"UNLOCK").unwrap();
+    for (method, state) in [(unlock, "a"), (Method::DELETE, "b")] {
+        billing.ok(method, &format!("/v1/terraform/{state}"), terraform.clone()).await;
+    }
+    billing.post("/v1/steady-state", json!({})).await.assert_problem(400, "invalid-request");
     // The operator's own app may be throttled and can still be helped.
     limit(&node, "default", json!({ "requests_per_second": 1 })).await;
     for _ in 0..3 {
