@@ -67,7 +67,7 @@ async fn unite(
         match (&seen, &step.record) {
             (None, None) => return Ok(()),
             (None, Some(record)) => match learned(clock, store.claim(fence, now, address, record)).await? {
-                Claimed::Claimed => return Ok(()),
+                Claimed::Claimed(_) => return Ok(()),
                 Claimed::Exists(stored) => seen = Some(*stored),
                 Claimed::Moved | Claimed::ClockOff => {}
             },

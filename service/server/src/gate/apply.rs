@@ -1,23 +1,27 @@
 //! The gate's rules meet a store: load, step, compare and set, and again if another caller was faster.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
 use latchgate_core::{App, Timestamp};
+use lru::LruCache;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
 
 use crate::observe::metrics::Histogram;
 use crate::observe::traces;
-use crate::store::StoreError;
 use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
 use crate::store::store_clock::StoreClock;
+use crate::store::{StoreError, Version};
 
 /// How often a command is tried when other callers are faster. Each try that fails means that another caller was served.
 const TRIES_MAX: usize = 64;
+/// How many claims a node remembers. A record has 1 KiB at most before its post.
+const CLAIMS_MAX: usize = 8_192;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
 
@@ -43,6 +47,9 @@ pub struct Gate {
     clock: StoreClock,
     bounds: Bounds,
     call_seconds: Histogram,
+    /// What this node has claimed last: a post or a heartbeat begins with it, without a load. That is safe because a replacement checks
+    /// the version, and no answer is given from it alone.
+    claims: Mutex<LruCache<OperationAddress, Stored>>,
 }
 
 /// When a command must be answered, and how long one of its calls may take.
@@ -73,7 +80,9 @@ pub fn fresh_stamp() -> Stamp {
 
 impl Gate {
     pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
-        Self { store, clock: StoreClock::default(), bounds, call_seconds: Histogram::of_durations() }
+        let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
+        let (clock, call_seconds) = (StoreClock::default(), Histogram::of_durations());
+        Self { store, clock, bounds, call_seconds, claims: Mutex::new(claims) }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -98,11 +107,18 @@ impl Gate {
         command: &Command,
     ) -> Result<Reply, StoreError> {
         let deadline = self.deadline();
+        let is_own = |stored: &Stored| match command {
+            Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => self.has(&stored.record),
+            _ => true,
+        };
+        let look = async || self.load(fence, address, deadline).await.map(|seen| seen.filter(is_own));
+        let mut seen = self.claimed(address);
         // A pre is mostly the first of its id: it claims without looking.
-        let mut has_looked = !matches!(command, Command::Pre(_));
-        let mut seen = if has_looked { self.load(fence, address, deadline).await? } else { None };
-        if matches!(command, Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. }) {
-            seen = seen.filter(|stored| self.has(&stored.record));
+        let mut has_looked = false;
+        match command {
+            Command::Pre(_) => seen = None,
+            Command::Post(_) | Command::Heartbeat { .. } if seen.is_some() => {}
+            _ => (seen, has_looked) = (look().await?, true),
         }
         for _ in 0..TRIES_MAX {
             let now = self.now(deadline).await?;
@@ -110,7 +126,7 @@ impl Gate {
             let step = step(before, command.clone(), now);
             if !step.changed && !has_looked {
                 // During a hold-off, a pre may be refused because there is no record.
-                seen = self.load(fence, address, deadline).await?;
+                seen = look().await?;
                 has_looked = true;
                 continue;
             }
@@ -119,7 +135,13 @@ impl Gate {
             }
             has_looked = true;
             let written = match (&seen, &step.record) {
-                (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
+                (None, Some(record)) => {
+                    let claimed = self.claim(fence, now, address, record, deadline).await;
+                    if let (Ok(Written::Claimed(version)), Some(record)) = (&claimed, step.record) {
+                        self.remember(address, Stored { version: *version, record });
+                    }
+                    claimed
+                }
                 (None, None) => return Ok(Reply { outcome: step.outcome, now }),
                 (Some(stored), record) => {
                     let change = Change { expected: stored.version, record: record.as_ref(), wakes: step.wakes };
@@ -127,9 +149,9 @@ impl Gate {
                 }
             };
             match written {
-                Ok(Written::Done) => return self.answer_in_time(step.outcome),
+                Ok(Written::Claimed(_) | Written::Replaced) => return self.answer_in_time(step.outcome),
                 Ok(Written::Exists(stored)) => seen = Some(*stored),
-                Ok(Written::Moved) => seen = self.load(fence, address, deadline).await?,
+                Ok(Written::Moved) => seen = look().await?,
                 Ok(Written::ClockOff) => {}
                 Err(StoreError::OutcomeUnknown(reason)) => {
                     return self.look_whether_done(fence, address, command, reason, deadline).await;
@@ -193,7 +215,7 @@ impl Gate {
         let deadline = self.deadline();
         let now = self.now(deadline).await?;
         let change = Change { expected: stored.version, record, wakes: false };
-        Ok(matches!(self.replace(fence, now, address, change, deadline).await?, Written::Done))
+        Ok(matches!(self.replace(fence, now, address, change, deadline).await?, Written::Replaced))
     }
 
     /// The store's clock by this node's estimate; 0 before the store has answered once.
@@ -214,6 +236,15 @@ impl Gate {
     /// operations' own.
     fn has(&self, record: &OperationRecord) -> bool {
         self.store.purpose() != Purpose::Durable || record.lives_in_second_store()
+    }
+
+    /// What this node has claimed, once.
+    fn claimed(&self, address: &OperationAddress) -> Option<Stored> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).pop(address)
+    }
+
+    fn remember(&self, address: &OperationAddress, stored: Stored) {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).put(address.clone(), stored);
     }
 
     fn deadline(&self) -> Deadline {
@@ -258,7 +289,7 @@ impl Gate {
     ) -> Result<Written, StoreError> {
         let claimed = self.timed(deadline, self.store.claim(fence, now, address, record)).await;
         match claimed.unwrap_or_else(|| Err(write_timed_out()))? {
-            Claimed::Claimed => Ok(Written::Done),
+            Claimed::Claimed(version) => Ok(Written::Claimed(version)),
             Claimed::Exists(stored) => Ok(Written::Exists(stored)),
             Claimed::Moved => Ok(Written::Moved),
             Claimed::ClockOff => Ok(Written::ClockOff),
@@ -275,7 +306,7 @@ impl Gate {
     ) -> Result<Written, StoreError> {
         let replaced = self.timed(deadline, self.store.replace(fence, now, address, change)).await;
         match replaced.unwrap_or_else(|| Err(write_timed_out()))? {
-            Replaced::Replaced => Ok(Written::Done),
+            Replaced::Replaced => Ok(Written::Replaced),
             Replaced::Moved => Ok(Written::Moved),
             Replaced::ClockOff => Ok(Written::ClockOff),
         }
@@ -329,7 +360,8 @@ impl Gate {
 }
 
 enum Written {
-    Done,
+    Claimed(Version),
+    Replaced,
     Exists(Box<Stored>),
     Moved,
     ClockOff,

@@ -55,8 +55,8 @@ pub type DumpPage = (Vec<(OperationAddress, OperationRecord)>, Option<String>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// The id had no record and has this one now.
-    Claimed,
+    /// The id had no record and has this one now, in this version.
+    Claimed(Version),
     /// The id has a record: nothing was written.
     Exists(Box<Stored>),
     /// The id had a record that is gone by now: nothing was written.

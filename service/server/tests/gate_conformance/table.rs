@@ -18,6 +18,7 @@ on_every_store! {
     a_passed_lease_that_blocks_is_resolved_by_its_owner,
     a_late_post_counts_when_nobody_re_entered,
     a_post_is_replayed_and_contradicting_it_is_a_conflict,
+    a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
     a_wrong_stamp_and_a_wrong_id_are_told_apart,
     other_contents_under_one_id_and_another_checked_value_are_refused,
     a_heartbeat_keeps_the_lease,
@@ -122,6 +123,20 @@ async fn a_post_is_replayed_and_contradicting_it_is_a_conflict(world: World) {
     assert_eq!(told, Outcome::OutcomeConflict { recorded: Report::Success });
 }
 
+async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(world: World) {
+    let operation = world.operation();
+    let go = world.go(0, &operation).await;
+    posted(world.post(1, &operation, go.stamp, Report::Success).await);
+    let told = world.post(0, &operation, go.stamp, Report::Failure).await;
+    assert_eq!(told, Outcome::OutcomeConflict { recorded: Report::Success });
+    let operation = world.operation();
+    let go = world.go(0, &operation).await;
+    let beat = Command::Heartbeat { stamp: go.stamp, lease_ms: Some(2 * LEASE_MS) };
+    assert!(matches!(world.tell(1, &operation, &beat).await, Outcome::Beating { .. }));
+    posted(world.post(0, &operation, go.stamp, Report::Failure).await);
+    assert!(matches!(world.pre(1, &operation).await, Outcome::Go(_)));
+}
+
 async fn a_wrong_stamp_and_a_wrong_id_are_told_apart(world: World) {
     let (operation, stranger) = (world.operation(), world.operation());
     let go = world.go(0, &operation).await;
@@ -217,7 +232,7 @@ async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: World)
         let is_written = match &seen {
             None => {
                 let claimed = world.store().claim(FENCE, world.now().await, &operation.address, &late).await.unwrap();
-                claimed.answer == Claimed::Claimed
+                matches!(claimed.answer, Claimed::Claimed(_))
             }
             Some(stored) => {
                 let change = Change { expected: stored.version, record: Some(&late), wakes: false };

@@ -99,7 +99,7 @@ impl World {
         loop {
             let claimed = self.store().claim(Fence::None, self.now().await, &operation.address, record).await.unwrap();
             match claimed.answer {
-                Claimed::Claimed => return,
+                Claimed::Claimed(_) => return,
                 // The machine is busy: it took too long from the reading of the clock to the claim.
                 Claimed::ClockOff => {}
                 other => panic!("{other:?}"),

@@ -16,7 +16,7 @@ use crate::store::gate::{
     fresh_version, gone_before, is_off, page_of, read_position,
 };
 use crate::store::process_clock::ProcessClock;
-use crate::store::{RecordStore, StoreError, WAKE_UPS_MAX};
+use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
 /// Clones share the records, as nodes share a database.
 #[derive(Clone)]
@@ -53,10 +53,10 @@ impl Tables {
         if purpose == Purpose::Durable { &mut self.durable } else { &mut self.engine }
     }
 
-    fn put(&mut self, address: &OperationAddress, record: Option<&OperationRecord>) {
+    fn put(&mut self, address: &OperationAddress, version: Version, record: Option<&OperationRecord>) {
         let before = match record {
             Some(record) => {
-                let stored = Stored { version: fresh_version(), record: record.clone() };
+                let stored = Stored { version, record: record.clone() };
                 self.records.insert(address.clone(), stored)
             }
             None => self.records.remove(address),
@@ -135,8 +135,9 @@ impl GateStore for MemoryGateStore {
         if is_off(self.shared.clock.now(), now) {
             return Ok(self.at(Claimed::ClockOff));
         }
-        tables.put(address, Some(record));
-        Ok(self.at(Claimed::Claimed))
+        let version = fresh_version();
+        tables.put(address, version, Some(record));
+        Ok(self.at(Claimed::Claimed(version)))
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
@@ -160,7 +161,7 @@ impl GateStore for MemoryGateStore {
         if tables.records.get(address).map(|stored| stored.version) != Some(change.expected) {
             return Ok(self.at(Replaced::Moved));
         }
-        tables.put(address, change.record);
+        tables.put(address, fresh_version(), change.record);
         drop(tables);
         if change.wakes {
             self.wake(address);
@@ -194,7 +195,7 @@ impl GateStore for MemoryGateStore {
         let bound = gone_before(self.shared.clock.now());
         let over: Vec<_> = tables.ends.iter().take_while(|(end, _)| *end <= bound).take(limit).cloned().collect();
         for (_, address) in &over {
-            tables.put(address, None);
+            tables.put(address, fresh_version(), None);
         }
         Ok(over.len() as u64)
     }
@@ -237,7 +238,7 @@ impl GateStore for MemoryGateStore {
         };
         let gone: Vec<_> =
             tables.records.iter().filter(|(_, stored)| goes(&stored.record)).map(|(at, _)| at.clone()).collect();
-        gone.iter().for_each(|address| tables.put(address, None));
+        gone.iter().for_each(|address| tables.put(address, fresh_version(), None));
         Ok(true)
     }
 

@@ -232,9 +232,10 @@ impl GateStore for SqliteGateStore {
         address: &OperationAddress,
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
-        match self.write(fence, now, bind_record(sqlx::query(CLAIM), address, record)).await? {
+        let version = fresh_version();
+        match self.write(fence, now, bind_record(sqlx::query(CLAIM), address, version, record)).await? {
             None => Ok(self.at(Claimed::ClockOff)),
-            Some(1) => Ok(self.at(Claimed::Claimed)),
+            Some(1) => Ok(self.at(Claimed::Claimed(version))),
             Some(_) => Ok(match self.load(fence, address).await? {
                 At { now, answer: Some(stored) } => At::new(now, Claimed::Exists(Box::new(stored))),
                 At { now, answer: None } => At::new(now, Claimed::Moved),
@@ -263,7 +264,7 @@ impl GateStore for SqliteGateStore {
         change: Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
         let query = match change.record {
-            Some(record) => bind_record(sqlx::query(REPLACE), address, record),
+            Some(record) => bind_record(sqlx::query(REPLACE), address, fresh_version(), record),
             None => bind_address(sqlx::query(REMOVE), address),
         };
         let written = self.write(fence, now, query.bind(change.expected.number().cast_signed())).await?;
@@ -397,10 +398,11 @@ fn bind_address<'q>(query: SqliteQuery<'q>, address: &'q OperationAddress) -> Sq
 fn bind_record<'q>(
     query: SqliteQuery<'q>,
     address: &'q OperationAddress,
+    version: Version,
     record: &'q OperationRecord,
 ) -> SqliteQuery<'q> {
     bind_address(query, address)
-        .bind(fresh_version().number().cast_signed())
+        .bind(version.number().cast_signed())
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())

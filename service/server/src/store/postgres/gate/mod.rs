@@ -142,7 +142,8 @@ impl GateStore for PostgresGateStore {
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
         let mut connection = self.check_out().await?;
-        let query = bind_record(connection.query(statements::CLAIM), now, address, record);
+        let version = fresh_version();
+        let query = bind_record(connection.query(statements::CLAIM), now, address, version, record);
         let query = self.bind_fence(query, fence);
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| read_claimed(&row));
@@ -151,7 +152,7 @@ impl GateStore for PostgresGateStore {
         let kind = if is_unreadable { faults::of_read } else { faults::of_write };
         let At { now: store_now, answer } = self.end(connection, read, kind).await?.ok_or(StoreError::EpochOver)?;
         let claimed = match answer {
-            (true, _) => Claimed::Claimed,
+            (true, _) => Claimed::Claimed(version),
             (false, Some(stored)) => Claimed::Exists(Box::new(stored)),
             (false, None) if is_off(store_now, now) => Claimed::ClockOff,
             // The row was committed while the statement waited for it, and the statement does not see it.
@@ -183,7 +184,7 @@ impl GateStore for PostgresGateStore {
         let expected = change.expected.number().cast_signed();
         let wake_up = change.wakes.then(|| wake_ups::payload(address));
         let query = match change.record {
-            Some(record) => bind_record(connection.query(statements::REPLACE), now, address, record),
+            Some(record) => bind_record(connection.query(statements::REPLACE), now, address, fresh_version(), record),
             None => bind_address(connection.query(statements::REMOVE), now, address),
         };
         let query = self.bind_fence(query, fence).bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
@@ -322,10 +323,11 @@ fn bind_record<'q>(
     query: PgQuery<'q>,
     now: Timestamp,
     address: &'q OperationAddress,
+    version: Version,
     record: &'q OperationRecord,
 ) -> PgQuery<'q> {
     bind_address(query, now, address)
-        .bind(fresh_version().number().cast_signed())
+        .bind(version.number().cast_signed())
         .bind(record.operation.as_str())
         .bind(record.state().as_str())
         .bind(record.is_suspect())

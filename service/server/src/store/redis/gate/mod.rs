@@ -166,6 +166,7 @@ impl GateStore for RedisGateStore {
         address: &OperationAddress,
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
+        let version = fresh_version();
         let mut script = CLAIM.prepare_invoke();
         script
             .key(self.layout.engine())
@@ -174,14 +175,14 @@ impl GateStore for RedisGateStore {
             .arg(required(fence))
             .arg(now.as_ms())
             .arg(CLOCK_BOUND_MS)
-            .arg(layout::encode(fresh_version(), record)?)
+            .arg(layout::encode(version, record)?)
             .arg(keep_ms(record, now).unwrap_or(0))
             .arg(address.id.to_string())
             .arg(u8::from(record.is_suspect()));
         let (store_now, claimed, existing): (u64, u8, Option<Vec<u8>>) =
             script.invoke_async(&mut self.connection.clone()).await.map_err(|error| write_failed(&error))?;
         let claimed = match (claimed, existing) {
-            (1, _) => Claimed::Claimed,
+            (1, _) => Claimed::Claimed(version),
             (_, Some(existing)) => Claimed::Exists(Box::new(layout::decode(&existing)?)),
             (_, None) => Claimed::ClockOff,
         };
