@@ -15,6 +15,7 @@ mod log;
 mod observe;
 mod operations;
 mod proxy;
+mod runtime;
 mod store;
 
 use anyhow::ensure;
@@ -35,6 +36,7 @@ pub use self::log::LogArgs;
 pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
+pub use self::runtime::RuntimeArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::gate::GateLimits;
 use crate::http::RequestLimits;
@@ -110,6 +112,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BOOL", env = "LATCHGATE_MIGRATE", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub migrate: bool,
 
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
     #[command(flatten)]
     pub locks: LockArgs,
     #[command(flatten)]
