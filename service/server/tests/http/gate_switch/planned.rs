@@ -116,7 +116,7 @@ async fn an_order_for_an_engine_that_is_unknown_or_away_is_refused() {
 }
 
 /// Many copies of the record of one operation, under other ids.
-const COPIES: u32 = 20_000;
+const COPIES: u32 = 40_000;
 const COPY: &str = "local value = redis.call('GET', KEYS[1])
     for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'latchgate:g:7:default:' .. string.format('%032x', i), value) end";
 
