@@ -329,7 +329,7 @@ mod tests {
             audit.begin(Action::Force, &doer(), &number.to_string()).end("done");
         }
         assert_eq!(audit.close(Duration::from_secs(20)).await, 0);
-        let lost = Filter { action: Some("audit-lost".to_owned()), ..Filter::default() };
+        let lost = Filter { action: Some(Action::AuditLost), ..Filter::default() };
         // The record of the loss is entered after the write that found room.
         loop {
             let page = audit.page(&lost, AuditPosition::END, 1).await.unwrap();
