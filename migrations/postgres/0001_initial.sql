@@ -175,30 +175,100 @@ create table audit_records (
 
 create index audit_records_class on audit_records (class, at, id);
 
--- The events of keys, for watchers and for the history. An event is written in the statement that makes the change.
+-- Numbers the events of one statement: each statement takes one number, and those up to the next are for its events.
+create sequence lock_event_numbers increment by 1048576;
+
+-- The events of keys, for watchers and for the history. They are written in the statement that makes the changes: one row for all
+-- events of a statement, or two if some of them are renewals, because an index entry and a row for each event cost more than a
+-- commit without events.
 create table lock_events (
-    -- Orders commits: the transaction that wrote the event, or the last one that had ended at that time, whichever is later. Readers
+    -- Orders commits: the transaction that wrote the events, or the last one that had ended at that time, whichever is later. Readers
     -- read only events below the oldest open transaction, so they miss none that commits late: see postgres/events.rs. On another
     -- server transactions have other numbers, so the table must be empty when it is moved there.
-    xid  bigint not null,
-    -- Orders the events of one commit. The order of a sequence alone is not the order of commits.
-    id   bigint generated always as identity,
-    -- ms since the Unix epoch.
-    at   bigint not null,
-    app  text collate "C" not null,
-    key  text collate "C" not null,
-    kind text not null,
-    -- JSON: owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by. Absent fields are left out.
-    body text not null,
+    xid          bigint not null,
+    -- Events are ordered by their numbers, within one `xid`. Those of a statement are `base + 1` to `last`, without a gap.
+    base         bigint not null,
+    last         bigint not null,
+    -- ms since the Unix epoch: the time of the newest event.
+    at           bigint not null,
+    -- How many events the row has.
+    count        integer not null,
+    -- Renewals are for watchers. They have rows of their own, which are deleted long before the others.
+    is_renewals  boolean not null,
+    -- One value for each event that is no renewal: a hash of its app and key, `#` with the slice of `xid` (see `event_slice`). So the
+    -- events of a busy key are found slice by slice.
+    hashes       bigint[] not null,
+    apps         text[] not null,
+    keys         text[] not null,
+    -- The number of each event is `base` plus this; null: they are numbered from 1 on.
+    numbers      integer[],
+    -- Kind, time in ms and body of each event, separated by spaces. The body is JSON: owner, mode, permits, token, waited_ms, held_ms,
+    -- expires_at, reason, by, subject. Absent fields are left out.
+    events       text[] not null,
     -- For watchers, and for deleting the oldest events.
-    primary key (xid, id)
+    primary key (xid, last, is_renewals)
 ) with (
     autovacuum_vacuum_scale_factor = 0.05
 );
 
--- A key's history. It has no renewals: those are for watchers, and are deleted long before the other events.
-create index lock_events_history on lock_events (app, key, xid, id) where kind <> 'renewed';
-create index lock_events_renewed on lock_events (xid, id) where kind = 'renewed';
+-- To compress them costs more than to write them.
+alter table lock_events
+    alter apps set storage external, alter keys set storage external, alter events set storage external;
+
+-- For the history of a key. Entries are collected, and put into the tree together; the limit bounds how long that takes.
+create index lock_events_hashes on lock_events using gin (hashes) with (fastupdate = on, gin_pending_list_limit = 256)
+    where not is_renewals;
+create index lock_events_renewals on lock_events (xid, last) where is_renewals;
+
+create function event_slice(xid bigint) returns bigint language sql immutable
+as $$ select xid >> 12 $$;
+
+-- The events of a key without renewals, newest first: at most `most` before a position. It looks at one slice of transactions
+-- after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice of an idle one.
+create function lock_history(wanted_app text, wanted_key text, hash bigint, before_xid bigint, before_number bigint, most bigint)
+returns table (xid bigint, number bigint, event text) language plpgsql stable
+-- The index of hashes can be read in no other way. The primary key is of no use here, because it has the events of all keys.
+set enable_bitmapscan = on
+as $$
+#variable_conflict use_column
+declare
+    remaining bigint := most;
+    slices bigint := 1;
+    oldest bigint := (select latchgate.event_slice(min(e.xid)) from latchgate.lock_events e);
+    newest bigint := (select latchgate.event_slice(least(max(e.xid), before_xid)) from latchgate.lock_events e);
+    first_slice bigint;
+    wanted bigint[];
+    packed record;
+    returned bigint;
+begin
+    while remaining > 0 and newest >= oldest loop
+        first_slice := greatest(newest - slices + 1, oldest);
+        wanted := array(select hash # slice from generate_series(first_slice, newest) as slice);
+        for packed in
+            select * from latchgate.lock_events e
+            where e.hashes && wanted and not e.is_renewals
+                and latchgate.event_slice(e.xid) between first_slice and newest and (e.xid + 0, e.base) < (before_xid, before_number)
+            order by e.xid + 0 desc, e.base desc
+        loop
+            return query
+                select packed.xid, f.number, f.event
+                from (
+                    select packed.base + coalesce(packed.numbers[u.position], u.position) as number, u.event
+                    from unnest(packed.apps, packed.keys, packed.events) with ordinality as u (app, key, event, position)
+                    where u.app = wanted_app and u.key = wanted_key
+                ) f
+                where (packed.xid, f.number) < (before_xid, before_number)
+                order by f.number desc
+                limit remaining;
+            get diagnostics returned = row_count;
+            remaining := remaining - returned;
+            exit when remaining <= 0;
+        end loop;
+        newest := first_slice - 1;
+        slices := slices * 2;
+    end loop;
+end
+$$;
 
 -- What each node says of itself, every few seconds. It serves to show the nodes, and nothing relies on it.
 create table nodes (

@@ -8,7 +8,7 @@ use super::positive;
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// Whether events of locks are kept for a while and streamed to watchers: one more row for each event.
+    /// Whether events of locks are kept for a while and streamed to watchers. They are written in the commits.
     #[arg(long, value_name = "on|off", env = "LATCHGATE_HISTORY", default_value = "on")]
     pub history: Switch,
 

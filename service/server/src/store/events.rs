@@ -111,9 +111,23 @@ impl Scope<'_> {
     }
 }
 
-/// The last of the leading events that are older than `bound`: a trim deletes up to it.
-pub(super) fn end_of_older(oldest: &[(EventCursor, Timestamp)], bound: Timestamp) -> Option<EventCursor> {
-    oldest.iter().take_while(|(_, at)| *at < bound).last().map(|(cursor, _)| *cursor)
+/// The last of the leading events that are older than `bound`: a trim deletes up to it. Each entry is the position of an event, or
+/// of the last of several that are kept together and how many they are. The first that reaches `limit` is the last.
+pub(super) fn end_of_older(
+    oldest: impl IntoIterator<Item = (EventCursor, Timestamp, usize)>,
+    bound: Timestamp,
+    limit: usize,
+) -> Option<EventCursor> {
+    let mut total = 0;
+    let mut end = None;
+    for (cursor, at, count) in oldest {
+        if at >= bound || total >= limit {
+            break;
+        }
+        total += count;
+        end = Some(cursor);
+    }
+    end
 }
 
 /// The part of an event that stores keep as JSON, beside its key, kind and time. Absent fields are left out.
@@ -181,6 +195,18 @@ pub(super) fn body_of(event: &Event) -> Result<String, serde_json::Error> {
         by: event.note.by.clone(),
         subject: event.subject.clone(),
     })
+}
+
+/// The whole event as text: its kind, its time and its body, separated by spaces.
+pub(super) fn text_of_event(event: &Event) -> Result<String, serde_json::Error> {
+    Ok(format!("{} {} {}", event.kind.as_str(), event.at.as_ms(), body_of(event)?))
+}
+
+pub(super) fn event_of_text(text: &str) -> Result<Event, Unreadable> {
+    let mut fields = text.splitn(3, ' ');
+    let (kind, at, body) = (fields.next(), fields.next(), fields.next());
+    let (Some(kind), Some(at), Some(body)) = (kind, at, body) else { return Err("not an event".into()) };
+    event_from(kind, Timestamp::from_ms(at.parse()?), body)
 }
 
 type Unreadable = Box<dyn std::error::Error + Send + Sync>;

@@ -114,3 +114,30 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     let (left, _) = other.store.events(&App::default(), ALL, EventCursor::START, 100).await.unwrap();
     assert_eq!(left.len(), 1, "only the marker event is left");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_goes_back_over_any_number_of_transactions() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut other = PgConnection::connect(&config.url).await.unwrap();
+    // As if as many transactions had come after the event.
+    for (number, later) in (1..).zip([3_000_000_i64, 2_999_999, 70_000, 5_000, 1, 0]) {
+        world.write_events(&at("key"), &[event(EventKind::Granted, number)]).await;
+        world.write_events(&at("neighbour"), &[event(EventKind::Granted, 100 + number)]).await;
+        let shifted = "update latchgate.lock_events
+            set xid = xid - $1, hashes = array(
+                select hash # latchgate.event_slice(xid) # latchgate.event_slice(xid - $1) from unnest(hashes) as hash
+            )
+            where events[1] like 'granted ' || $2 || ' %'";
+        let shifted = sqlx::query(shifted).bind(later).bind(number.to_string()).execute(&mut other).await.unwrap();
+        assert_eq!(shifted.rows_affected(), 1);
+    }
+    assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [6, 5, 4, 3, 2, 1]);
+    let mut before = None;
+    for number in (1..=6).rev() {
+        let page = world.history(&at("key"), before, 1).await;
+        assert_eq!(tokens(&page), [number]);
+        before = page.first().map(|logged| logged.cursor);
+    }
+}

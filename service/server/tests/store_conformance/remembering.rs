@@ -1,8 +1,8 @@
-use latchgate::store::EventCursor;
+use latchgate::store::{Change, EventCursor, LoggedEvent};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Timestamp};
 
-use crate::worlds::{FOREVER, World, at, event, tokens};
+use crate::worlds::{FOREVER, World, at, event, new, state, tokens};
 
 pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
     let key = at("key");
@@ -83,6 +83,35 @@ pub async fn renewals_are_deleted_before_the_rest(world: &World) {
     // Both bounds share the limit.
     assert_eq!(world.store.trim(Timestamp::from_ms(10), Timestamp::from_ms(12), 4).await.unwrap(), 4);
     assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [12, 9]);
+}
+
+pub async fn a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts(world: &World) {
+    let (a, b) = (at("a"), at("b"));
+    let events = |of: &[(EventKind, u64)]| of.iter().map(|(kind, number)| event(*kind, *number)).collect::<Vec<_>>();
+    let (granted, renewed, released) = (EventKind::Granted, EventKind::Renewed, EventKind::Released);
+    let first = Change { events: events(&[(granted, 1), (renewed, 2), (released, 3)]), ..new(&a, state(1)) };
+    let other = Change { events: events(&[(renewed, 11), (granted, 12), (renewed, 13)]), ..new(&b, state(1)) };
+    world.commit(&[first, other]).await;
+    world.write_events(&a, &events(&[(granted, 4), (renewed, 5)])).await;
+    let of = |read: &[LoggedEvent], key: &Address| -> Vec<u64> {
+        read.iter().filter(|logged| logged.address == *key).map(|logged| logged.event.token).collect()
+    };
+    for limit in [1, 2, 4, 100] {
+        let read = world.events_until(crate::watching::ALL, EventCursor::START, limit, 5).await;
+        assert_eq!((of(&read, &a), of(&read, &b)), (vec![1, 2, 3, 4, 5], vec![11, 12, 13]), "{limit} at a time");
+        assert!(read.is_sorted_by(|one, next| one.cursor < next.cursor));
+    }
+    let mut before = None;
+    for number in [4, 3, 1] {
+        let page = world.history(&a, before, 1).await;
+        assert_eq!(tokens(&page), [number]);
+        before = Some(page[0].cursor);
+    }
+    assert_eq!(world.history(&a, before, 1).await, []);
+    assert_eq!(tokens(&world.history(&b, None, 100).await), [12]);
+    assert_eq!(world.trim(Timestamp::from_ms(1), FOREVER, 4).await, 4);
+    let left = world.all_events().await;
+    assert_eq!((of(&left, &a), of(&left, &b)), (vec![1, 3, 4], vec![12]));
 }
 
 pub async fn a_reader_continues_after_the_events_it_has_read_are_deleted(world: &World) {

@@ -1,16 +1,17 @@
 //! The order, reading and deletion of events.
 //!
-//! Events are ordered by `(xid, id)`. A reader sees only events below the oldest open transaction, so that none appears later
-//! before a position that was read. The price: a transaction in any database of the server that has written and stays open
-//! delays all watchers until it ends. It does not delay locks or the history.
+//! One row has all events of a statement, and renewals have a row of their own. Events are ordered by the `xid` of their row and
+//! their number. A reader sees only events below the oldest open transaction, so that none appears later before a position that
+//! was read. The price: a transaction in any database of the server that has written and stays open delays all watchers until it
+//! ends. It does not delay locks or the history.
 //!
 //! `xid` is the writer's own transaction, unless that had to wait for row locks. Then other transactions have committed since
 //! it got its number, perhaps to the same key, and its events must come after theirs. So `xid` is at least that of the last
-//! transaction that had ended when the statement began: see [`position`].
+//! transaction that had ended when the statement began.
 
 use std::sync::{Mutex, PoisonError};
 
-use latchgate_core::lock::Event;
+use latchgate_core::lock::{Event, EventKind};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -18,16 +19,92 @@ use sqlx::query::Query;
 
 use super::rows::{read_app, read_timestamp};
 use super::sessions::Session;
-use crate::store::events::{body_of, end_of_older, event_from};
+use crate::store::events::{end_of_older, event_of_text, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-/// The `xid` of new events. As a scalar subquery it is evaluated once, and only if an event is written.
-macro_rules! position {
-    () => {
-        "(select greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1))"
+/// Writes the events that [`bind`] binds, in the order of the arrays. `made` is how many changes were made, `all` whether all were;
+/// then the arrays are written as they are, unless some events are renewals and some are not. `is_made` is the condition of an
+/// event whose change was made. A number is taken, and the transaction gets its `xid`, only if a change was made.
+macro_rules! logged {
+    (
+        made: $made:literal, all: $all:literal, is_made: $is_made:literal,
+        $apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal
+    ) => {
+        concat!(
+            "place as materialized (
+    select greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1) as xid,
+        nextval('lock_event_numbers') as base, ",
+            $is_renewals,
+            "::boolean is not null and ",
+            $all,
+            " as is_whole
+    where ",
+            $made,
+            " > 0
+), kept as materialized (
+    select app, key, event, hash, starts_with(event, 'renewed ') as is_renewal,
+        row_number() over (order by position) as number
+    from unnest(",
+            $apps,
+            "::text[], ",
+            $keys,
+            "::text[], ",
+            $events,
+            "::text[], ",
+            $hashes,
+            "::bigint[]) with ordinality as e (app, key, event, hash, position)
+    where (select not is_whole from place) and case when ",
+            $all,
+            " then true else ",
+            $is_made,
+            " end
+), logged as (
+    insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
+    select xid, base, base + cardinality(",
+            $events,
+            "), ",
+            $at,
+            "::bigint, cardinality(",
+            $events,
+            "), ",
+            $is_renewals,
+            ",
+        case when ",
+            $is_renewals,
+            " then '{}' else array(select hash # event_slice(xid) from unnest(",
+            $hashes,
+            ") as hash) end,
+        ",
+            $apps,
+            ", ",
+            $keys,
+            ", null, ",
+            $events,
+            "
+    from place where is_whole
+    union all
+    select xid, base, base + (select count(*) from kept), ",
+            $at,
+            ", count(*), is_renewal,
+        coalesce(array_agg(hash # event_slice(xid)) filter (where not is_renewal), '{}'),
+        array_agg(app order by number), array_agg(key order by number), array_agg(number::integer order by number),
+        array_agg(event order by number)
+    from place, kept
+    group by xid, base, is_renewal
+)"
+        )
     };
 }
-pub(super) use position;
+pub(super) use logged;
+
+const LOG: &str = concat!(
+    "with ",
+    logged!(made: "cardinality($1::text[])", all: "true", is_made: "true", "$1", "$2", "$3", "$4", "$5", "$6"),
+    " select"
+);
+
+/// The most events that one statement numbers.
+const LOGGED_MAX: usize = 1 << 20;
 
 /// The condition that no transaction up to this `xid` is still open.
 macro_rules! settled {
@@ -36,64 +113,85 @@ macro_rules! settled {
     };
 }
 
-const LOG: &str = concat!(
-    "insert into lock_events (xid, at, app, key, kind, body) select ",
-    position!(),
-    ", at, app, key, kind, body
-    from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) as e (app, key, kind, at, body)"
-);
-
-/// Each event in the scope, together with the position of the last event that was looked at.
+/// Each event in the scope, together with the position of the last event that was looked at. Rows of one statement are read
+/// together, because their numbers alternate. Rows after the first that reach the limit are not unpacked.
 const EVENTS: &str = concat!(
-    "with page as materialized (
-        select xid, id, at, app, key, kind, body from lock_events where (xid, id) > ($1, $2) and ",
+    "with found as materialized (
+        select xid, base, last, count, apps, keys, numbers, events from lock_events where (xid, last) > ($1, $2) and ",
     settled!(),
-    " order by xid, id limit $3
+    " order by xid, last fetch first ($3) rows with ties
+    ), page as materialized (
+        select f.xid, u.number, u.app, u.key, u.event
+        from (
+            select found.*, sum(count) over (order by xid, last range unbounded preceding exclude group) as before from found
+        ) f, lateral (
+            select f.base + coalesce(f.numbers[e.position], e.position) as number, e.app, e.key, e.event
+            from unnest(f.apps, f.keys, f.events) with ordinality as e (app, key, event, position)
+        ) u
+        where coalesce(f.before, 0) < $3 and (f.xid, u.number) > ($1, $2)
+        order by f.xid, u.number limit $3
     ), last as (
-        select xid, id from page order by xid desc, id desc limit 1
+        select xid, number from page order by xid desc, number desc limit 1
     )
-    select p.xid, p.id, p.at, p.app, p.key, p.kind, p.body, last.xid, last.id
+    select p.xid, p.number, p.app, p.key, p.event, last.xid, last.number
     from last left join page p on p.app = $4 and case when $5 then p.key = $6 else starts_with(p.key, $6) end
-    order by p.xid, p.id"
+    order by p.xid, p.number"
 );
 
 const NEXT: &str = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
 
-const HISTORY: &str = "
-select xid, id, at, app, key, kind, body from lock_events
-where app = $1 and key = $2 and kind <> 'renewed' and (xid, id) < ($3, $4)
-order by xid desc, id desc
-limit $5";
+const HISTORY: &str = "select xid, number, $1, $2, event from lock_history($1, $2, $3, $4, $5, $6)";
 
 const OLDEST: &str = concat!(
-    "select xid, id, at from lock_events where (xid, id) > ($1, $2) and ",
+    "select xid, last, at, count from lock_events where (xid, last) > ($1, $2) and ",
     settled!(),
-    " order by xid, id limit $3"
+    " order by xid, last limit $3"
 );
 
 const OLDEST_RENEWED: &str = concat!(
-    "select xid, id, at from lock_events where kind = 'renewed' and (xid, id) > ($1, $2) and ",
+    "select xid, last, at, count from lock_events where is_renewals and (xid, last) > ($1, $2) and ",
     settled!(),
-    " order by xid, id limit $3"
+    " order by xid, last limit $3"
 );
 
-const DELETE: &str = "delete from lock_events where (xid, id) > ($1, $2) and (xid, id) <= ($3, $4)";
+const DELETE: &str = "
+with gone as (delete from lock_events where (xid, last) > ($1, $2) and (xid, last) <= ($3, $4) returning count)
+select coalesce(sum(count), 0)::bigint from gone";
 
-const DELETE_RENEWED: &str =
-    "delete from lock_events where kind = 'renewed' and (xid, id) > ($1, $2) and (xid, id) <= ($3, $4)";
+const DELETE_RENEWED: &str = "
+with gone as (
+    delete from lock_events where is_renewals and (xid, last) > ($1, $2) and (xid, last) <= ($3, $4) returning count
+)
+select coalesce(sum(count), 0)::bigint from gone";
 
-/// Binds the events as the five arrays that the statements take.
+/// Binds the events as the statements take them: three arrays of texts and one of hashes; whether they are renewals, null if some
+/// are and some are not; and the time of the newest.
 pub(super) fn bind<'q>(
     query: Query<'q, sqlx::Postgres, PgArguments>,
     events: &[(&'q Address, &'q Event)],
 ) -> Result<Query<'q, sqlx::Postgres, PgArguments>, sqlx::Error> {
-    let bodies: Result<Vec<String>, _> = events.iter().map(|(_, event)| body_of(event)).collect();
+    if events.len() > LOGGED_MAX {
+        return Err(sqlx::Error::Encode("too many events for one commit".into()));
+    }
+    let texts: Result<Vec<String>, _> = events.iter().map(|(_, event)| text_of_event(event)).collect();
+    let renewals = events.iter().filter(|(_, event)| event.kind == EventKind::Renewed).count();
+    let is_renewals = if renewals == 0 { Some(false) } else { (renewals == events.len()).then_some(true) };
+    let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())
         .bind(events.iter().map(|(address, _)| address.key.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|(_, event)| event.kind.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|(_, event)| event.at.as_ms().cast_signed()).collect::<Vec<_>>())
-        .bind(bodies.map_err(|error| sqlx::Error::Encode(error.into()))?))
+        .bind(texts.map_err(|error| sqlx::Error::Encode(error.into()))?)
+        .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).collect::<Vec<_>>())
+        .bind(is_renewals)
+        .bind(newest.as_ms().cast_signed()))
+}
+
+/// FNV-1a over the app and the key. It is stored, so it never changes.
+fn hash_of(app: &App, key: &Key) -> i64 {
+    let bytes = app.as_str().bytes().chain([0]).chain(key.as_str().bytes());
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.cast_signed()
 }
 
 pub(super) async fn log(connection: &mut Session, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {
@@ -120,7 +218,7 @@ pub(super) async fn page(
         .fetch_all(&mut **connection)
         .await?;
     let Some(first) = rows.first() else { return Ok((Vec::new(), after)) };
-    let last = read_cursor(first, 7)?;
+    let last = read_cursor(first, 5)?;
     if first.try_get::<Option<i64>, _>(0)?.is_none() {
         return Ok((Vec::new(), last));
     }
@@ -144,6 +242,7 @@ pub(super) async fn history(
         .query(HISTORY)
         .bind(app.as_str())
         .bind(key.as_str())
+        .bind(hash_of(app, key))
         .bind(before.commit.cast_signed())
         .bind(before.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
@@ -191,25 +290,27 @@ async fn delete_oldest(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&mut **connection)
         .await?;
-    let oldest = rows.iter().map(|row| Ok((read_cursor(row, 0)?, read_timestamp(row, 2)?)));
+    let count = |row: &PgRow| Ok::<_, sqlx::Error>(usize::try_from(row.try_get::<i32, _>(3)?).unwrap_or_default());
+    let oldest = rows.iter().map(|row| Ok((read_cursor(row, 0)?, read_timestamp(row, 2)?, count(row)?)));
     let oldest = oldest.collect::<Result<Vec<_>, sqlx::Error>>()?;
-    let Some(end) = end_of_older(&oldest, bound) else { return Ok(0) };
-    let deleted = connection
+    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
+    let deleted: i64 = connection
         .query(delete)
         .bind(from.commit.cast_signed())
         .bind(from.number.cast_signed())
         .bind(end.commit.cast_signed())
         .bind(end.number.cast_signed())
-        .execute(&mut **connection)
-        .await?;
+        .fetch_one(&mut **connection)
+        .await?
+        .try_get(0)?;
     *trimmed.lock().unwrap_or_else(PoisonError::into_inner) = end;
-    Ok(deleted.rows_affected())
+    Ok(deleted.cast_unsigned())
 }
 
 fn read_logged(row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
-    let event = event_from(row.try_get(5)?, read_timestamp(row, 2)?, row.try_get(6)?).map_err(sqlx::Error::Decode)?;
-    let key = Key::of_event(row.try_get(4)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let address = Address { app: read_app(row, 3)?, key };
+    let event = event_of_text(row.try_get(4)?).map_err(sqlx::Error::Decode)?;
+    let key = Key::of_event(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let address = Address { app: read_app(row, 2)?, key };
     Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address, event })
 }
 

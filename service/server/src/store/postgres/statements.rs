@@ -1,7 +1,7 @@
 //! The SQL. The clock is always `clock_timestamp()`, because `now()` stands still during a transaction, also while it waits
 //! for locks.
 
-use super::events::position;
+use super::events::logged;
 
 /// One row for each address, in the order of the request. The lateral subquery with its limit makes the planner use one probe
 /// of the primary key for each address. Record and states are from one snapshot, so the record applies to the states.
@@ -96,22 +96,14 @@ macro_rules! changed_with_new {
     };
 }
 
-/// Writes the events of the changes that were made, in the order of the arrays. If all changes were made, which is usual,
-/// nothing is looked up. The `case` makes the lookup a hash of the written rows; a join would be a nested loop.
-macro_rules! logged {
+/// Writes the events of the changes that were made.
+macro_rules! logged_if_made {
     () => {
-        concat!(
-            r#", logged as (
-    insert into lock_events (xid, at, app, key, kind, body)
-    select "#,
-            position!(),
-            r#", e.at, e.app, e.key, e.kind, e.body
-    from unnest($13::text[], $14::text[], $15::text[], $16::bigint[], $17::text[]) as e (app, key, kind, at, body)
-    where case
-        when (select count(*) from written) = cardinality($1) then true
-        else (e.app collate "C", e.key collate "C") in (select app, key from written)
-    end
-)"#
+        logged!(
+            made: "(select count(*) from written)",
+            all: "(select count(*) from written) = cardinality($1)",
+            is_made: "(app collate \"C\", key collate \"C\") in (select app, key from written)",
+            "$13", "$14", "$15", "$16", "$17", "$18"
         )
     };
 }
@@ -127,9 +119,9 @@ from written"#
 }
 
 pub(super) const COMMIT_CHANGED: &str = concat!(changed!(), answered!());
-pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), logged!(), answered!());
+pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), ", ", logged_if_made!(), answered!());
 pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
-pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), logged!(), answered!());
+pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), ", ", logged_if_made!(), answered!());
 
 /// The clock, and which of the addresses have a row that no other session has locked.
 pub(super) const UNLOCKED: &str = r#"
@@ -151,7 +143,8 @@ with written as (
 ), made as (
     insert into locks (app, key, version, replaces, keep_until, state) select '', '', 0, 0, 0, '' where false
 ), logged as (
-    insert into lock_events (xid, at, app, key, kind, body) select 0, 0, '', '', '', '' where false
+    insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, events)
+    select 0, 0, 0, 0, 0, false, '{}', '{}', '{}', '{}' where false
 )
 select now_ms()"#;
 

@@ -155,8 +155,8 @@ async fn delete_oldest(shared: &Shared, streams: &[String], bound: Timestamp, li
         return Ok(0);
     }
     let oldest = oldest(shared, streams, EventCursor::START, limit).await?;
-    let oldest: Vec<_> = oldest.iter().map(|event| (event.cursor, at(&event.text))).collect();
-    let Some(end) = end_of_older(&oldest, bound) else { return Ok(0) };
+    let oldest = oldest.iter().map(|event| (event.cursor, at(&event.text), 1));
+    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
     let trim = |stream: &String| {
         let mut trim = redis::cmd("XTRIM");
         trim.arg(stream).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));

@@ -9,7 +9,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use super::slot::hash_tag;
 use crate::store::audit::AuditClass;
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::events::{body_of, event_from};
+use crate::store::events::{event_of_text, text_of_event};
 use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, UnreadableState, Version, decode_state};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
@@ -212,20 +212,13 @@ pub(in crate::store) fn beginning(state: EngineState, epoch: Epoch) -> String {
     format!("{} {epoch} ", state.as_str())
 }
 
-/// The text of an event, separated by spaces: its kind, its time and its body.
 pub(super) fn encode_event(event: &Event) -> Result<String, StoreError> {
-    let body = body_of(event).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    Ok(format!("{} {} {body}", event.kind, event.at.as_ms()))
+    text_of_event(event).map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
 pub(super) fn decode_event(cursor: EventCursor, address: Address, text: &str) -> Result<LoggedEvent, StoreError> {
     let foreign = || StoreError::Unavailable("a stream of the locks holds something else than events".to_owned());
-    let mut fields = text.splitn(3, ' ');
-    let (kind, at, body) = (fields.next(), fields.next(), fields.next());
-    let (Some(kind), Some(at), Some(body)) = (kind, at.and_then(|at| at.parse().ok()), body) else {
-        return Err(foreign());
-    };
-    let event = event_from(kind, Timestamp::from_ms(at), body).map_err(|_| foreign())?;
+    let event = event_of_text(text).map_err(|_| foreign())?;
     Ok(LoggedEvent { cursor, address, event })
 }
 

@@ -111,11 +111,10 @@ async fn delete_oldest(
     bound: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = sqlx::query(oldest).bind(limit).fetch_all(&mut *connection).await?;
-    let oldest = rows.iter().map(|row| Ok((read_cursor(row)?, read_time(row)?)));
+    let rows = sqlx::query(oldest).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(&mut *connection).await?;
+    let oldest = rows.iter().map(|row| Ok((read_cursor(row)?, read_time(row)?, 1)));
     let oldest = oldest.collect::<Result<Vec<_>, sqlx::Error>>()?;
-    let Some(end) = end_of_older(&oldest, bound) else { return Ok(0) };
+    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
     let deleted = sqlx::query(delete).bind(end.number.cast_signed()).execute(connection).await?;
     Ok(deleted.rows_affected())
 }

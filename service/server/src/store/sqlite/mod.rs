@@ -1,4 +1,4 @@
-//! States in one SQLite file: WAL, `synchronous=FULL`, one statement and one commit per batch.
+//! States in one SQLite file: WAL, `synchronous=FULL`, one transaction per batch.
 
 mod audit;
 mod commit;
@@ -8,6 +8,7 @@ pub mod gate;
 mod record;
 mod rows;
 mod statements;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
-use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::types::Json;
@@ -28,14 +29,15 @@ use self::file::DatabaseFile;
 use self::gate::SqliteGateStore;
 use self::record::FileRecord;
 use self::rows::{read_address, read_dumped, read_listed, read_stored};
+use self::writer::Writer;
 use super::connections::{Connections, Open, PooledConnection};
 use super::database_error::{cannot_migrate, message};
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::process_clock::ProcessClock;
 use super::{
-    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, WakeUp, all_readable,
+    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -47,6 +49,8 @@ pub struct SqliteStore {
     clock: ProcessClock,
     /// The one connection for writes, also those of the gate in the same file: SQLite allows one writer at a time.
     writer: Arc<Connections<SqliteConnection>>,
+    /// For the batches of the shard.
+    committer: Writer,
     reader: Connections<SqliteConnection>,
     /// A connection for reads of clients, so that the shard never waits for one of them.
     list_reader: Connections<SqliteConnection>,
@@ -77,8 +81,10 @@ impl SqliteStore {
             let known = sqlx::query("select 1 from locks limit 1").fetch_optional(&mut connection).await;
             known.with_context(|| format!("{} has no Latchgate schema: run `latchgate migrate`", path.display()))?;
         }
+        let clock = ProcessClock::start();
         Ok(Self {
-            clock: ProcessClock::start(),
+            clock,
+            committer: Writer::start(path, clock)?,
             record: FileRecord::new(Purpose::Locks),
             writer: Arc::new(Connections::new(options.clone(), 1)),
             reader: Connections::new(options.clone(), 1),
@@ -98,30 +104,15 @@ impl SqliteStore {
     }
 
     async fn write(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let mut connection = self.check_out_writer().await?;
+        let connection = self.check_out_writer().await?;
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
         if !self.record.is_in_force(EngineState::Active, epoch) {
             connection.put_back();
             return Err(StoreError::EpochOver);
         }
-        // A single statement is its own transaction. The events are a second statement, so they need an explicit one.
-        let has_events = changes.iter().any(|change| !change.events.is_empty());
-        if has_events {
-            commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
-        }
-        let store_now = self.clock.now();
-        let result = if store_now.ms_apart(now) > CLOCK_BOUND_MS {
-            CommitResult::ClockOff
-        } else {
-            // After an error SQLite has rolled back, or does so when the connection is closed.
-            commit::write(&mut connection, now, changes).await.map_err(|error| write_failed(&error))?
-        };
-        if has_events {
-            commit::commit(&mut connection).await?;
-        }
-        connection.put_back();
+        let committed = self.committer.commit(connection, now, changes).await?;
         self.file.check().map_err(StoreError::OutcomeUnknown)?;
-        Ok(Committed { now: store_now, result, busy: Vec::new() })
+        Ok(committed)
     }
 
     /// The writing connection, if the file is still in its place.
@@ -463,16 +454,22 @@ impl Open for SqliteConnection {
 }
 
 fn explain(error: &sqlx::Error) -> String {
-    let code = error.as_database_error().and_then(|error| error.code());
-    match code.as_deref() {
-        Some("5" | "261" | "517") => "another program has the file locked".to_owned(),
-        Some("8" | "264" | "520" | "776" | "1032" | "1288") => {
-            "this user may not write the file or its directory".to_owned()
-        }
-        Some("14" | "270" | "526" | "782" | "1038") => "the file cannot be opened or created".to_owned(),
-        Some("13") => "the disk is full".to_owned(),
-        Some("26") => "the file is not an SQLite database".to_owned(),
-        _ => message(error),
+    explain_code(code(error)).map_or_else(|| message(error), str::to_owned)
+}
+
+/// SQLite's extended code.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    error.as_database_error()?.code()?.parse().ok()
+}
+
+fn explain_code(code: Option<i32>) -> Option<&'static str> {
+    match code? {
+        5 | 261 | 517 => Some("another program has the file locked"),
+        8 | 264 | 520 | 776 | 1032 | 1288 => Some("this user may not write the file or its directory"),
+        14 | 270 | 526 | 782 | 1038 => Some("the file cannot be opened or created"),
+        13 => Some("the disk is full"),
+        26 => Some("the file is not an SQLite database"),
+        _ => None,
     }
 }
 
@@ -516,13 +513,16 @@ async fn check_out(
     }
 }
 
+fn write_failed(error: &sqlx::Error) -> StoreError {
+    write_failed_of(code(error), explain(error))
+}
+
 /// The error of a write. SQLite has not written the last part of a commit, without which the rest does not count, unless the
 /// system has failed to read, write or sync a file.
-fn write_failed(error: &sqlx::Error) -> StoreError {
+fn write_failed_of(code: Option<i32>, explanation: String) -> StoreError {
     const IO_ERROR: i32 = 10;
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
     match code {
-        Some(code) if code & 0xff != IO_ERROR => unavailable(error),
-        _ => StoreError::OutcomeUnknown(explain(error)),
+        Some(code) if code & 0xff != IO_ERROR => StoreError::Unavailable(explanation),
+        _ => StoreError::OutcomeUnknown(explanation),
     }
 }
