@@ -34,6 +34,10 @@ errors: ## Generate docs/ERRORS.md from the table of error codes
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
 	scripts/bench.sh $(ARGS)
 
+bench-peers: ## Measure Latchgate beside other lock services, and print the targets with what was reached (ARGS="--rounds 5")
+	scripts/bench-peers.sh $(ARGS)
+.PHONY: bench-peers
+
 cluster: ## Start those of Postgres, Redis, three nodes and nginx that are not running (ARGS="--balance round_robin")
 	scripts/cluster.sh up $(ARGS)
 

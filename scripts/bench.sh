@@ -25,16 +25,6 @@ ulimit -n "$(ulimit -Hn)"
 ONE_SESSION=yes
 
 start_postgres
-
-# A new server creates and zero-fills each segment of its write-ahead log; a server that has run for a while overwrites old segments.
-# This makes the old segments.
-age_postgres() {
-    local sql=("alter system set min_wal_size = '1GB'" "select pg_reload_conf()") segment
-    for ((segment = 0; segment < 60; segment++)); do
-        sql+=("select pg_logical_emit_message(false, 'bench', '')" "select pg_switch_wal()")
-    done
-    printf '%s;\n' "${sql[@]}" "checkpoint" | "$(postgres_bin)/psql" -q -v ON_ERROR_STOP=1 "$POSTGRES_URL" >/dev/null
-}
 age_postgres
 
 # start_node NAME [ARGS]: without history; HISTORY=on scripts/bench.sh measures with it.

@@ -24,9 +24,9 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curl docker-compose dockerd envsubst etcd haproxy ip
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd haproxy ip
 # iptables java javac jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
-# systemd-analyze) that are missing: with apt as root, and otherwise by telling the user what to install.
+# systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
@@ -57,6 +57,8 @@ has_tool() {
             [[ $(node --version 2>/dev/null) =~ ^v([0-9]+)\.([0-9]+) ]] &&
                 ((BASH_REMATCH[1] > 20 || (BASH_REMATCH[1] == 20 && BASH_REMATCH[2] >= 19)))
             ;;
+        curator) [[ -e /usr/share/java/curator-recipes.jar ]] ;;
+        zookeeper) [[ -e /usr/share/java/zookeeper.jar ]] ;;
         haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
         python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
@@ -67,6 +69,7 @@ has_tool() {
 package_of() {
     case $1 in
         cc) echo build-essential ;; # SQLite is compiled into the binary
+        curator) echo libcurator-recipes-java ;;
         dockerd) echo docker.io ;;
         envsubst) echo gettext-base ;;
         java | javac) echo default-jdk-headless ;;
@@ -231,6 +234,16 @@ forget_killed_postgres() {
 # distinguishes it from the file of a killed server.
 postgres_is_ready() {
     [[ $(head -n 1 "$1") == "$STARTED_PID" ]] && grep -q '^ready' "$1"
+}
+
+# age_postgres: a new server creates and zero-fills each segment of its write-ahead log; a server that has run for a while overwrites old segments.
+# This makes the old segments.
+age_postgres() {
+    local sql=("alter system set min_wal_size = '1GB'" "select pg_reload_conf()") segment
+    for ((segment = 0; segment < 60; segment++)); do
+        sql+=("select pg_logical_emit_message(false, 'bench', '')" "select pg_switch_wal()")
+    done
+    printf '%s;\n' "${sql[@]}" "checkpoint" | "$(postgres_bin)/psql" -q -v ON_ERROR_STOP=1 "$POSTGRES_URL" >/dev/null
 }
 
 # start_redis: a throw-away server without persistence, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.

@@ -8,9 +8,9 @@ use anyhow::ensure;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::http::{Connection, Target, post, run_id};
 use crate::pairs;
-use crate::report::{Errors, each, median, merge, ratio, unless_failed};
+use latchgate_load::http::{Connection, Target, post, run_id};
+use latchgate_load::report::{Errors, each, median, merge, ratio, unless_failed};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::http::{Connection, Target, post, run_id};
 use crate::pairs;
-use crate::report::{Errors, each, median, merge, ratio, unless_failed};
+use latchgate_load::http::{Connection, Target, post, run_id};
+use latchgate_load::report::{Errors, each, median, merge, ratio, unless_failed};
 
 /// Leases that the busy app may have.
 const LEASES: u64 = 20;
@@ -164,13 +164,13 @@ async fn ask(target: Target, is_careless: bool, until: Instant, pause: Duration)
 }
 
 fn p99(reports: &[pairs::Report]) -> f64 {
-    median(reports.iter().map(|report| f64::from(report.acquire_us.p99)).collect())
+    median(reports.iter().map(|report| report.acquire_us.p99 as f64).collect())
 }
 
 fn table(comparison: &Comparison) -> String {
     let mut text = "p99 of acquires of one app\n".to_owned();
     for (name, reports) in [("alone", &comparison.alone), ("beside an app at its quotas", &comparison.beside)] {
-        let each = each(reports, |report| f64::from(report.acquire_us.p99));
+        let each = each(reports, |report| report.acquire_us.p99 as f64);
         let _ = writeln!(text, "  {name:<28}{:>7.0} us  {each}", p99(reports));
     }
     let _ = writeln!(

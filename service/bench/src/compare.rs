@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::report::{Errors, each, median, merge, ratio, unless_failed};
-use crate::{handoff, pairs};
+use crate::pairs;
+use latchgate_load::handoff;
+use latchgate_load::report::{Errors, each, median, merge, ratio, unless_failed};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -167,6 +168,6 @@ fn handoffs_median(reports: &[handoff::Report]) -> f64 {
     median(reports.iter().map(|report| report.handoffs_per_second).collect())
 }
 
-fn middle<R>(reports: &[R], of: impl Fn(&R) -> u32) -> u32 {
-    median(reports.iter().map(|report| of(report).into()).collect()) as u32
+fn middle<R>(reports: &[R], of: impl Fn(&R) -> u64) -> u64 {
+    median(reports.iter().map(|report| of(report) as f64).collect()) as u64
 }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::handoff;
-use crate::report::{Errors, Quantiles, each, median, merge, ratio, unless_failed};
+use latchgate_load::handoff;
+use latchgate_load::report::{Errors, Quantiles, each, median, merge, ratio, unless_failed};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -49,7 +49,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         across.push(handoff::run(&handoff_args(args, &args.across)).await?);
     }
     let p50 = |reports: &[handoff::Report], of: fn(&handoff::Report) -> &Quantiles| {
-        median(reports.iter().map(|report| of(report).p50.into()).collect())
+        median(reports.iter().map(|report| of(report).p50 as f64).collect())
     };
     let base = p50(&same, |report| &report.handoff_us);
     let comparison = Comparison {
@@ -92,10 +92,10 @@ impl Comparison {
 
 fn table(args: &Args, comparison: &Comparison) -> String {
     let mut text = format!("hand-offs of one key, {} waiters: from release sent to the next grant\n", args.waiters);
-    let crossings: usize = comparison.across.iter().map(|report| report.crossings).sum();
+    let crossings: u64 = comparison.across.iter().map(|report| report.crossings).sum();
     let mut row = |name: &str, reports: &[handoff::Report], of: fn(&handoff::Report) -> &Quantiles| {
-        let p50 = each(reports, |report| of(report).p50.into());
-        let p99 = each(reports, |report| of(report).p99.into());
+        let p50 = each(reports, |report| of(report).p50 as f64);
+        let p99 = each(reports, |report| of(report).p99 as f64);
         let _ = writeln!(text, "  {name:<13} p50 {p50} µs, p99 {p99} µs");
     };
     row("on one node", &comparison.same, |report| &report.handoff_us);

@@ -1,12 +1,11 @@
 //! What a feature costs: the CPU time per request of a node with it, beside that of a node without it, in turns.
 
-use std::fs;
-
 use anyhow::{Context, ensure};
+use latchgate_load::cpu;
 use serde::Serialize;
 
 use crate::pairs;
-use crate::report::{Errors, each, median, merge, unless_failed};
+use latchgate_load::report::{Errors, each, median, merge, unless_failed};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -73,15 +72,8 @@ impl Side<'_> {
     }
 }
 
-/// The CPU time that the threads of a process have had so far, in µs.
 fn cpu_us(pid: u32) -> anyhow::Result<f64> {
-    let mut nanos = 0.0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("there is no process {pid}"))? {
-        // A thread may have ended meanwhile.
-        let stat = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
-        nanos += stat.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(0.0);
-    }
-    Ok(nanos / 1e3)
+    cpu::cpu_us(&[pid]).with_context(|| format!("there is no process {pid}"))
 }
 
 pub async fn run(args: &Args) -> anyhow::Result<()> {

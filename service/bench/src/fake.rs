@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::extract::Path;
 use axum::routing::post;
 use axum::{Json, Router};
+use latchgate_load::handoff::{Args, run};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -30,4 +31,22 @@ pub async fn fake_node(holders: usize) -> String {
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(serve_on(listener, routes));
     url
+}
+
+fn args(url: String) -> Args {
+    Args { url: Some(url), urls: Vec::new(), key: None, waiters: 8, seconds: 1, warmup_seconds: 0 }
+}
+
+#[tokio::test]
+async fn a_correct_lock_passes() {
+    let report = run(&args(fake_node(1).await)).await.unwrap();
+    assert!(report.handoffs_per_second > 0.0 && report.errors.is_empty(), "{report:?}");
+    report.check().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_holders_at_once_are_reported() {
+    let report = run(&args(fake_node(2).await)).await.unwrap();
+    assert!(report.overlaps > 0, "{report:?}");
+    report.check().unwrap_err();
 }

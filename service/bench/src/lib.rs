@@ -7,13 +7,12 @@ pub mod check;
 pub mod compare;
 pub mod compare_handoffs;
 pub mod cost;
+pub mod delay;
 pub mod floor;
-pub mod handoff;
 pub mod mixed;
 pub mod pairs;
+pub mod peers;
 pub mod record;
 
 #[cfg(test)]
 mod fake;
-mod http;
-mod report;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
 use latchgate_bench::{
-    beside, beside_app, check, compare, compare_handoffs, cost, floor, handoff, mixed, pairs, record,
+    beside, beside_app, check, compare, compare_handoffs, cost, delay, floor, mixed, pairs, peers, record,
 };
+use latchgate_load::handoff;
 
 #[derive(Parser)]
 #[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
@@ -35,6 +36,10 @@ enum Command {
     Cost(cost::Args),
     /// Measure an app beside another one that is at its quotas, and alone, in turns; prints the p99 of acquires and their ratio
     BesideApp(beside_app::Args),
+    /// Measure Latchgate beside other lock services, in rounds; prints tables, and the targets with what was reached
+    Peers(peers::Args),
+    /// Pass connections on to a server, and delay its answers
+    DelayProxy(delay::Args),
     /// Take, renew and release locks as careful clients do, and record each call as a JSON line
     Record(record::Args),
     /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
@@ -62,6 +67,8 @@ async fn main() -> anyhow::Result<()> {
         Command::Beside(args) => beside::run(&args).await,
         Command::Cost(args) => cost::run(&args).await,
         Command::BesideApp(args) => beside_app::run(&args).await,
+        Command::Peers(args) => peers::run(&args).await,
+        Command::DelayProxy(args) => delay::run(&args),
         Command::Record(args) => record::run(&args).await,
         Command::Mixed(args) => {
             let report = mixed::run(&args).await?;

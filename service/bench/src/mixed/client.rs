@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::holders::Share;
-use crate::http::{Connection, LeaseIds, post};
+use latchgate_load::http::{Connection, LeaseIds, post};
 
 const HOLD_MAX: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(100);

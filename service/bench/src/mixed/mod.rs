@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::client::Client;
 use self::holders::Holders;
-use crate::http::{Target, run_id};
+use latchgate_load::http::{Target, run_id};
 
 #[derive(Clone, clap::Args)]
 pub struct Args {

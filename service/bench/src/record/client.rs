@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{Args, Recorder};
-use crate::http::{Connection, LeaseIds, post};
+use latchgate_load::http::{Connection, LeaseIds, post};
 
 /// Longest time that a lock is held between two calls.
 const HOLD_MAX: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use self::client::Client;
-use crate::http::{Target, run_id};
+use latchgate_load::http::{Target, run_id};
 
 #[derive(Clone, clap::Args)]
 pub struct Args {

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod access;
+mod bench;
 mod doctor;
 mod health;
 mod hold_off;
@@ -30,6 +31,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Lock(args) => return lock::run(&args).await,
         Command::Once(args) => return once::run(&args).await,
         Command::Doctor(args) => return doctor::run(&args).await,
+        Command::Bench(args) => bench::run(&args).await,
         Command::Locks(args) => inspect::locks(&args).await,
         Command::Operations(args) => inspect::operations(&args).await,
         Command::Events(args) => inspect::events(&args).await,

@@ -3,6 +3,7 @@
 
 mod access;
 mod audit;
+mod bench;
 mod commands;
 mod duration;
 mod engines;
@@ -24,6 +25,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 
 pub use self::access::{AccessArgs, AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
 pub use self::audit::AuditArgs;
+pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 pub use self::history::HistoryArgs;
 pub use self::http::HttpArgs;
@@ -86,6 +88,7 @@ pub enum Command {
     #[command(visible_alias = "keys")]
     Key(KeyArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands.
@@ -245,6 +248,7 @@ impl Command {
             | Self::Key(_)
             | Self::Lock(_)
             | Self::Once(_)
+            | Self::Bench(_)
             | Self::Locks(_)
             | Self::Operations(_)
             | Self::Events(_)
@@ -322,7 +326,7 @@ mod tests {
     fn every_flag_of_a_node_can_come_from_the_environment() {
         let command = Cli::command();
         // Those that call a node say with each call what they want.
-        let calls = ["lock", "once", "events", "doctor", "completions", "man"];
+        let calls = ["lock", "once", "bench", "events", "doctor", "completions", "man"];
         for command in command.get_subcommands().filter(|command| !calls.contains(&command.get_name())) {
             for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
                 assert!(argument.get_env().is_some(), "{} {}", command.get_name(), argument.get_id());

@@ -4,39 +4,59 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::bail;
+use hdrhistogram::Histogram;
 use serde::Serialize;
+
+/// The longest duration that is told from others: ten minutes.
+const MICROS_MAX: u64 = 600_000_000;
 
 /// Counts failures by request, status and problem code: `acquire 423 lock-held`.
 pub type Errors = BTreeMap<String, u64>;
 
-#[derive(Clone, Debug, Serialize)]
+/// Of many durations, in microseconds.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Quantiles {
-    pub p50: u32,
-    pub p99: u32,
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
 }
 
-/// Durations in microseconds, each one stored: a run has some hundred thousand.
-#[derive(Default)]
-pub struct Durations(Vec<u32>);
+/// Durations in microseconds, to three digits.
+pub struct Durations(Histogram<u64>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, MICROS_MAX, 3).expect("the bounds are in order"))
+    }
+}
 
 impl Durations {
     pub fn add(&mut self, duration: Duration) {
-        self.0.push(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX));
+        self.0.saturating_record(u64::try_from(duration.as_micros()).unwrap_or(MICROS_MAX));
     }
 
-    pub fn append(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
-    }
-
-    pub fn len(&self) -> usize {
+    pub fn len(&self) -> u64 {
         self.0.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Zeros if there are no durations.
-    pub fn quantiles(mut self) -> Quantiles {
-        self.0.sort_unstable();
-        let at = |percent: usize| self.0.get(self.0.len() * percent / 100).copied().unwrap_or(0);
-        Quantiles { p50: at(50), p99: at(99) }
+    pub fn quantiles(&self) -> Quantiles {
+        let at = |quantile: f64| self.0.value_at_quantile(quantile);
+        Quantiles {
+            mean: (self.0.mean() * 10.0).round() / 10.0,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: self.0.max(),
+        }
     }
 }
 
@@ -46,7 +66,7 @@ pub fn merge(into: &mut Errors, from: Errors) {
     }
 }
 
-pub fn per_second(count: usize, window: Duration) -> f64 {
+pub fn per_second(count: u64, window: Duration) -> f64 {
     (count as f64 / window.as_secs_f64() * 10.0).round() / 10.0
 }
 
@@ -82,8 +102,8 @@ mod tests {
     fn quantiles_are_taken_from_the_sorted_durations() {
         let mut durations = Durations::default();
         (1..=100).rev().for_each(|micros| durations.add(Duration::from_micros(micros)));
-        let Quantiles { p50, p99 } = durations.quantiles();
-        assert_eq!((p50, p99), (51, 100));
+        let Quantiles { p50, p99, max, .. } = durations.quantiles();
+        assert_eq!((p50, p99, max), (50, 99, 100));
     }
 
     #[test]

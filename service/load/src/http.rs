@@ -35,6 +35,22 @@ impl Target {
         Ok(Self { address: address.to_string(), authorization })
     }
 
+    /// In the form that [`Target::parse`] takes.
+    pub fn url(&self) -> String {
+        let key = self.authorization.strip_prefix("authorization: Bearer ").map(|key| format!("{}@", key.trim_end()));
+        format!("http://{}{}", key.unwrap_or_default(), self.address)
+    }
+
+    /// The port, by which the node is found if it runs on this machine.
+    pub fn port(&self) -> Option<u16> {
+        self.address.rsplit_once(':')?.1.parse().ok()
+    }
+
+    /// Whether the address is one of this machine's loopback interface.
+    pub fn is_loopback(&self) -> bool {
+        ["127.", "localhost:", "[::1]:"].iter().any(|prefix| self.address.starts_with(prefix))
+    }
+
     /// As [`Target::parse`], with an API key that is not in the URL.
     pub fn with_key(url: &str, key: Option<&str>) -> anyhow::Result<Self> {
         let target = Self::parse(url)?;
@@ -49,30 +65,46 @@ fn authorization(key: &str) -> String {
     format!("authorization: Bearer {}\r\n", key.trim())
 }
 
-/// A POST whose body has a lease id, which [`Request::lease`] replaces in place.
+/// Stands for a number in the text of a request. [`Request::with`] replaces it in place by 12 hexadecimal digits.
+pub const SEQUENCE: &str = "{=sequence=}";
+/// As [`SEQUENCE`], for the number of a key.
+pub const KEY: &str = "{====key===}";
+const DIGITS: usize = 12;
+
+/// A POST, built beforehand, in which numbers are replaced in place.
 pub struct Request {
     bytes: Vec<u8>,
-    sequence_at: usize,
+    sequences: Vec<usize>,
+    keys: Vec<usize>,
 }
 
 impl Request {
-    /// `body` takes a lease id and returns JSON that contains it.
-    pub fn post(target: &Target, path: &str, ids: &LeaseIds, body: impl FnOnce(&str) -> String) -> Self {
-        let id = ids.text(0);
-        let bytes = post(target, path, &body(&id));
-        let id_at = bytes.rfind(&id).expect("the body contains the lease id");
-        Self { bytes: bytes.into_bytes(), sequence_at: id_at + id.len() - SEQUENCE_DIGITS }
+    /// `path` and `body` may contain [`SEQUENCE`] and [`KEY`].
+    pub fn post(target: &Target, path: &str, body: &str) -> Self {
+        Self::text(post(target, path, body))
     }
 
-    /// The request for the lease with this sequence number.
-    pub fn lease(&mut self, sequence: u64) -> &[u8] {
-        let digits = &mut self.bytes[self.sequence_at..][..SEQUENCE_DIGITS];
-        let mut rest = sequence;
-        for digit in digits.iter_mut().rev() {
-            *digit = b"0123456789abcdef"[(rest & 15) as usize];
-            rest >>= 4;
+    pub fn text(text: String) -> Self {
+        let all = |mark: &str| text.match_indices(mark).map(|(at, _)| at).collect();
+        Self { sequences: all(SEQUENCE), keys: all(KEY), bytes: text.into_bytes() }
+    }
+
+    /// The request with these numbers.
+    pub fn with(&mut self, sequence: u64, key: u64) -> &[u8] {
+        for (places, number) in [(&self.sequences, sequence), (&self.keys, key)] {
+            for at in places {
+                write_hex(&mut self.bytes[*at..][..DIGITS], number);
+            }
         }
         &self.bytes
+    }
+}
+
+fn write_hex(digits: &mut [u8], number: u64) {
+    let mut rest = number;
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(rest & 15) as usize];
+        rest >>= 4;
     }
 }
 
@@ -85,7 +117,10 @@ pub fn post(target: &Target, path: &str, body: &str) -> String {
     )
 }
 
-const SEQUENCE_DIGITS: usize = 12;
+/// The text of a GET.
+pub fn get(Target { address, authorization }: &Target, path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}\r\n")
+}
 
 /// Lease ids in the form of UUIDs: random for a run, then the connection, then a sequence number.
 pub struct LeaseIds {
@@ -99,8 +134,17 @@ impl LeaseIds {
     }
 
     pub fn text(&self, sequence: u64) -> String {
+        format!("{}{sequence:0DIGITS$x}", self.before_sequence())
+    }
+
+    /// With [`SEQUENCE`] in place of the number.
+    pub fn template(&self) -> String {
+        format!("{}{SEQUENCE}", self.before_sequence())
+    }
+
+    fn before_sequence(&self) -> String {
         let (run, connection) = (self.run & 0xffff_ffff, self.connection & 0xffff);
-        format!("{run:08x}-{connection:04x}-4000-8000-{sequence:0SEQUENCE_DIGITS$x}")
+        format!("{run:08x}-{connection:04x}-4000-8000-")
     }
 }
 
@@ -229,11 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sequence_number_changes_only_the_end_of_the_lease_id() {
+    fn the_numbers_of_a_request_are_replaced_in_place() {
         let target = Target::parse("http://127.0.0.1:1/").unwrap();
-        let body = |id: &str| format!(r#"{{"lease_id":"{id}"}}"#);
-        let mut request = Request::post(&target, "/x", &LeaseIds::new(0xabcd, 7), body);
-        let text = String::from_utf8(request.lease(0x1f).to_vec()).unwrap();
+        let body = format!(r#"{{"lease_id":"{}"}}"#, LeaseIds::new(0xabcd, 7).template());
+        let mut request = Request::post(&target, &format!("/x/{KEY}"), &body);
+        request.with(5, 6);
+        let text = String::from_utf8(request.with(0x1f, 0x2e).to_vec()).unwrap();
+        assert!(text.starts_with("POST /x/00000000002e HTTP/1.1\r\n"), "{text}");
         assert!(text.ends_with(r#"{"lease_id":"0000abcd-0007-4000-8000-00000000001f"}"#), "{text}");
         assert!(text.contains("content-length: 51\r\n"), "{text}");
     }

@@ -1,0 +1,215 @@
+//! The driver: many workers repeat an operation, and the time of each part of it is recorded.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::cpu::{Usage, Watched};
+use crate::http::Failure;
+use crate::report::{Durations, Errors};
+
+/// Pause of a worker after an error, so that a failing server is not flooded.
+pub const REST_AFTER_ERROR: Duration = Duration::from_millis(10);
+/// Tokio's timers have a resolution of 1 ms. A worker that is idle when its operation is due starts it that much later.
+const TIMER_LATENESS: Duration = Duration::from_millis(2);
+/// How long operations that were due may still be started after the end of an open loop.
+const BACKLOG_MAX: Duration = Duration::from_secs(10);
+
+/// A client that repeats one operation, each time on the same connection.
+pub trait Worker: Send + 'static {
+    /// Carries out one operation, and notes the end of each part of it in `laps`. After a failure the next call begins anew.
+    fn operation(&mut self, laps: &mut Laps) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// The parts of one operation.
+pub struct Laps {
+    last: Instant,
+    taken: Vec<(&'static str, Duration)>,
+}
+
+impl Laps {
+    /// The part `name` has ended, and the next one begins.
+    pub fn lap(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.taken.push((name, now - self.last));
+        self.last = now;
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub warmup: Duration,
+    pub measured: Duration,
+    /// Operations per second in an open loop. If absent, a closed loop: a worker starts an operation when the one before has ended.
+    pub rate: Option<f64>,
+    pub watched: Watched,
+}
+
+/// What the workers have done so far, for a display.
+#[derive(Default)]
+pub struct Meter {
+    pub operations: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+#[derive(Default)]
+pub struct Measured {
+    /// Operations of the measurement that have succeeded.
+    pub operations: u64,
+    /// Those that ended before the end of the measurement.
+    pub in_time: u64,
+    pub parts: BTreeMap<&'static str, Durations>,
+    pub errors: Errors,
+    /// How many operations each worker has completed, in no order.
+    pub of_each: Vec<u64>,
+    pub usage: Usage,
+}
+
+/// Lets all workers repeat their operation until the plan has ended.
+///
+/// In an open loop, operations are due at fixed times, and whichever worker is free takes the next one. The time of its first part
+/// counts from when it was due: while a server stalls, the operations that it delays count too (no coordinated omission).
+pub async fn drive<W: Worker>(workers: Vec<W>, plan: &Plan, meter: &Arc<Meter>) -> Measured {
+    let begin = Instant::now();
+    let from = begin + plan.warmup;
+    let schedule =
+        Arc::new(Schedule { begin, from, until: from + plan.measured, rate: plan.rate, next: AtomicU64::new(0) });
+    let measured = Arc::new(Mutex::new(Measured::default()));
+    let watching = plan.watched.over(from, schedule.until);
+    let mut tasks = JoinSet::new();
+    for worker in workers {
+        tasks.spawn(repeat(worker, schedule.clone(), measured.clone(), meter.clone()));
+    }
+    let of_each = tasks.join_all().await;
+    let mut measured = std::mem::take(&mut *measured.lock().expect("no worker panicked"));
+    let left = schedule.due_before_end().saturating_sub(schedule.next.load(Ordering::Relaxed));
+    if left > 0 {
+        measured.errors.insert("due, but never started".to_owned(), left);
+    }
+    Measured { of_each, usage: watching.await.unwrap_or_default(), ..measured }
+}
+
+struct Schedule {
+    begin: Instant,
+    from: Instant,
+    until: Instant,
+    rate: Option<f64>,
+    next: AtomicU64,
+}
+
+impl Schedule {
+    /// When the next operation of this worker counts as started; `None` after the end.
+    async fn start(&self) -> Option<Instant> {
+        let Some(rate) = self.rate else {
+            let now = Instant::now();
+            return (now < self.until).then_some(now);
+        };
+        if Instant::now() >= self.until + BACKLOG_MAX {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let due = self.begin + Duration::from_secs_f64(number as f64 / rate);
+        if due >= self.until {
+            return None;
+        }
+        if due <= Instant::now() {
+            return Some(due);
+        }
+        tokio::time::sleep_until(due.into()).await;
+        let woke = Instant::now();
+        Some(if woke - due <= TIMER_LATENESS { woke } else { due })
+    }
+
+    fn due_before_end(&self) -> u64 {
+        self.rate.map_or(0, |rate| ((self.until - self.begin).as_secs_f64() * rate) as u64)
+    }
+
+    fn counts(&self, started: Instant, ended: Instant) -> bool {
+        started >= self.from && started < self.until && (self.rate.is_some() || ended <= self.until)
+    }
+}
+
+/// Returns how many operations of the measurement have succeeded.
+async fn repeat<W: Worker>(
+    mut worker: W,
+    schedule: Arc<Schedule>,
+    measured: Arc<Mutex<Measured>>,
+    meter: Arc<Meter>,
+) -> u64 {
+    let mut count = 0;
+    let mut laps = Laps { last: Instant::now(), taken: Vec::new() };
+    while let Some(started) = schedule.start().await {
+        laps.last = started;
+        laps.taken.clear();
+        let done = worker.operation(&mut laps).await;
+        let ended = Instant::now();
+        match done {
+            Ok(()) => {
+                meter.operations.fetch_add(1, Ordering::Relaxed);
+                if schedule.counts(started, ended) {
+                    count += 1;
+                    let mut measured = measured.lock().expect("no worker panicked");
+                    measured.operations += 1;
+                    measured.in_time += u64::from(ended <= schedule.until);
+                    for (part, duration) in &laps.taken {
+                        measured.parts.entry(part).or_default().add(*duration);
+                    }
+                }
+            }
+            Err(Failure { what, .. }) => {
+                meter.errors.fetch_add(1, Ordering::Relaxed);
+                *measured.lock().expect("no worker panicked").errors.entry(what).or_default() += 1;
+                tokio::time::sleep(REST_AFTER_ERROR).await;
+            }
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that stalls once.
+    struct Stalling {
+        calls: u64,
+        stall: Duration,
+    }
+
+    impl Worker for Stalling {
+        async fn operation(&mut self, laps: &mut Laps) -> Result<(), Failure> {
+            self.calls += 1;
+            if self.calls == 2 {
+                tokio::time::sleep(self.stall).await;
+            }
+            laps.lap("call");
+            Ok(())
+        }
+    }
+
+    fn plan(rate: Option<f64>) -> Plan {
+        Plan { warmup: Duration::ZERO, measured: Duration::from_secs(1), rate, watched: Watched::default() }
+    }
+
+    #[tokio::test]
+    async fn an_open_loop_counts_the_operations_that_a_stall_delays() {
+        let stall = Duration::from_millis(500);
+        let worker = Stalling { calls: 0, stall };
+        let mut measured = drive(vec![worker], &plan(Some(100.0)), &Arc::default()).await;
+        assert!(measured.operations >= 75, "{}", measured.operations);
+        let quantiles = measured.parts.remove("call").unwrap().quantiles();
+        // About half of the operations were due during the stall.
+        assert!(quantiles.p90 > 150_000, "{quantiles:?}");
+    }
+
+    #[tokio::test]
+    async fn an_operation_in_a_closed_loop_counts_if_it_ends_in_time() {
+        let worker = Stalling { calls: 0, stall: Duration::from_millis(1_500) };
+        let measured = drive(vec![worker], &plan(None), &Arc::default()).await;
+        assert_eq!((measured.operations, measured.of_each), (1, vec![1]));
+    }
+}
