@@ -103,6 +103,7 @@ pub async fn run_watched(args: &Args, watched: &Watched) -> anyhow::Result<(Repo
         grants.push(tally.grants);
         merge(&mut errors, tally.errors);
     }
+    let spans = watching.await.unwrap_or_default();
     let seen = seen.lock().expect("no waiter panicked");
     let report = Report {
         waiters: args.waiters,
@@ -119,8 +120,7 @@ pub async fn run_watched(args: &Args, watched: &Watched) -> anyhow::Result<(Repo
         tokens_not_rising: seen.tokens_not_rising,
         errors,
     };
-    drop(seen);
-    Ok((report, watching.await.unwrap_or_default()))
+    Ok((report, spans))
 }
 
 /// What the waiters together have observed.

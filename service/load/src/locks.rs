@@ -19,7 +19,7 @@ pub enum Keys {
 impl Keys {
     fn number(&self, worker: usize, sequence: u64) -> u64 {
         match self {
-            Self::Own(count) => (worker as u64) << 32 | sequence % count,
+            Self::Own(count) => ((worker as u64) << 32) | (sequence % count),
             Self::Fresh => (worker as u64) << 32 | sequence,
             Self::Ranked(ranks) => ranks.random(),
         }
