@@ -24,6 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const RETURN_MIN: Duration = Duration::from_secs(1);
 /// Records carried back at a time.
 const CARRY_MAX: usize = 200;
+/// The log says each time how many have been carried back.
+const CARRIED_SHOWN_EVERY: u64 = 5_000;
 /// How often a record is carried in one round if it changes each time before it can be removed.
 const CARRY_TRIES_MAX: u32 = 3;
 
@@ -165,6 +167,7 @@ async fn carry_all_back(inner: &Inner, active: &Active<'_>, is_away: bool) -> Re
 /// When the primary is away again.
 async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Result<(), StoreError> {
     let mut tries: HashMap<OperationAddress, u32> = HashMap::new();
+    let (mut carried, mut shown) = (0, 0);
     loop {
         let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
         let given_up = tries.values().filter(|tries| is_given_up(**tries)).count();
@@ -174,12 +177,16 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
             return Ok(());
         };
         found.retain(|(address, _)| !tries.get(address).is_some_and(|tries| is_given_up(*tries)));
+        if carried >= shown + CARRIED_SHOWN_EVERY || (found.is_empty() && carried > 0) {
+            shown = carried;
+            tracing::info!(carried, is_complete = found.is_empty(), "operations are carried back to the primary store");
+        }
         if found.is_empty() {
             return Ok(());
         }
         for (address, stored) in found {
             match carry_back(inner, active, second, &address, &stored).await {
-                Ok(Removed::Yes) => {}
+                Ok(Removed::Yes) => carried += 1,
                 // It has changed meanwhile: it is found, and carried, once more.
                 Ok(Removed::Changed) => *tries.entry(address).or_default() += 1,
                 Ok(Removed::Failed) => return Ok(()),
