@@ -161,6 +161,11 @@ pub struct Failure {
     pub outcome_unknown: bool,
 }
 
+/// Whether the next call may use new ids: after an unknown outcome the same call is repeated.
+pub fn is_decided<T>(done: &Result<T, Failure>) -> bool {
+    done.as_ref().err().is_none_or(|failure| !failure.outcome_unknown)
+}
+
 pub struct Connection {
     target: Target,
     stream: TcpStream,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::drive::{Laps, Worker};
-use crate::http::{Connection, Failure, KEY, LeaseIds, Request, Target};
+use crate::http::{Connection, Failure, KEY, LeaseIds, Request, Target, is_decided};
 
 /// Which key the next operation is about.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl Locker {
 impl Worker for Locker {
     async fn operation(&mut self, laps: &mut Laps) -> Result<(), Failure> {
         let done = self.pair(laps).await;
-        if done.as_ref().err().is_none_or(|failure| !failure.outcome_unknown) {
+        if is_decided(&done) {
             self.sequence += 1;
             self.chosen = None;
         }

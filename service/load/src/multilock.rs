@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::drive::{Laps, Worker};
-use crate::http::{Connection, Failure, LeaseIds, Target, post};
+use crate::http::{Connection, Failure, LeaseIds, Target, is_decided, post};
 use crate::locks::Ranks;
 
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Multilocker {
 impl Worker for Multilocker {
     async fn operation(&mut self, laps: &mut Laps) -> Result<(), Failure> {
         let done = self.pair(laps).await;
-        if done.as_ref().err().is_none_or(|failure| !failure.outcome_unknown) {
+        if is_decided(&done) {
             self.sequence += 1;
             self.chosen.clear();
         }

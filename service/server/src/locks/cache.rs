@@ -70,7 +70,7 @@ impl Cache {
         is_usable.then(|| cached.stored.clone())
     }
 
-    /// Whether nobody held this key or waited for it when it was last seen, not long ago.
+    /// Whether the state of this key is recent and has neither leases nor turns.
     pub(super) fn looks_free(&self, address: &Address, epoch: Epoch) -> bool {
         self.states.peek(address).is_some_and(|cached| {
             let state = &cached.stored.state;

@@ -14,6 +14,7 @@ mod feed;
 mod health;
 mod held_many;
 mod history;
+mod joining;
 mod key_queue;
 mod large;
 mod limits;

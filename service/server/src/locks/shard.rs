@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Command, LockState, Position, Rank, Release, Terms, WaiterId, can_only_wait};
+use latchgate_core::lock::{Command, LockState, Rank, Release, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::apart::{ApartKeys, Arrived, Returned};
 use super::batch::{self, Apart, Done, Failed, Work};
 use super::cache::Cache;
-use super::call::{AcquireCall, Call, Delivery, Envelope, Failure, Reply, Undelivered};
-use super::key_queue::{KeyQueue, ReplyHandle, WaitQueue, Waiter};
+use super::call::{Call, Envelope, Failure, Reply};
+use super::key_queue::{KeyQueue, WaitQueue, Waiter};
 use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
@@ -36,7 +36,7 @@ pub(super) struct Shard {
     /// The calls of keys with large states.
     deferred: Deferred<BatchInput>,
     pub(super) cache: Cache,
-    apart: ApartKeys,
+    pub(super) apart: ApartKeys,
     pub(super) waiters: usize,
     /// How many of the waiters are in the node's count.
     counted: usize,
@@ -84,7 +84,7 @@ impl BatchInput {
 }
 
 /// In the order of the keys.
-type Inputs = BTreeMap<Address, BatchInput>;
+pub(super) type Inputs = BTreeMap<Address, BatchInput>;
 
 impl Shard {
     pub(super) fn new(
@@ -164,26 +164,6 @@ impl Shard {
             self.node.waiters.fetch_sub((self.counted - self.waiters) as u64, Ordering::Relaxed);
         }
         self.counted = self.waiters;
-    }
-
-    /// Whether the only call of a batch for a key may be served without a queue. The commit finds out whether the lock is free.
-    fn may_be_alone(&mut self, address: &Address, waiter: &Waiter, inputs: &Inputs) -> bool {
-        let is_first = !self.queues.contains_key(address) && !inputs.contains_key(address);
-        let may_wait_here = waiter.deadline.is_none() || self.waiters < self.node.limits.waiters_per_shard;
-        is_first
-            && may_wait_here
-            && !waiter.is_probe
-            && !waiter.is_returning
-            && self.node.large.is_empty()
-            && !self.apart.is_busy(address)
-            && self.cache.looks_free(address, self.node.store.epoch())
-    }
-
-    /// A waiter that is not alone any more joins its key's queue.
-    fn join(&mut self, address: &Address, input: &mut BatchInput) {
-        let Some(waiter) = input.alone.take() else { return };
-        input.arrived.push(self.queues.entry(address.clone()).or_default().queue.insert(*waiter));
-        self.waiters += 1;
     }
 
     fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
@@ -316,77 +296,6 @@ impl Shard {
         input.commands.clear();
         let queue = self.queues.remove(&address).unwrap_or_default();
         self.apart.begin(Arc::clone(&self.node), apart, queue, input);
-    }
-
-    fn enqueue(&mut self, address: Address, call: AcquireCall, origin: Origin, inputs: &mut Inputs) {
-        let AcquireCall { id, request, requested_at, is_probe, reply } = call;
-        let limits = &self.node.limits;
-        let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
-        let waits = !request.wait.is_zero();
-        let undelivered = Undelivered::new(self.home.clone(), address.clone());
-        if waits && (in_queue >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
-            let failure = Failure::Overloaded("too many callers wait already");
-            let _ = reply.send(Delivery::new(Err(failure), undelivered));
-            return;
-        }
-        // Without a clock the load fails too, and the arrival orders nothing.
-        let arrival = self.node.clock.arrival(requested_at).unwrap_or_default();
-        let position = Position { priority: request.priority, arrival, serial: id };
-        let acquire = Acquire {
-            lease_id: request.lease_id,
-            owner: request.owner,
-            mode: request.mode,
-            limit: request.limit,
-            ttl_ms: request.ttl_ms,
-            reentrant: request.reentrant,
-            barge: request.barge,
-            delay_ms: request.delay_ms,
-            min_hold_ms: request.min_hold_ms,
-            max_hold_ms: request.max_hold_ms,
-            warn_after_ms: request.warn_after_ms,
-            node: self.node.id.clone(),
-            position: request.position.unwrap_or(position),
-            behind: false,
-            terms: Terms::FREE,
-            metadata: request.metadata,
-        };
-        let waiter = Waiter {
-            id,
-            request: acquire,
-            deadline: waits.then(|| requested_at + request.wait),
-            is_returning: request.position.is_some(),
-            is_probe,
-            may_be_granted: !request.is_new_lease,
-            reply: ReplyHandle { sender: reply, requested_at, undelivered, origin },
-        };
-        let is_alone = self.may_be_alone(&address, &waiter, inputs);
-        let input = inputs.entry(address.clone()).or_default();
-        input.alone = Some(Box::new(waiter));
-        if !is_alone {
-            self.join(&address, input);
-        }
-    }
-
-    /// The client of a waiter has gone.
-    fn leave(&mut self, address: Address, id: WaiterId, inputs: &mut Inputs) {
-        let Some(KeyQueue { queue, .. }) = self.queues.get_mut(&address) else { return };
-        let was_waiting = queue.rank_of(id).and_then(|rank| queue.remove(rank)).is_some();
-        self.waiters -= usize::from(was_waiting);
-        if was_waiting || queue.drop_reserved(id) {
-            inputs.entry(address).or_default();
-        }
-    }
-
-    /// The node shuts down: every wait ends with a ticket.
-    fn end_waits(&mut self, inputs: &mut Inputs) {
-        for (address, queue) in &mut self.queues {
-            let ended = queue.queue.all_waiting();
-            // A client resumes its wait at another node, so the turn of this node must not block it there.
-            let had_reserved = queue.queue.drop_all_reservations();
-            if had_reserved || !ended.is_empty() {
-                inputs.entry(address.clone()).or_default().ended = ended;
-            }
-        }
     }
 
     /// Adds the keys whose recheck is due: a wait has ended, a lease may have expired, or the turn must be refreshed.

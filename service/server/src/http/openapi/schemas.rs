@@ -20,9 +20,8 @@ const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
-const TEXTS: [(&str, usize); 21] = [
+const TEXTS: [(&str, usize); 20] = [
     ("Idempotency-Key", HEADER_MAX_BYTES),
-    ("action", 32),
     ("after", CURSOR_MAX_BYTES),
     ("app", APP_MAX_BYTES),
     ("attempt_id", ATTEMPT_ID_MAX_BYTES),
