@@ -160,7 +160,7 @@ pub trait GateStore: RecordStore {
     ) -> Result<At<Replaced>, StoreError>;
 
     /// Visible records of `app`, at most `limit`, in an order of the store's own. Begins at the front without a
-    /// `cursor`.
+    /// `cursor`. A record that is there from the first page to the last is listed; in Redis perhaps on two pages.
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError>;
 
     /// Removes at most `limit` records whose time is over; returns how many. 0 from a store that does so by itself.

@@ -30,6 +30,8 @@ pub struct World {
     pub gates: [Gate; 2],
     /// Whether the store drops what is over without being asked.
     pub expires_by_itself: bool,
+    /// Whether a record may be on two pages of a listing.
+    pub lists_twice: bool,
     ids: AtomicU64,
     _directory: Option<tempfile::TempDir>,
 }
@@ -50,7 +52,7 @@ impl World {
         // What is promised of a store that answers slowly is tested elsewhere.
         let bounds = Bounds { call_max: PATIENCE, command_max: PATIENCE };
         let gates = [Gate::new(Arc::clone(&stores[0]), bounds), Gate::new(Arc::clone(&stores[1]), bounds)];
-        Self { stores, gates, expires_by_itself: false, ids: AtomicU64::new(0), _directory: None }
+        Self { stores, gates, expires_by_itself: false, lists_twice: false, ids: AtomicU64::new(0), _directory: None }
     }
 
     pub async fn memory() -> Self {
@@ -74,7 +76,7 @@ impl World {
     pub async fn redis() -> Self {
         let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
         let open = async || Arc::new(RedisGateStore::open(&config).await.unwrap());
-        Self { expires_by_itself: true, ..Self::on([open().await, open().await]).await }
+        Self { expires_by_itself: true, lists_twice: true, ..Self::on([open().await, open().await]).await }
     }
 
     pub fn store(&self) -> &dyn GateStore {

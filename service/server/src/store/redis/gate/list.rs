@@ -15,7 +15,8 @@ use crate::store::redis::{Time, begins_with, timestamp};
 /// How many keys one `SCAN` looks at.
 const SCAN_COUNT: usize = 500;
 
-/// The cursor is Redis's own and, when a step of `SCAN` found more than the page holds, the last id taken from it.
+/// A record that is there from the first page to the last is listed. It is listed on two pages if the server resizes its
+/// table meanwhile: `SCAN` promises no more.
 pub(super) async fn scan(
     connection: &mut Link,
     layout: &Layout,
@@ -24,7 +25,7 @@ pub(super) async fn scan(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<Page, ListError> {
-    let (mut position, mut after) = parse_cursor(cursor)?;
+    let Cursor { mut position, mut cut } = parse_cursor(cursor)?;
     let prefix = layout.records(app);
     let mut page = Page::default();
     for _ in 0..EXAMINED_MAX / SCAN_COUNT {
@@ -37,15 +38,18 @@ pub(super) async fn scan(
             .query_async(connection)
             .await;
         let (next_position, keys) = found.map_err(|error| read_failed(&error))?;
+        // Keys that went or came may have changed what a step from here covers: then all of it is listed.
+        let after = cut.take().filter(|cut| cut.next_position == next_position).map(|cut| cut.after);
         let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
         let mut ids: Vec<OperationId> = ids.filter(|id| after.is_none_or(|after| *id > after)).collect();
         // Sorted, so that a step that is cut short can be gone on with; without those that `SCAN` gives twice.
         ids.sort_unstable();
         ids.dedup();
+        ids.retain(|id| page.records.iter().all(|(listed, _)| listed != id));
         for (id, record) in fetch(connection, layout, app, &ids).await? {
             let Some((record, now)) = record else { continue };
             if page.records.len() == limit {
-                page.next = page.records.last().map(|(last, _)| format!("{position}:{last}"));
+                page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
                 return Ok(page);
             }
             if filter.admits(&record, now) {
@@ -55,7 +59,7 @@ pub(super) async fn scan(
         if next_position == 0 {
             return Ok(page);
         }
-        (position, after) = (next_position, None);
+        position = next_position;
         if page.records.len() == limit {
             break;
         }
@@ -129,11 +133,28 @@ async fn fetch(connection: &mut Link, layout: &Layout, app: &App, ids: &[Operati
         .collect::<Result<_, crate::store::StoreError>>()?)
 }
 
-fn parse_cursor(cursor: Option<&str>) -> Result<(u64, Option<OperationId>), ListError> {
-    let Some(cursor) = cursor else { return Ok((0, None)) };
-    let (position, after) = match cursor.split_once(':') {
-        Some((position, id)) => (position, Some(id.parse().map_err(|_| ListError::InvalidCursor)?)),
-        None => (cursor, None),
+#[derive(Debug, PartialEq)]
+struct Cursor {
+    /// The cursor of `SCAN`.
+    position: u64,
+    cut: Option<Cut>,
+}
+
+/// Where a step of `SCAN` was cut short that found more than the page holds.
+#[derive(Debug, PartialEq)]
+struct Cut {
+    /// The cursor that the step gave. A step with the same two cursors covers the same part of the server's table.
+    next_position: u64,
+    after: OperationId,
+}
+
+fn parse_cursor(cursor: Option<&str>) -> Result<Cursor, ListError> {
+    let Some(cursor) = cursor else { return Ok(Cursor { position: 0, cut: None }) };
+    let position = |text: &str| text.parse().map_err(|_| ListError::InvalidCursor);
+    let Some((first, rest)) = cursor.split_once(':') else {
+        return Ok(Cursor { position: position(cursor)?, cut: None });
     };
-    Ok((position.parse().map_err(|_| ListError::InvalidCursor)?, after))
+    let (next, after) = rest.split_once(':').ok_or(ListError::InvalidCursor)?;
+    let after = after.parse().map_err(|_| ListError::InvalidCursor)?;
+    Ok(Cursor { position: position(first)?, cut: Some(Cut { next_position: position(next)?, after }) })
 }
