@@ -1,6 +1,7 @@
 //! The states that a shard has loaded or committed last.
 //!
-//! A cached state decides changes, because the commit checks its version. No answer is given from it alone.
+//! A cached state decides changes, because the commit checks its version. No answer is given from it alone. The same holds for the
+//! guess that a key has no state.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -15,11 +16,17 @@ use crate::store::{Epoch, Stored};
 /// An older state is loaded again. Idle rows are kept for much longer.
 pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
 
+/// After a wrong guess, so many keys that are not here are loaded. Then keys that others use, or that are more than there is room
+/// for, cost few commits in vain.
+const GUESS_PAUSE: u32 = 16;
+
 pub(super) struct Cache {
     states: LruCache<Address, Cached>,
     /// How long the states are together, and at most.
     bytes: usize,
     bytes_max: usize,
+    /// How many keys that are not here are loaded before the next guess.
+    guess_pause: u32,
 }
 
 struct Cached {
@@ -39,7 +46,7 @@ impl Cached {
 impl Cache {
     pub(super) fn new(keys_max: usize, bytes_max: usize) -> Self {
         let states = LruCache::new(NonZeroUsize::new(keys_max).unwrap_or(NonZeroUsize::MIN));
-        Self { states, bytes: 0, bytes_max }
+        Self { states, bytes: 0, bytes_max, guess_pause: 0 }
     }
 
     pub(super) fn put(&mut self, address: Address, stored: Stored, epoch: Epoch) {
@@ -78,6 +85,20 @@ impl Cache {
         })
     }
 
+    /// Whether to take the key to have no state, without a load: this node has not met it. Its commit finds out.
+    pub(super) fn may_guess_absent(&mut self, address: &Address) -> bool {
+        if self.states.contains(address) {
+            return false;
+        }
+        let may_guess = self.guess_pause == 0;
+        self.guess_pause = self.guess_pause.saturating_sub(1);
+        may_guess
+    }
+
+    pub(super) fn guessed_wrong(&mut self) {
+        self.guess_pause = GUESS_PAUSE;
+    }
+
     /// The state that was last known in this epoch, however old.
     pub(super) fn last_known_in(&self, address: &Address, epoch: Epoch) -> Option<&LockState> {
         let cached = self.states.peek(address).filter(|cached| cached.epoch == epoch);
@@ -90,6 +111,18 @@ mod tests {
     use latchgate_core::{App, Key};
 
     use super::*;
+
+    #[test]
+    fn an_unknown_key_is_guessed_to_be_absent_and_some_are_loaded_after_a_wrong_guess() {
+        let address = |number: u32| Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() };
+        let mut cache = Cache::new(100, usize::MAX);
+        assert!(cache.may_guess_absent(&address(0)) && cache.may_guess_absent(&address(0)));
+        cache.put(address(0), Stored::default(), Epoch::default());
+        assert!(!cache.may_guess_absent(&address(0)));
+        cache.guessed_wrong();
+        let loaded = (1..100).take_while(|number| !cache.may_guess_absent(&address(*number))).count();
+        assert_eq!(loaded, GUESS_PAUSE as usize);
+    }
 
     #[test]
     fn the_states_are_bounded_in_number_and_in_bytes() {

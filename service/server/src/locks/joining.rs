@@ -81,7 +81,7 @@ impl Shard {
     }
 
     /// Whether the only call of a batch for a key may be served without a queue. The commit finds out whether the lock is free.
-    fn may_be_alone(&self, address: &Address, waiter: &Waiter, inputs: &Inputs) -> bool {
+    fn may_be_alone(&mut self, address: &Address, waiter: &Waiter, inputs: &Inputs) -> bool {
         let is_first = !self.queues.contains_key(address) && !inputs.contains_key(address);
         let may_wait_here = waiter.deadline.is_none() || self.waiters < self.node.limits.waiters_per_shard;
         is_first
@@ -90,7 +90,7 @@ impl Shard {
             && !waiter.is_returning
             && self.node.large.is_empty()
             && !self.apart.is_busy(address)
-            && self.cache.looks_free(address, self.node.store.epoch())
+            && (self.cache.looks_free(address, self.node.store.epoch()) || self.cache.may_guess_absent(address))
     }
 
     /// A waiter that is not alone any more joins its key's queue.

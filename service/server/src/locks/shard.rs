@@ -20,7 +20,7 @@ use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::observe::traces::Origin;
-use crate::store::Epoch;
+use crate::store::{Epoch, Stored};
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
@@ -368,6 +368,9 @@ impl Shard {
             apart.extend(served.apart);
             for (address, has_changed) in served.to_queue {
                 let Some(mut input) = inputs.remove(&address) else { continue };
+                if has_changed && self.cache.last_known(&address).is_none() {
+                    self.cache.guessed_wrong();
+                }
                 self.join(&address, &mut input);
                 input.must_load |= has_changed;
                 to_queue.insert(address, input);
@@ -409,6 +412,9 @@ impl Shard {
         };
         if let Some(waiter) = &input.alone {
             work.is_alone = true;
+            if work.base.is_none() && self.cache.last_known(address).is_none() {
+                work.base = Some(Stored::default());
+            }
             work.commands = vec![Command::Acquire(waiter.request.clone())];
             work.origins = vec![waiter.reply.origin.clone()];
         }

@@ -15,8 +15,8 @@ use latchgate_testkit::eventually;
 use tokio::time::timeout;
 
 use crate::calls::{
-    acquire_lost, at, granted, hold, holder, id, join, joined, key, release, renew_lost, request, take, until_free,
-    until_waiting, wait,
+    acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, renew_lost, request, shared,
+    take, until_free, until_waiting, wait,
 };
 use crate::faulty::{Faulty, past};
 use crate::give_backs::until_given_back;
@@ -143,12 +143,28 @@ async fn a_refused_multilock_gives_up_its_locked_states() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_the_node_has_not_met_is_taken_without_a_load_and_a_wrong_guess_only_costs_one() {
+    let store = Arc::new(Faulty::default());
+    // The start has learned the store's time.
+    let (one, other) = (start(store.clone()).await, start(store.clone()).await);
+    let (before, loads) = (store.loads.load(Ordering::SeqCst), || store.loads.load(Ordering::SeqCst));
+    hold(&one, "first").await;
+    assert_eq!(loads(), before);
+    refused(other.acquire(&key(), request("second")).await);
+    assert_eq!(loads(), before + 1);
+    release(&one, "first").await;
+    hold(&other, "second").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locked_attempt_that_changes_nothing_gives_up_its_states() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
+    // With a holder the next caller is not alone.
+    granted(node.acquire(&key(), shared(request("reader"))).await);
     // The first commit grants the lease and the second claims it. The third attempt, which locks, only finds it.
     store.lost_races.store(2, Ordering::SeqCst);
-    hold(&node, "me").await;
+    granted(node.acquire(&key(), shared(request("me"))).await);
     assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
     release(&node, "me").await;
 }
@@ -158,9 +174,10 @@ async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
     let store = Arc::new(Faulty::default());
     let limits = Limits { store_timeout: Duration::from_secs(1), ..patient() };
     let node = start_with(store.clone(), limits).await;
+    granted(node.acquire(&key(), shared(request("reader"))).await);
     store.is_locked.store(true, Ordering::SeqCst);
     store.lost_races.store(2, Ordering::SeqCst);
-    let answer = node.acquire(&key(), request("me")).await;
+    let answer = node.acquire(&key(), shared(request("me"))).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
     let answer = node.acquire_many(all("other", &["another key"])).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");

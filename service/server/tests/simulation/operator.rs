@@ -12,8 +12,9 @@ use crate::world::{Node, World};
 
 /// How long a call for a switch waits.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time until all nodes use an engine that they reach.
-const FOLLOW_MAX: Duration = Duration::from_secs(12);
+/// Longest time until all nodes use an engine that they reach. A node that copies waits up to 10 s for a page whose request was
+/// lost, although another node has ended the copy by then.
+const FOLLOW_MAX: Duration = Duration::from_secs(15);
 
 pub struct Operator {
     world: Arc<World>,

@@ -134,7 +134,7 @@ impl LockMetrics {
         for (store, seconds) in STORES.iter().zip(&self.commit_seconds).filter(|(_, seconds)| !seconds.is_empty()) {
             commits.buckets(&[("store", store)], seconds);
         }
-        let help = "Keys of a batch that another node had changed meanwhile.";
+        let help = "Keys of a batch whose state in the store was another than the expected one.";
         page.counter("latchgate_lost_races", help, self.lost_races.get());
         let mut retries =
             page.counters("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
@@ -143,7 +143,7 @@ impl LockMetrics {
         }
         let help = "Batches of a key that began with a cached state.";
         page.counter("latchgate_cache_hits", help, self.cache_hits.get());
-        let help = "Batches of a key whose state had to be loaded.";
+        let help = "Batches of a key that began without a cached state.";
         page.counter("latchgate_cache_misses", help, self.cache_misses.get());
         let help = "Events that were not written, and event streams that were ended because their client was too slow.";
         page.counter("latchgate_events_dropped", help, self.events_dropped.get());
