@@ -136,7 +136,7 @@ side_three_nodes() {
         servers+="server ${HTTP_URL#http://}; "
     done
     port=$(free_port)
-    # The balancer of deploy/ needs more than one machine would have of it here: this is its plain part.
+    # As deploy/nginx.conf by default: the calls for a key go to one node.
     cat >"$ROOM/nginx.conf" <<CONF
 worker_processes 2;
 daemon off;
@@ -149,7 +149,11 @@ http {
     client_body_temp_path $ROOM/nginx-body; proxy_temp_path $ROOM/nginx-proxy; fastcgi_temp_path $ROOM/nginx-fastcgi;
     uwsgi_temp_path $ROOM/nginx-uwsgi; scgi_temp_path $ROOM/nginx-scgi;
     keepalive_requests 1000000;
-    upstream nodes { least_conn; ${servers}keepalive 256; keepalive_requests 1000000; }
+    map \$uri \$lock_key {
+        "~^/v1/locks/(?<before_the_verb>.+)/(?:acquire|renew|release)\$" \$before_the_verb;
+        default \$request_id;
+    }
+    upstream nodes { hash \$lock_key consistent; ${servers}keepalive 256; keepalive_requests 1000000; }
     server {
         listen 127.0.0.1:$port;
         location / { proxy_pass http://nodes; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host \$http_host; }
