@@ -15,12 +15,22 @@ use crate::time::Timestamp;
 const FINGERPRINT_BITS: u32 = 48;
 /// Digits of a fingerprint.
 const FINGERPRINT_DIGITS: usize = 8;
+/// Of an entry, at most.
+const ENTRY_BYTES_MAX: usize = 1 + FINGERPRINT_DIGITS + 11;
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 6;
 
-/// Oldest first.
+/// The text, as it is written into the state: each commit writes it, so an end only appends its entry.
+///
+/// Entries `{tag}{fingerprint}{ms}`, oldest first, the numbers in base 64. The time is the difference from the entry before,
+/// doubled, and minus one if it is negative: an expiry may be noticed after later releases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Recent(Vec<Ended>);
+pub(super) struct Recent {
+    text: String,
+    entries: usize,
+    /// When the last one ended.
+    last_at: Timestamp,
+}
 
 /// How and when a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,49 +42,93 @@ pub(super) struct Ended {
 
 impl Recent {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Ended> {
-        self.0.iter_mut()
+        self.text.is_empty()
     }
 
     pub(super) fn find(&self, lease_id: &LeaseId) -> Option<Ended> {
-        let fingerprint = fingerprint(lease_id);
-        self.0.iter().rev().find(|ended| ended.fingerprint == fingerprint).copied()
+        // Most lease ids are not here, which is found without reading the entries.
+        let (digits, fingerprint) = (digits_of_fingerprint(lease_id), fingerprint(lease_id));
+        self.text
+            .contains(digits.as_str())
+            .then(|| self.iter().filter(|ended| ended.fingerprint == fingerprint).last())?
     }
 
     pub(super) fn last(&self) -> Option<Ended> {
-        self.0.last().copied()
+        self.iter().last()
     }
 
     pub(super) fn push(&mut self, lease_id: &LeaseId, why: EndReason, at: Timestamp) {
-        self.0.push(Ended { fingerprint: fingerprint(lease_id), why, at });
+        self.append(Ended { fingerprint: fingerprint(lease_id), why, at });
     }
 
     /// Forgets the oldest leases: those that ended too long before `now`, and as many as make the text longer than
     /// `bytes_max`. The last [`RECENT_MIN`] stay.
     pub(super) fn forget(&mut self, bytes_max: usize, now: Timestamp) {
-        let at_most = self.0.len().saturating_sub(RECENT_MIN);
-        let mut bytes = self.bytes();
-        let mut forgotten = 0;
-        while forgotten < at_most {
-            let oldest = &self.0[forgotten];
-            if bytes <= bytes_max && oldest.at.plus_ms(RECENT_MS) >= now {
-                break;
-            }
+        let at_most = self.entries.saturating_sub(RECENT_MIN);
+        let mut entries = self.iter();
+        let (mut forgotten, mut first, mut bytes) = (0, entries.next(), self.bytes());
+        while let Some(oldest) = first
+            && forgotten < at_most
+            && (bytes > bytes_max || oldest.at.plus_ms(RECENT_MS) < now)
+        {
             // The next entry becomes the first, with a whole time in place of a difference.
             forgotten += 1;
-            bytes -= entry_bytes(oldest.at, self.0[forgotten].at);
+            first = entries.next();
+            bytes = entries.rest.len() + first.map_or(0, |first| entry_bytes(Timestamp::default(), first.at));
         }
-        self.0.drain(..forgotten);
+        if let (1.., Some(first)) = (forgotten, first) {
+            let mut whole = String::with_capacity(ENTRY_BYTES_MAX);
+            push_entry(&mut whole, first, Timestamp::default());
+            let end = self.text.len() - entries.rest.len();
+            self.text.replace_range(..end, &whole);
+            self.entries -= forgotten;
+        }
     }
 
-    /// About the length of the text, never less.
+    /// The length of the text.
     pub(super) fn bytes(&self) -> usize {
-        let Some(first) = self.0.first() else { return 0 };
-        let differences = self.0.windows(2).map(|pair| entry_bytes(pair[0].at, pair[1].at));
-        entry_bytes(Timestamp::default(), first.at) + differences.sum::<usize>()
+        self.text.len()
+    }
+
+    /// The same leases with other times.
+    pub(super) fn with_times(&self, time: impl Fn(Timestamp) -> Timestamp) -> Self {
+        let mut recent = Self::default();
+        self.iter().for_each(|ended| recent.append(Ended { at: time(ended.at), ..ended }));
+        recent
+    }
+
+    fn iter(&self) -> Entries<'_> {
+        Entries { rest: &self.text, before: Timestamp::default() }
+    }
+
+    fn append(&mut self, ended: Ended) {
+        push_entry(&mut self.text, ended, self.last_at);
+        self.entries += 1;
+        self.last_at = ended.at;
+    }
+}
+
+/// Reads entries one by one; what is not one ends it.
+struct Entries<'a> {
+    rest: &'a str,
+    before: Timestamp,
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Ended;
+
+    fn next(&mut self) -> Option<Ended> {
+        let bytes = self.rest.as_bytes();
+        let why = EndReason::from_tag(char::from(*bytes.first()?))?;
+        let read = |number, digit: &u8| Some(number << DIGIT_BITS | value_of(*digit)?);
+        let fingerprint = bytes.get(1..=FINGERPRINT_DIGITS)?.iter().try_fold(0, read)?;
+        let times = &bytes[1 + FINGERPRINT_DIGITS..];
+        let digits = times.iter().position(|digit| value_of(*digit).is_none()).unwrap_or(times.len());
+        let since = times[..digits].iter().try_fold(0, read)?;
+        let at = Timestamp::from_ms(self.before.as_ms().wrapping_add(unfold_sign(since).cast_unsigned()));
+        self.rest = &self.rest[1 + FINGERPRINT_DIGITS + digits..];
+        self.before = at;
+        Some(Ended { fingerprint, why, at })
     }
 }
 
@@ -102,49 +156,23 @@ impl EndReason {
     }
 }
 
-/// Entries `{tag}{fingerprint}{ms}`, the numbers in base 64. The time is the difference from the entry before, doubled, and
-/// minus one if it is negative: an expiry may be noticed after later releases.
 impl Serialize for Recent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut text = String::with_capacity(self.0.len() * 12 + 8);
-        let mut before = Timestamp::default();
-        for ended in &self.0 {
-            text.push(ended.why.tag());
-            push_digits(&mut text, ended.fingerprint, FINGERPRINT_DIGITS);
-            let since = since(before, ended.at);
-            push_digits(&mut text, since, digits_of(since));
-            before = ended.at;
-        }
-        serializer.serialize_str(&text)
+        serializer.serialize_str(&self.text)
     }
 }
 
 impl<'de> Deserialize<'de> for Recent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        parse(&text).ok_or_else(|| serde::de::Error::custom("not a list of ended leases"))
-    }
-}
-
-fn parse(text: &str) -> Option<Recent> {
-    let mut entries = Vec::new();
-    let mut before = 0_u64;
-    let mut rest = text.chars().peekable();
-    while let Some(tag) = rest.next() {
-        let why = EndReason::from_tag(tag)?;
-        let mut fingerprint = 0;
-        for _ in 0..FINGERPRINT_DIGITS {
-            fingerprint = fingerprint << DIGIT_BITS | value_of(rest.next()?)?;
+        let mut entries = Entries { rest: &text, before: Timestamp::default() };
+        let count = entries.by_ref().count();
+        if !entries.rest.is_empty() {
+            return Err(serde::de::Error::custom("not a list of ended leases"));
         }
-        let mut since = 0;
-        while let Some(digit) = rest.peek().and_then(|digit| value_of(*digit)) {
-            since = since << DIGIT_BITS | digit;
-            rest.next();
-        }
-        before = before.wrapping_add(unfold_sign(since).cast_unsigned());
-        entries.push(Ended { fingerprint, why, at: Timestamp::from_ms(before) });
+        let last_at = entries.before;
+        Ok(Self { text: text.into_owned(), entries: count, last_at })
     }
-    Some(Recent(entries))
 }
 
 /// The length of an entry that follows one of `before`.
@@ -171,6 +199,19 @@ const fn digits_of(number: u64) -> usize {
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
+fn push_entry(text: &mut String, ended: Ended, before: Timestamp) {
+    let since = since(before, ended.at);
+    text.push(ended.why.tag());
+    push_digits(text, ended.fingerprint, FINGERPRINT_DIGITS);
+    push_digits(text, since, digits_of(since));
+}
+
+fn digits_of_fingerprint(lease_id: &LeaseId) -> String {
+    let mut digits = String::with_capacity(FINGERPRINT_DIGITS);
+    push_digits(&mut digits, fingerprint(lease_id), FINGERPRINT_DIGITS);
+    digits
+}
+
 fn push_digits(text: &mut String, number: u64, digits: usize) {
     for position in (0..digits).rev() {
         let digit = number >> (position as u32 * DIGIT_BITS) & 63;
@@ -178,16 +219,16 @@ fn push_digits(text: &mut String, number: u64, digits: usize) {
     }
 }
 
-fn value_of(digit: char) -> Option<u64> {
+fn value_of(digit: u8) -> Option<u64> {
     let value = match digit {
-        'A'..='Z' => digit as u64 - 'A' as u64,
-        'a'..='z' => digit as u64 - 'a' as u64 + 26,
-        '0'..='9' => digit as u64 - '0' as u64 + 52,
-        '-' => 62,
-        '_' => 63,
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'-' => 62,
+        b'_' => 63,
         _ => return None,
     };
-    Some(value)
+    Some(u64::from(value))
 }
 
 #[cfg(test)]
@@ -226,6 +267,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<Recent>(&text).unwrap(), recent);
         assert_eq!(recent.find(&id(1)).unwrap().why, EndReason::Released);
         assert_eq!(recent.find(&id(9)), None);
+        assert_eq!(recent.last().unwrap().at, Timestamp::from_ms(1_699_999_999_000));
+        let later = recent.with_times(|at| at.plus_ms(5));
+        assert_eq!(later.find(&id(1)).unwrap().at, Timestamp::from_ms(1_700_000_000_005));
         // The quotation marks are not counted.
         assert_eq!(recent.bytes(), text.len() - 2);
         for text in ["\"x\"", "\".\"", "\".AAAAAAA\"", "\".AAAAAAAAA?\""] {
@@ -242,14 +286,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_as_if_the_others_had_never_been() {
+        let (mut recent, mut alone) = (released(100, 1_000), Recent::default());
+        recent.forget(usize::MAX, NOW);
+        for number in 100 - recent.entries..100 {
+            let ago = (99 - number) as u64 * 1_000;
+            alone.push(&id(number), EndReason::Released, Timestamp::from_ms(NOW.as_ms() - ago));
+        }
+        assert!(recent.entries < 100);
+        assert_eq!(recent, alone);
+    }
+
+    #[test]
     fn the_memory_of_a_busy_key_is_bounded_and_the_oldest_are_forgotten_first() {
         let mut recent = released(5_000, 1);
         recent.forget(1_024, NOW);
         let text = written(&recent);
         assert!((1_000..=1_026).contains(&text.len()), "{}", text.len());
-        assert!(recent.0.len() > 90, "{}", recent.0.len());
-        assert!(recent.find(&id(5_000 - recent.0.len())).is_some());
-        assert!(recent.find(&id(5_000 - recent.0.len() - 1)).is_none());
+        assert!(recent.entries > 90, "{}", recent.entries);
+        assert!(recent.find(&id(5_000 - recent.entries)).is_some());
+        assert!(recent.find(&id(5_000 - recent.entries - 1)).is_none());
     }
 
     #[test]
@@ -258,7 +314,7 @@ mod tests {
         recent.forget(0, NOW);
         assert_eq!(recent.find(&id(0)), None);
         assert!(recent.find(&id(1)).is_some());
-        assert_eq!(recent.0.len(), RECENT_MIN);
+        assert_eq!(recent.entries, RECENT_MIN);
     }
 
     #[test]
@@ -266,7 +322,7 @@ mod tests {
         for number in [0, 1, 63, 64, 1_700_000_000_000, u64::MAX] {
             let mut text = String::new();
             push_digits(&mut text, number, digits_of(number));
-            let read = text.chars().fold(0, |read: u64, digit| read << DIGIT_BITS | value_of(digit).unwrap());
+            let read = text.chars().fold(0, |read: u64, digit| read << DIGIT_BITS | value_of(digit as u8).unwrap());
             assert_eq!(read, number);
         }
     }

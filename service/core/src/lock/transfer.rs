@@ -23,9 +23,7 @@ impl LockState {
                 revocation.deadline = moved(revocation.deadline);
             }
         }
-        for ended in state.recent.iter_mut() {
-            ended.at = moved(ended.at);
-        }
+        state.recent = state.recent.with_times(moved);
         state
     }
 
