@@ -71,6 +71,8 @@ impl Deadline {
 pub struct Reply {
     pub outcome: Outcome,
     pub now: Timestamp,
+    /// What the command has put in the place of another record.
+    pub replacement: Option<OperationRecord>,
 }
 
 /// A stamp that cannot be guessed.
@@ -113,10 +115,10 @@ impl Gate {
         };
         let look = async || self.load(fence, address, deadline).await.map(|seen| seen.filter(is_own));
         let mut seen = self.claimed(address);
-        // A pre is mostly the first of its id: it claims without looking.
+        // A pre is mostly the first of its id, and what is carried back mostly new there: they claim without looking.
         let mut has_looked = false;
         match command {
-            Command::Pre(_) => seen = None,
+            Command::Pre(_) | Command::CarryBack(_) => seen = None,
             Command::Post(_) | Command::Heartbeat { .. } if seen.is_some() => {}
             _ => (seen, has_looked) = (look().await?, true),
         }
@@ -131,25 +133,25 @@ impl Gate {
                 continue;
             }
             if !step.changed {
-                return Ok(Reply { outcome: step.outcome, now });
+                return Ok(Reply { outcome: step.outcome, now, replacement: None });
             }
             has_looked = true;
             let written = match (&seen, &step.record) {
-                (None, Some(record)) => {
-                    let claimed = self.claim(fence, now, address, record, deadline).await;
-                    if let (Ok(Written::Claimed(version)), Some(record)) = (&claimed, step.record) {
-                        self.remember(address, Stored { version: *version, record });
-                    }
-                    claimed
-                }
-                (None, None) => return Ok(Reply { outcome: step.outcome, now }),
+                (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
+                (None, None) => return Ok(Reply { outcome: step.outcome, now, replacement: None }),
                 (Some(stored), record) => {
                     let change = Change { expected: stored.version, record: record.as_ref(), wakes: step.wakes };
                     self.replace(fence, now, address, change, deadline).await
                 }
             };
             match written {
-                Ok(Written::Claimed(_) | Written::Replaced) => return self.answer_in_time(step.outcome),
+                Ok(Written::Claimed(version)) => {
+                    if let Some(record) = step.record {
+                        self.remember(address, Stored { version, record });
+                    }
+                    return self.answer_in_time(step.outcome, None);
+                }
+                Ok(Written::Replaced) => return self.answer_in_time(step.outcome, step.record),
                 Ok(Written::Exists(stored)) => seen = Some(*stored),
                 Ok(Written::Moved) => seen = look().await?,
                 Ok(Written::ClockOff) => {}
@@ -341,11 +343,11 @@ impl Gate {
         let seen = self.load(fence, address, deadline).await.map_err(|_| unknown())?;
         let now = self.now(deadline).await.map_err(|_| unknown())?;
         let step = step(seen.map(|stored| stored.record), command.clone(), now);
-        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now }) }
+        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now, replacement: None }) }
     }
 
     /// A go counts for what is left of its lease when it is answered, not when it was stored.
-    fn answer_in_time(&self, mut outcome: Outcome) -> Result<Reply, StoreError> {
+    fn answer_in_time(&self, mut outcome: Outcome, replacement: Option<OperationRecord>) -> Result<Reply, StoreError> {
         let now = self.clock.now().unwrap_or_default();
         if let Outcome::Go(go) = &mut outcome {
             // The estimate of the clock may have gone back by a ms: no lease is longer than requested.
@@ -355,7 +357,7 @@ impl Gate {
                 return Err(StoreError::OutcomeUnknown(reason));
             }
         }
-        Ok(Reply { outcome, now })
+        Ok(Reply { outcome, now, replacement })
     }
 }
 

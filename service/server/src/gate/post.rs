@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use latchgate_core::App;
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OperationAddress, OperationId, Outcome, Post, Report, StoreRole,
+    Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report,
+    StoreRole,
 };
 
 use super::stamp::{Home, Presented, Unguarded};
@@ -54,18 +55,19 @@ impl Operations {
                 let claim = unguarded.claim();
                 inner.enter(&address, claim, post(unguarded.stamp)).await?
             }
-            Presented::Guarded(home, stamp) => inner.apply_at(home, &address, &Command::Post(post(stamp))).await?,
+            Presented::Guarded(home, stamp) => {
+                let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await.map_err(failure_of)?;
+                if is_durable && !is_permanent && is_success(&done.outcome) {
+                    let (inner, address) = (Arc::clone(inner), address.clone());
+                    tokio::spawn(async move { inner.put_in_front(&address, done.replacement).await });
+                }
+                Reply::Outcome { outcome: done.outcome, now: done.now }
+            }
         };
         if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
             inner.metrics.double_runs.one();
             tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
             inner.suspect(&address, "A superseded attempt has reported a success.");
-        }
-        let is_success = matches!(&reply, Reply::Outcome { outcome: Outcome::Posted(posted), .. }
-            if posted.report == Report::Success);
-        if is_durable && is_success && !is_permanent {
-            let inner = Arc::clone(inner);
-            tokio::spawn(async move { inner.put_in_front(&address).await });
         }
         Ok(reply)
     }
@@ -108,12 +110,20 @@ impl Inner {
     }
 
     pub(super) async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Reply> {
-        let reply = match (home, &self.second) {
+        let reply = self.apply_there(home, address, command).await.map_err(failure_of)?;
+        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+    }
+
+    async fn apply_there(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<apply::Reply, StoreError> {
+        match (home, &self.second) {
             (Home::Durable | Home::Fallback, Some(_)) => self.apply_at_second(home, address, command).await,
             _ => self.apply(Home::Primary, address, command).await,
-        };
-        let reply = reply.map_err(failure_of)?;
-        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+        }
     }
 
     /// An attempt that was claimed in the second store is still there, or was carried to the active engine: a record of the
@@ -151,10 +161,14 @@ impl Inner {
     }
 
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
-    async fn put_in_front(&self, address: &OperationAddress) {
+    async fn put_in_front(&self, address: &OperationAddress, posted: Option<OperationRecord>) {
         let Some(active) = self.active(Home::Primary).filter(|active| active.is_primary) else { return };
-        let Ok(at) = self.record_at(Home::Durable, address).await else { return };
-        if let Some(record) = at.answer {
+        let record = match posted {
+            // A repeated post has replaced nothing.
+            None => self.record_at(Home::Durable, address).await.ok().and_then(|at| at.answer),
+            posted => posted,
+        };
+        if let Some(record) = record {
             let copy = Command::CarryBack(Box::new(record));
             let _ = self.call(&active, self.primary.gate.apply(active.fence(), address, &copy)).await;
         }
@@ -199,6 +213,10 @@ fn outcome_of(reply: &Answer<Reply>) -> GateOutcome {
         Outcome::NotFound => GateOutcome::NotFound,
         _ => GateOutcome::Other,
     }
+}
+
+fn is_success(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Posted(posted) if posted.report == Report::Success)
 }
 
 /// The attempt is not one of this store's.

@@ -6,6 +6,7 @@
 mod contention;
 mod fencing;
 mod outages;
+mod sharing;
 mod table;
 mod verbs;
 mod world;

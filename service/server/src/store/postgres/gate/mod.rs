@@ -1,12 +1,13 @@
-//! Records in Postgres: one row per id, each verb one statement and one commit.
+//! Records in Postgres: one row per id, each verb one statement. Claims and replacements share statements and commits.
 
 mod statements;
 mod wake_ups;
+mod writes;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -14,10 +15,11 @@ use sqlx::types::Json;
 use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
+use self::writes::{Write, Writer, Written};
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
-    fresh_version, id_of, is_off, page_of, read_position,
+    id_of, is_off, page_of, read_position,
 };
 use crate::store::postgres::sessions::{Route, Session, Sessions};
 use crate::store::postgres::wake_ups::listen;
@@ -38,6 +40,7 @@ pub struct PostgresGateStore {
     direct: Route,
     knows_timeline: bool,
     purpose: Purpose,
+    writer: Arc<Writer>,
 }
 
 impl PostgresGateStore {
@@ -52,7 +55,12 @@ impl PostgresGateStore {
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
         let sessions = Arc::new(Sessions::new(&route, CALL_CONNECTIONS));
         sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
-        Ok(Self { sessions, direct, knows_timeline, purpose: Purpose::Gate })
+        Ok(Self::with(sessions, direct, knows_timeline, Purpose::Gate))
+    }
+
+    fn with(sessions: Arc<Sessions>, direct: Route, knows_timeline: bool, purpose: Purpose) -> Self {
+        let writer = Writer::new(Arc::clone(&sessions), knows_timeline, purpose);
+        Self { sessions, direct, knows_timeline, purpose, writer }
     }
 
     async fn check_out(&self) -> Result<Session, StoreError> {
@@ -69,14 +77,38 @@ impl PostgresGateStore {
         self.end(session, answer, faults::of_write).await
     }
 
-    /// Four parameters.
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
-        let requirement = fence.requirement();
-        query
-            .bind(self.purpose.as_str())
-            .bind(requirement.map(|(state, _)| state.as_str()))
-            .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
-            .bind(self.knows_timeline)
+        bind_fence(query, self.purpose, fence, self.knows_timeline)
+    }
+
+    async fn remove(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        change: &Change<'_>,
+    ) -> Result<At<Replaced>, StoreError> {
+        let mut connection = self.check_out().await?;
+        let query = connection
+            .query(statements::REMOVE)
+            .bind(address.app.as_str())
+            .bind(address.id.as_bytes())
+            .bind(now.as_ms().cast_signed())
+            .bind(CLOCK_BOUND_MS.cast_signed());
+        let query = self.bind_fence(query, fence).bind(change.expected.number().cast_signed());
+        let query = query.bind(wake_ups::CHANNEL).bind(change.wakes.then(|| wake_ups::payload(address)));
+        let row = query.fetch_one(&mut *connection).await;
+        let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
+        let (store_now, is_in_force, removed) = self.written(connection, read).await?;
+        if !is_in_force {
+            return Err(StoreError::EpochOver);
+        }
+        let answer = match removed {
+            true => Replaced::Replaced,
+            false if is_off(store_now, now) => Replaced::ClockOff,
+            false => Replaced::Moved,
+        };
+        Ok(At::new(store_now, answer))
     }
 
     async fn end<T>(
@@ -131,7 +163,7 @@ impl GateStore for PostgresGateStore {
     fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
         let sessions = Arc::clone(&self.sessions);
         let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
-        Some(Arc::new(Self { sessions, direct, knows_timeline, purpose: Purpose::Durable }))
+        Some(Arc::new(Self::with(sessions, direct, knows_timeline, Purpose::Durable)))
     }
 
     async fn claim(
@@ -141,27 +173,18 @@ impl GateStore for PostgresGateStore {
         address: &OperationAddress,
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
-        let mut connection = self.check_out().await?;
-        let version = fresh_version();
-        let query = bind_record(connection.query(statements::CLAIM), now, address, version, record);
-        let query = self.bind_fence(query, fence);
-        let row = query.fetch_one(&mut *connection).await;
-        let read = row.and_then(|row| read_claimed(&row));
-        // Only a record that is there can be unreadable: then nothing was claimed.
-        let is_unreadable = read.as_ref().is_err_and(faults::is_unreadable);
-        let kind = if is_unreadable { faults::of_read } else { faults::of_write };
-        let At { now: store_now, answer } = self.end(connection, read, kind).await?.ok_or(StoreError::EpochOver)?;
+        let At { now, answer } = self.writer.write(Write::new(fence, now, address, None, record, false)?).await?;
         let claimed = match answer {
-            (true, _) => Claimed::Claimed(version),
-            (false, Some(stored)) => Claimed::Exists(Box::new(stored)),
-            (false, None) if is_off(store_now, now) => Claimed::ClockOff,
+            Written::Written(version) => Claimed::Claimed(version),
+            Written::Exists(stored) => Claimed::Exists(stored),
+            Written::ClockOff => Claimed::ClockOff,
             // The row was committed while the statement waited for it, and the statement does not see it.
-            (false, None) => match self.load(fence, address).await? {
+            Written::Moved => match self.load(fence, address).await? {
                 At { answer: Some(stored), .. } => Claimed::Exists(Box::new(stored)),
                 At { answer: None, .. } => Claimed::Moved,
             },
         };
-        Ok(At::new(store_now, claimed))
+        Ok(At::new(now, claimed))
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
@@ -180,26 +203,15 @@ impl GateStore for PostgresGateStore {
         address: &OperationAddress,
         change: Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
-        let mut connection = self.check_out().await?;
-        let expected = change.expected.number().cast_signed();
-        let wake_up = change.wakes.then(|| wake_ups::payload(address));
-        let query = match change.record {
-            Some(record) => bind_record(connection.query(statements::REPLACE), now, address, fresh_version(), record),
-            None => bind_address(connection.query(statements::REMOVE), now, address),
+        let Some(record) = change.record else { return self.remove(fence, now, address, &change).await };
+        let write = Write::new(fence, now, address, Some(change.expected), record, change.wakes)?;
+        let At { now, answer } = self.writer.write(write).await?;
+        let replaced = match answer {
+            Written::Written(_) => Replaced::Replaced,
+            Written::Exists(_) | Written::Moved => Replaced::Moved,
+            Written::ClockOff => Replaced::ClockOff,
         };
-        let query = self.bind_fence(query, fence).bind(expected).bind(wake_ups::CHANNEL).bind(wake_up);
-        let row = query.fetch_one(&mut *connection).await;
-        let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
-        let (store_now, is_in_force, replaced) = self.written(connection, read).await?;
-        if !is_in_force {
-            return Err(StoreError::EpochOver);
-        }
-        let answer = match replaced {
-            true => Replaced::Replaced,
-            false if is_off(store_now, now) => Replaced::ClockOff,
-            false => Replaced::Moved,
-        };
-        Ok(At::new(store_now, answer))
+        Ok(At::new(now, replaced))
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
@@ -309,43 +321,17 @@ impl GateStore for PostgresGateStore {
 
 type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
 
-/// $1 to $4.
-fn bind_address<'q>(query: PgQuery<'q>, now: Timestamp, address: &'q OperationAddress) -> PgQuery<'q> {
+/// Four parameters.
+fn bind_fence(query: PgQuery<'_>, purpose: Purpose, fence: Fence, knows_timeline: bool) -> PgQuery<'_> {
+    let requirement = fence.requirement();
     query
-        .bind(address.app.as_str())
-        .bind(address.id.as_bytes())
-        .bind(now.as_ms().cast_signed())
-        .bind(CLOCK_BOUND_MS.cast_signed())
+        .bind(purpose.as_str())
+        .bind(requirement.map(|(state, _)| state.as_str()))
+        .bind(requirement.map(|(_, epoch)| epoch.number().cast_signed()))
+        .bind(knows_timeline)
 }
 
-/// $1 to $11.
-fn bind_record<'q>(
-    query: PgQuery<'q>,
-    now: Timestamp,
-    address: &'q OperationAddress,
-    version: Version,
-    record: &'q OperationRecord,
-) -> PgQuery<'q> {
-    bind_address(query, now, address)
-        .bind(version.number().cast_signed())
-        .bind(record.operation.as_str())
-        .bind(record.state().as_str())
-        .bind(record.is_suspect())
-        .bind(record.claimed_in == StoreRole::Fallback)
-        .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
-        .bind(Json(record))
-}
-
-/// `None` if the engine record does not say what is required.
-/// Whether the claim was made, and the record that is there.
-type ClaimRow = At<(bool, Option<Stored>)>;
-
-fn read_claimed(row: &PgRow) -> Result<Option<ClaimRow>, sqlx::Error> {
-    let claimed = At::new(read_timestamp(row)?, (row.try_get(2)?, read_stored(row, 3)?));
-    Ok(is_in_force(row)?.then_some(claimed))
-}
-
-/// The second column.
+/// The second column: whether the engine record says what is required.
 fn is_in_force(row: &PgRow) -> Result<bool, sqlx::Error> {
     row.try_get(1)
 }

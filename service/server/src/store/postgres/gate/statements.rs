@@ -1,20 +1,43 @@
 //! The SQL. The clock is `clock_timestamp()` throughout: `now()` stands still from the beginning of a transaction,
 //! waits for locks included.
 
-/// One statement: the insert does nothing to an id that has a row, and the select beside it shows that row. Nothing is written
-/// unless the engine record says what `gate_fence` is given, and the caller's clock is right.
-pub(super) const CLAIM: &str = r#"
+/// Claims and replacements. Nothing is written unless the engine record says what `gate_fence` is given, and of a caller whose clock
+/// is off, nothing either. Answers the clock, whether the record says so, and a row for each write that was not made, with the
+/// record that is there in the place of a claim.
+///
+/// First come all inserts, then all updates, each in the order of the arrays (see `changed_with_new!` in `store/postgres/statements.rs`):
+/// so two statements cannot deadlock. A row is replaced by its version: a statement that had to wait for its lock finds another
+/// version there.
+pub(super) const WRITE: &str = r#"
 with clock as materialized (
-    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14, $15)
-), claimed as (
+    select now, is_in_force from gate_fence($1, $2, $3, $4)
+), wanted as materialized (
+    select w.*
+    from clock, unnest(
+        $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::boolean[],
+        $15::boolean[], $16::bigint[], $17::text[], $18::text[]
+    ) as w (app, id, now, replaces, version, operation, state, suspect, fallback, goes_at, record, wake_up)
+    where clock.is_in_force and abs(clock.now - w.now) <= $5
+), inserted as (
     insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
-    select $1, $2, $5, $6, $7, $8, $9, $10, $11
-    from clock where clock.is_right
+    select app, id, version, operation, state, suspect, fallback, goes_at, record::jsonb from wanted where replaces is null
     on conflict (app, id) do nothing
-    returning 1
+    returning version
+), updated as (
+    update operations o
+    set version = w.version, operation = w.operation, state = w.state, suspect = w.suspect, fallback = w.fallback,
+        goes_at = w.goes_at, record = w.record::jsonb
+    from wanted w
+    where w.replaces is not null and o.app = w.app collate "C" and o.id = w.id and o.version = w.replaces
+    returning w.version, w.wake_up
+), written as (
+    select version, null as wake_up from inserted union all select version, wake_up from updated
 )
-select clock.now, clock.is_in_force, exists (select 1 from claimed), o.version, o.record
-from clock left join operations o on o.app = $1 and o.id = $2"#;
+select clock.now, clock.is_in_force, w.version, o.version, o.record,
+    (select count(pg_notify($6, wake_up)) from written where wake_up is not null)
+from clock
+left join wanted w on w.version not in (select version from written)
+left join operations o on w.replaces is null and o.app = w.app collate "C" and o.id = w.id"#;
 
 /// Engine record and operation are of one snapshot: if the record is in force there, so was the operation.
 pub(super) const LOAD: &str = r#"
@@ -27,21 +50,7 @@ from (
 ) clock
 left join operations o on o.app = $1 and o.id = $2"#;
 
-/// The row is found by its version: a statement that had to wait for its lock finds another version there.
-pub(super) const REPLACE: &str = r#"
-with clock as materialized (
-    select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($12, $13, $14, $15)
-), replaced as (
-    update operations o
-    set version = $5, operation = $6, state = $7, suspect = $8, fallback = $9, goes_at = $10, record = $11
-    from clock
-    where o.app = $1 and o.id = $2 and o.version = $16 and clock.is_right
-    returning 1
-)
-select clock.now, clock.is_in_force, exists (select 1 from replaced),
-    (select count(pg_notify($17, $18)) from replaced where $18 is not null)
-from clock"#;
-
+/// The row is found by its version, as in [`WRITE`].
 pub(super) const REMOVE: &str = r#"
 with clock as materialized (
     select now, is_in_force, is_in_force and abs(now - $3) <= $4 as is_right from gate_fence($5, $6, $7, $8)

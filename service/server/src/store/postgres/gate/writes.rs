@@ -1,0 +1,357 @@
+//! Claims and replacements: those that come while others are being written go together into the next statement, so that many
+//! share one commit.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::join_all;
+use latchgate_core::gate::{OperationAddress, OperationRecord, State, StoreRole};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tokio::sync::oneshot;
+
+use super::{bind_fence, is_in_force, read_stored, read_timestamp, statements, wake_ups};
+use crate::store::engine_record::Purpose;
+use crate::store::gate::{At, Fence, Stored, fresh_version, is_off};
+use crate::store::postgres::faults;
+use crate::store::postgres::sessions::Sessions;
+use crate::store::{StoreError, Version};
+
+/// Statements of one node under way at once.
+const STATEMENTS_MAX: usize = 2;
+/// Records in one statement.
+const RECORDS_MAX: usize = 256;
+/// Bytes of the records in one statement; one record may have more.
+const BYTES_MAX: usize = 1 << 20;
+
+/// A record to be written, if it is absent or has the version that it replaces.
+pub(super) struct Write {
+    fence: Fence,
+    /// The caller's estimate of the store's clock.
+    now: Timestamp,
+    address: OperationAddress,
+    /// `None`: a claim.
+    replaces: Option<Version>,
+    version: Version,
+    operation: String,
+    state: State,
+    is_suspect: bool,
+    is_fallback: bool,
+    goes_at: Option<i64>,
+    /// The record in JSON.
+    record: String,
+    wake_up: Option<String>,
+}
+
+pub(super) enum Written {
+    Written(Version),
+    /// For a claim: there is a record.
+    Exists(Box<Stored>),
+    /// For a claim: there is a record that the statement did not see. For a replacement: there is another version, or none.
+    Moved,
+    ClockOff,
+}
+
+type Answer = Result<At<Written>, StoreError>;
+
+struct Waiting {
+    write: Write,
+    answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// How many tasks write what waits.
+    tasks: usize,
+}
+
+/// Writes of one node with the engine record of one purpose.
+pub(super) struct Writer {
+    sessions: Arc<Sessions>,
+    knows_timeline: bool,
+    purpose: Purpose,
+    queue: Mutex<Queue>,
+}
+
+impl Write {
+    /// `wakes`: the nodes whose pres wait for the operation are notified.
+    ///
+    /// # Errors
+    /// When the record cannot be encoded.
+    pub(super) fn new(
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        replaces: Option<Version>,
+        record: &OperationRecord,
+        wakes: bool,
+    ) -> Result<Self, StoreError> {
+        let text = serde_json::to_string(record).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(Self {
+            fence,
+            now,
+            address: address.clone(),
+            replaces,
+            version: fresh_version(),
+            operation: record.operation.as_str().to_owned(),
+            state: record.state(),
+            is_suspect: record.is_suspect(),
+            is_fallback: record.claimed_in == StoreRole::Fallback,
+            goes_at: record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)),
+            record: text,
+            wake_up: wakes.then(|| wake_ups::payload(address)),
+        })
+    }
+}
+
+impl Queue {
+    /// The writes of the next statement: with one fence, and one for each address.
+    fn take(&mut self) -> Vec<Waiting> {
+        let mut taken: Vec<Waiting> = Vec::new();
+        let (mut addresses, mut bytes) = (HashSet::new(), 0);
+        let mut left = VecDeque::new();
+        while let Some(waiting) = self.waiting.pop_front() {
+            // Its caller has gone, and nothing was sent.
+            if waiting.answer.is_closed() {
+                continue;
+            }
+            let write = &waiting.write;
+            let fits = taken
+                .first()
+                .is_none_or(|first| first.write.fence == write.fence && bytes + write.record.len() <= BYTES_MAX);
+            if fits && addresses.insert(write.address.clone()) {
+                bytes += write.record.len();
+                taken.push(waiting);
+            } else {
+                left.push_back(waiting);
+            }
+            if taken.len() == RECORDS_MAX {
+                break;
+            }
+        }
+        left.append(&mut self.waiting);
+        self.waiting = left;
+        taken
+    }
+}
+
+impl Writer {
+    pub(super) fn new(sessions: Arc<Sessions>, knows_timeline: bool, purpose: Purpose) -> Arc<Self> {
+        Arc::new(Self { sessions, knows_timeline, purpose, queue: Mutex::default() })
+    }
+
+    /// # Errors
+    /// When the store does not answer, refuses the fence, or has a record there that cannot be read.
+    pub(super) async fn write(self: &Arc<Self>, write: Write) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        self.push(Waiting { write, answer });
+        answered.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("the node is stopping".to_owned())))
+    }
+
+    fn push(self: &Arc<Self>, waiting: Waiting) {
+        let mut queue = self.queue();
+        queue.waiting.push_back(waiting);
+        if queue.tasks < STATEMENTS_MAX {
+            queue.tasks += 1;
+            tokio::spawn(Arc::clone(self).write_waiting());
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A task: writes until nothing waits.
+    async fn write_waiting(self: Arc<Self>) {
+        loop {
+            let taken = {
+                let mut queue = self.queue();
+                let taken = queue.take();
+                if taken.is_empty() {
+                    queue.tasks -= 1;
+                    return;
+                }
+                taken
+            };
+            let (writes, mut answers): (Vec<Write>, Vec<_>) =
+                taken.into_iter().map(|waiting| (waiting.write, waiting.answer)).unzip();
+            // As if each caller had sent the statement: it ends when the last of them has gone.
+            tokio::select! {
+                biased;
+                given = self.write_all(&writes) => {
+                    for (answer, given) in answers.into_iter().zip(given) {
+                        let _ = answer.send(given);
+                    }
+                }
+                () = all_closed(&mut answers) => {}
+            }
+        }
+    }
+
+    /// Writes all in one statement. If that has waited too long for a row, nothing was written: then each is written in a statement
+    /// of its own, so that the others need not wait for that row.
+    async fn write_all(&self, writes: &[Write]) -> Vec<Answer> {
+        match self.write_together(writes).await {
+            Ok(answers) => answers,
+            Err((_, true)) if writes.len() > 1 => {
+                let each = writes.iter().map(|write| async {
+                    let answer = self.write_together(std::slice::from_ref(write)).await;
+                    answer.map_or_else(|(error, _)| Err(error), |mut answers| answers.swap_remove(0))
+                });
+                join_all(each).await
+            }
+            Err((error, _)) => writes.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// One statement. The error comes with whether other sessions were its reason, and nothing was written.
+    async fn write_together(&self, writes: &[Write]) -> Result<Vec<Answer>, (StoreError, bool)> {
+        // All statements take their row locks in the same order. Otherwise two of them could deadlock.
+        let mut sorted: Vec<&Write> = writes.iter().collect();
+        sorted.sort_unstable_by_key(|write| (write.address.app.as_str(), write.address.id.as_bytes()));
+        let lost = |error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError| {
+            self.sessions.forget_idle();
+            kind(error)
+        };
+        let session = self.sessions.check_out().await;
+        let mut session = session.map_err(|error| (lost(&error, faults::of_read), false))?;
+        let fence = writes.first().map_or(Fence::None, |write| write.fence);
+        let query = bind_fence(session.query(statements::WRITE), self.purpose, fence, self.knows_timeline)
+            .bind(CLOCK_BOUND_MS.cast_signed())
+            .bind(wake_ups::CHANNEL)
+            .bind(sorted.iter().map(|write| write.address.app.as_str()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.address.id.as_bytes()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.now.as_ms().cast_signed()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.replaces.map(signed)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| signed(write.version)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.operation.as_str()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.state.as_str()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.is_suspect).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.is_fallback).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.goes_at).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.record.as_str()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|write| write.wake_up.as_deref()).collect::<Vec<_>>());
+        let rows = query.fetch_all(&mut *session).await.and_then(|rows| read_rows(&rows));
+        let is_contention = rows.as_ref().is_err_and(faults::is_contention);
+        let ended = session.end_with(rows, faults::of_write, |error| lost(error, faults::of_write)).await;
+        let rows = ended.map_err(|error| (error, is_contention))?;
+        Ok(writes.iter().map(|write| rows.answer(write)).collect())
+    }
+}
+
+async fn all_closed(answers: &mut [oneshot::Sender<Answer>]) {
+    for answer in answers {
+        answer.closed().await;
+    }
+}
+
+fn signed(version: Version) -> i64 {
+    version.number().cast_signed()
+}
+
+/// What a statement has answered.
+struct Rows {
+    now: Timestamp,
+    is_in_force: bool,
+    /// The versions that were not written, and the records that were there instead.
+    not_written: Vec<(i64, Result<Option<Stored>, StoreError>)>,
+}
+
+fn read_rows(rows: &[PgRow]) -> Result<Rows, sqlx::Error> {
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let mut not_written = Vec::new();
+    for row in rows {
+        if let Some(version) = row.try_get::<Option<i64>, _>(2)? {
+            not_written.push((version, read_stored(row, 3).map_err(|error| faults::of_read(&error))));
+        }
+    }
+    Ok(Rows { now: read_timestamp(first)?, is_in_force: is_in_force(first)?, not_written })
+}
+
+impl Rows {
+    fn answer(&self, write: &Write) -> Answer {
+        if !self.is_in_force {
+            return Err(StoreError::EpochOver);
+        }
+        let not_written = self.not_written.iter().find(|(version, _)| *version == signed(write.version));
+        let written = match not_written {
+            _ if is_off(self.now, write.now) => Written::ClockOff,
+            None => Written::Written(write.version),
+            Some((_, stored)) => stored.clone()?.map_or(Written::Moved, |stored| Written::Exists(Box::new(stored))),
+        };
+        Ok(At::new(self.now, written))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_core::App;
+    use latchgate_core::gate::OperationId;
+
+    use super::*;
+
+    fn waiting(id: u8, fence: Fence, bytes: usize) -> (Waiting, oneshot::Receiver<Answer>) {
+        let (answer, answered) = oneshot::channel();
+        let address = OperationAddress { app: App::default(), id: OperationId::from_bytes([id; 16]) };
+        let write = Write {
+            fence,
+            now: Timestamp::default(),
+            address,
+            replaces: None,
+            version: fresh_version(),
+            operation: "pay".to_owned(),
+            state: State::Started,
+            is_suspect: false,
+            is_fallback: false,
+            goes_at: None,
+            record: "x".repeat(bytes),
+            wake_up: None,
+        };
+        (Waiting { write, answer }, answered)
+    }
+
+    fn ids(taken: &[Waiting]) -> Vec<u8> {
+        taken.iter().map(|waiting| waiting.write.address.id.as_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn a_statement_has_one_fence_and_one_write_for_each_operation() {
+        let mut queue = Queue::default();
+        let (waiting, _answered): (VecDeque<_>, Vec<_>) = [
+            waiting(1, Fence::None, 10),
+            waiting(2, Fence::None, 10),
+            waiting(1, Fence::None, 10),
+            waiting(3, Fence::Active(crate::store::engine_record::Epoch::default()), 10),
+            waiting(4, Fence::None, 10),
+        ]
+        .into_iter()
+        .unzip();
+        queue.waiting = waiting;
+        assert_eq!(ids(&queue.take()), [1, 2, 4]);
+        assert_eq!(ids(&queue.take()), [1]);
+        assert_eq!(ids(&queue.take()), [3]);
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn a_statement_has_a_bounded_size_and_nothing_of_callers_that_have_gone() {
+        let mut queue = Queue::default();
+        let (writes, mut answered): (VecDeque<_>, Vec<_>) = [(1, BYTES_MAX + 1), (2, 1), (3, BYTES_MAX), (4, 1)]
+            .map(|(id, bytes)| waiting(id, Fence::None, bytes))
+            .into_iter()
+            .unzip();
+        queue.waiting = writes;
+        drop(answered.pop());
+        assert_eq!(ids(&queue.take()), [1]);
+        assert_eq!(ids(&queue.take()), [2]);
+        assert_eq!(ids(&queue.take()), [3]);
+        assert!(queue.take().is_empty());
+        let (writes, _answered): (VecDeque<_>, Vec<_>) =
+            (0..=255).map(|id| waiting(id, Fence::None, 1)).chain([waiting(0, Fence::None, 1)]).unzip();
+        queue.waiting = writes;
+        assert_eq!(queue.take().len(), RECORDS_MAX);
+        assert_eq!(queue.take().len(), 1);
+    }
+}

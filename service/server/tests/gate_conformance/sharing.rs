@@ -1,0 +1,116 @@
+//! Many operations at once, whose records a store may write together: each is answered for itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::store::StoreError;
+use latchgate::store::engine_record::EngineState;
+use latchgate::store::gate::{Change, GateStore, Replaced};
+use latchgate::store::postgres::gate::PostgresGateStore;
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_core::App;
+use latchgate_core::gate::{Command, Outcome, Report};
+use latchgate_testkit::eventually;
+use latchgate_testkit::postgres::Postgres;
+use tokio::task::JoinSet;
+
+use crate::on_every_store;
+use crate::world::{EPOCH, FENCE, Operation, World, post, postgres_config, turn};
+
+on_every_store! {
+    of_many_operations_at_once_each_is_answered_for_itself,
+}
+
+const OPERATIONS: usize = 300;
+
+async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
+    let world = Arc::new(world);
+    let operations: Vec<Operation> = (0..OPERATIONS).map(|_| world.operation()).collect();
+    // Every third one is requested at both nodes.
+    let mut pres = JoinSet::new();
+    for (number, operation) in operations.iter().enumerate() {
+        for node in 0..if number % 3 == 0 { 2 } else { 1 } {
+            let (world, operation) = (Arc::clone(&world), operation.clone());
+            pres.spawn(async move { (number, world.pre(node, &operation).await) });
+        }
+    }
+    let mut stamps = vec![None; OPERATIONS];
+    for (number, outcome) in pres.join_all().await {
+        match outcome {
+            Outcome::Go(go) => assert!(stamps[number].replace(go.stamp).is_none(), "{number} goes twice"),
+            outcome => assert!(matches!(outcome, Outcome::InProgress { .. }), "{number}: {outcome:?}"),
+        }
+    }
+    // The results are told apart, and every second one fails.
+    let mut posts = JoinSet::new();
+    for (number, operation) in operations.iter().enumerate() {
+        let report = if number % 2 == 0 { Report::Success } else { Report::Failure };
+        let mut ended = post(stamps[number].unwrap(), report);
+        ended.result = Some(number.to_string().into());
+        let (world, operation) = (Arc::clone(&world), operation.clone());
+        posts.spawn(async move { world.tell(number % 2, &operation, &Command::Post(ended)).await });
+    }
+    for outcome in posts.join_all().await {
+        assert!(matches!(outcome, Outcome::Posted(_)), "{outcome:?}");
+    }
+    for (number, operation) in operations.iter().enumerate() {
+        match world.pre(1 - number % 2, operation).await {
+            Outcome::Duplicate(duplicate) if number % 2 == 0 => {
+                assert_eq!(duplicate.result.as_deref(), Some(&*number.to_string()));
+            }
+            outcome => assert!(matches!(outcome, Outcome::Go(_)) && number % 2 == 1, "{number}: {outcome:?}"),
+        }
+    }
+}
+
+/// A statement that has waited for the row is repeated for the others alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_another_session_has_locked_keeps_no_other_operation() {
+    let postgres = Postgres::start().await;
+    let url = postgres.create_database().await;
+    let config =
+        PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config(url.clone(), Duration::from_secs(20)) };
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = Arc::new(PostgresGateStore::open(&config).await.unwrap());
+    turn(&*store, EngineState::Active, EPOCH).await;
+    let operations: Vec<Operation> =
+        (0..50).map(|number| Operation::of(&App::default(), "charge", &number.to_string())).collect();
+    for operation in &operations {
+        let now = store.ping().await.unwrap();
+        store.claim(FENCE, now, &operation.address, &operation.started(now, |_| {})).await.unwrap();
+    }
+    let database = url.rsplit('/').next().unwrap().to_owned();
+    let locked = operations[7].address.id;
+    let locking =
+        format!("begin; select from latchgate.operations where id = '\\x{locked}' for update; select pg_sleep(600)");
+    let locking = postgres.query(&database, &locking);
+    let replacing = async {
+        let is_locked = || async {
+            let left = postgres
+                .query(&database, "select count(*) from (select from latchgate.operations for update skip locked) o");
+            left.await.trim() == "49"
+        };
+        assert!(eventually(Duration::from_secs(30), is_locked).await);
+        let mut replaced = JoinSet::new();
+        for (number, operation) in operations.iter().enumerate() {
+            let (store, operation) = (Arc::clone(&store), operation.clone());
+            replaced.spawn(async move {
+                let at = store.load(FENCE, &operation.address).await.unwrap();
+                let (now, stored) = (at.now, at.answer.unwrap());
+                let ended = operation.ended(now, |_| {});
+                let change = Change { expected: stored.version, record: Some(&ended), wakes: false };
+                (number, store.replace(FENCE, now, &operation.address, change).await)
+            });
+        }
+        for (number, answer) in replaced.join_all().await {
+            match answer {
+                Ok(at) => assert!(at.answer == Replaced::Replaced && number != 7, "{number}: {at:?}"),
+                Err(error) => assert!(matches!(error, StoreError::Contended(_)) && number == 7, "{number}: {error}"),
+            }
+        }
+    };
+    tokio::select! {
+        _ = locking => panic!("the lock ended"),
+        () = replacing => {}
+    }
+}
