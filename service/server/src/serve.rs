@@ -15,7 +15,7 @@ use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{GateLimits, Operations, SecondStore};
-use crate::http::{self, Context, Hosts, ServerLimits, Tls};
+use crate::http::{self, Context, Endpoints, Hosts, ServerLimits, Tls};
 use crate::listen::Bound;
 use crate::locks::Locks;
 use crate::notices::Notices;
@@ -100,12 +100,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let (address, listener) = (bound.address(), bound.listen(args.http.client_timeout())?);
         tracing::info!(%address, "metrics are served there too");
         let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
-        let router = http::metrics_router(Arc::clone(&context));
-        tokio::spawn(http::serve(listener, router, Arc::clone(&requests), hosts, limits, stop.clone()));
+        let endpoints = Endpoints::metrics(Arc::clone(&context));
+        tokio::spawn(http::serve(listener, endpoints, Arc::clone(&requests), hosts, limits, stop.clone()));
     }
-    let router = http::router(context);
+    let endpoints = Endpoints::all(context);
     let hosts = args.http.hosts(&addresses);
-    let mut serving = tokio::spawn(http::serve(listener, router, requests, hosts, server_limits, stop.clone()));
+    let mut serving = tokio::spawn(http::serve(listener, endpoints, requests, hosts, server_limits, stop.clone()));
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");

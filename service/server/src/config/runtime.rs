@@ -7,18 +7,14 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub struct RuntimeArgs {
-    /// How many threads serve requests: 1 to 1 024. If absent: as many as there are processors, but one if there are two, because
-    /// two threads then take turns with the store and with the kernel's work on connections.
+    /// How many threads serve requests: 1 to 1 024. If absent: as many as there are processors.
     #[arg(long, value_name = "N", env = "LATCHGATE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub workers: Option<u16>,
 }
 
 impl RuntimeArgs {
     pub fn workers(&self) -> usize {
-        let of_machine = || match available_parallelism().map_or(1, NonZeroUsize::get) {
-            2 => 1,
-            processors => processors,
-        };
+        let of_machine = || available_parallelism().map_or(1, NonZeroUsize::get);
         self.workers.map_or_else(of_machine, usize::from)
     }
 }

@@ -18,7 +18,6 @@ use super::answering::RequestNote;
 use super::metrics::Verb;
 use super::path::LockPath;
 use super::problem::{Code, Problem};
-use super::proxies::ClientAddress;
 use super::{Context, Shared, audit, quotas};
 use crate::access::{Caller, Denied};
 
@@ -39,22 +38,31 @@ enum Need {
 }
 
 /// Refuses requests without permission, and puts the caller into the others.
-pub(super) async fn check(State(context): State<Shared>, mut request: Request, next: Next) -> Response {
-    let caller = match caller_of(&context, &request) {
+pub(super) async fn check(State(context): State<Shared>, request: Request, next: Next) -> Response {
+    permitted(&context, request, |request| next.run(request)).await
+}
+
+/// Serves a request with `serve` if it is permitted.
+pub(super) async fn permitted<F: Future<Output = Response>>(
+    context: &Shared,
+    mut request: Request,
+    serve: impl FnOnce(Request) -> F,
+) -> Response {
+    let caller = match caller_of(context, &request) {
         Ok(Some(caller)) => caller,
-        Ok(None) => return next.run(request).await,
+        Ok(None) => return serve(request).await,
         Err(problem) => return problem.into_response(),
     };
     let waits = Waits::of(request.method(), request.uri().path());
     request.extensions_mut().insert(Arc::clone(&caller));
     match waits {
-        Waits::No => audit::recorded(&context.audit, request, |request| next.run(request)).await,
+        Waits::No => audit::recorded(&context.audit, request, serve).await,
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
-        Waits::Poll => match caller.ended().run_until_cancelled(next.run(request)).await {
+        Waits::Poll => match caller.ended().run_until_cancelled(serve(request)).await {
             Some(response) => response,
             None => refused(Denied::Refused(Refusal::Revoked)).into_response(),
         },
-        Waits::Stream => next.run(request).await.map(|body| {
+        Waits::Stream => serve(request).await.map(|body| {
             let frames = body.into_data_stream().take_until(caller.ended().clone().cancelled_owned());
             Body::from_stream(frames)
         }),
@@ -75,7 +83,7 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
         count(presented, denied);
         refused(denied)
     })?;
-    if let Some(note) = request.extensions().get::<Arc<RequestNote>>() {
+    if let Some(note) = RequestNote::of(request.extensions()) {
         note.set_caller(&caller);
     }
     let permissions = &caller.permissions;
@@ -115,7 +123,7 @@ pub(super) fn check_admin(caller: &Caller) -> Result<(), Problem> {
 
 /// Enters a failed authentication into the audit.
 fn count_failure(context: &Context, request: &Request, presented: Option<&str>, denied: Denied) {
-    let from = request.extensions().get::<ClientAddress>().map(|address| address.0);
+    let from = RequestNote::of(request.extensions()).map(RequestNote::from);
     let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
     let (app, why) = match denied {
         Denied::NotYetKnown => return,

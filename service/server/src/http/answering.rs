@@ -7,17 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use futures::FutureExt;
 use hyper::body::Incoming;
-use tower::ServiceExt;
 use tracing::{Instrument as _, Span};
 
 use super::client::Client;
 use super::cors::Cors;
+use super::endpoints::Endpoints;
 use super::hosts::Hosts;
 use super::metrics::Verb;
 use super::problem::Problem;
@@ -34,7 +33,7 @@ const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// What answers requests, whichever connection they come from.
 pub struct Answering {
-    pub router: Router,
+    pub endpoints: Endpoints,
     pub requests: Arc<Requests>,
     pub hosts: Hosts,
     pub ids: RequestIds,
@@ -56,7 +55,6 @@ impl Answering {
     ) -> Result<Response<Body>, Infallible> {
         client.begin();
         let from = self.proxies.client(peer, request.headers());
-        request.extensions_mut().insert(from);
         let id = self.ids.of(request.headers());
         let started = Instant::now();
         // Caches do not keep answers to a POST.
@@ -64,7 +62,7 @@ impl Answering {
         let verb = Verb::of(request.method(), request.uri().path());
         let origin = self.cors.allowed(request.headers());
         let logged = Logged::new(&request, from, self.access_log);
-        let note = Arc::new(RequestNote::default());
+        let note = Arc::new(RequestNote::new(from));
         let parent = request.headers().get(TRACE_PARENT).and_then(|sent| TraceParent::parse(sent.to_str().ok()?));
         let request_id = id.to_str().unwrap_or_default();
         let span = traces::request(request.method().as_str(), verb.name(), request_id, parent.as_ref());
@@ -120,14 +118,10 @@ impl Answering {
                 Cors::preflight()
             }
             Ok(()) => {
-                let request = Request::from_parts(head, body);
+                let request = Request::from_parts(head, Body::new(body));
                 // A panic leaves nothing inconsistent: handlers share only channels and clocks.
-                let answered = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind().await;
-                match answered {
-                    Ok(Ok(response)) => response,
-                    Ok(Err(never)) => match never {},
-                    Err(_) => Problem::defect().into_response(),
-                }
+                let answered = AssertUnwindSafe(self.endpoints.answer(request)).catch_unwind().await;
+                answered.unwrap_or_else(|_| Problem::defect().into_response())
             }
         };
         rest.read(self.body_timeout.saturating_sub(started.elapsed())).await;
@@ -195,13 +189,27 @@ fn shown_path(uri: &Uri) -> &str {
     if target::has_api_key(uri) { "(with an API key)" } else { uri.path() }
 }
 
-/// What is found out about a request while it is served.
-#[derive(Default)]
+/// What is known about a request, and what is found out while it is served.
 pub struct RequestNote {
+    from: ClientAddress,
     caller: OnceLock<Arc<Caller>>,
 }
 
 impl RequestNote {
+    fn new(from: ClientAddress) -> Self {
+        Self { from, caller: OnceLock::new() }
+    }
+
+    /// The note of a request that came over HTTP.
+    pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get::<Arc<Self>>().map(|note| &**note)
+    }
+
+    /// The address of the client.
+    pub(super) fn from(&self) -> IpAddr {
+        self.from.0
+    }
+
     pub(super) fn set_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
     }

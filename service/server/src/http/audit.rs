@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::ok;
+use super::answering::RequestNote;
 use super::body::NoBody;
 use super::format::rfc3339;
 use super::path::LockPath;
 use super::problem::{Code, Problem, ProblemBody};
-use super::proxies::ClientAddress;
 use super::query;
 use super::{Context, Shared};
 use crate::access::Caller;
@@ -176,7 +176,7 @@ pub async fn recorded_as(
     (action, target): (Action, &str),
     act: impl AsyncFnOnce(Audited) -> Result<Response, Problem>,
 ) -> Result<Response, Problem> {
-    let from = head.extensions.get::<ClientAddress>().map(|address| address.0);
+    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
     let doer = Doer { app: caller.app().clone(), key_id: caller.key_id, from };
     let entry = context.audit.begin(action, &doer, target);
     let done = act(Audited(Some(entry.clone()))).await;
@@ -198,7 +198,7 @@ fn begin(audit: &Audit, request: &Request) -> Option<Entry> {
 }
 
 fn doer(request: &Request, caller: &Caller) -> Doer {
-    let from = request.extensions().get::<ClientAddress>().map(|address| address.0);
+    let from = RequestNote::of(request.extensions()).map(RequestNote::from);
     Doer { app: caller.app().clone(), key_id: caller.key_id, from }
 }
 

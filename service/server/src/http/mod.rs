@@ -12,6 +12,7 @@ mod client;
 mod connections;
 mod console;
 mod cors;
+mod endpoints;
 mod fleet_lock;
 mod format;
 mod hosts;
@@ -39,16 +40,13 @@ mod waits;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::FromRef;
-use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing;
 use bytes::Bytes;
 
 pub use self::apps::beside_the_store;
 pub use self::cors::{Cors, Origin};
+pub use self::endpoints::Endpoints;
 pub use self::hosts::{AllowedHost, Hosts};
 use self::locks::ticket::Tickets;
 pub use self::openapi::openapi_json;
@@ -191,72 +189,4 @@ impl FromRef<Shared> for Access {
     fn from_ref(context: &Shared) -> Self {
         context.access.clone()
     }
-}
-
-/// All routes.
-pub fn router(context: Shared) -> Router {
-    let name_node = axum::middleware::map_response_with_state(Arc::clone(&context), console::name_node);
-    Router::new()
-        .route("/v1/locks", routing::get(locks::reading::list))
-        .route("/v1/locks/", routing::any(locks::any))
-        .route("/v1/locks/{*rest}", routing::any(locks::any))
-        .route("/v1/leases/renew", routing::post(leases::renew))
-        .route("/v1/leases/release", routing::post(leases::release))
-        .route("/v1/leases/revoke", routing::post(leases::revoke))
-        .route("/v1/events", routing::get(locks::history::all_events))
-        .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
-        .route("/v1/multilocks/renew", routing::post(multilocks::renew))
-        .route("/v1/multilocks/release", routing::post(multilocks::release))
-        .route("/v1/operations", routing::get(operations::list))
-        .route("/v1/operations/pre", routing::post(operations::pre))
-        .route("/v1/operations/pre/batch", routing::post(operations::pre_batch))
-        .route("/v1/operations/preview", routing::post(operations::preview))
-        .route("/v1/operations/{id}", routing::get(operations::inspect).delete(operations::forget))
-        .route("/v1/operations/{id}/post", routing::post(operations::post))
-        .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
-        .route("/v1/terraform/{*key}", routing::any(terraform::any))
-        .route("/v1/pre-reboot", routing::post(fleet_lock::pre_reboot))
-        .route("/v1/steady-state", routing::post(fleet_lock::steady_state))
-        .route("/v1/admin/engines", routing::get(admin::engines))
-        .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
-        .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
-        .route("/v1/admin/hold-off", routing::post(admin::hold_off))
-        .route("/v1/admin/audit", routing::get(audit::list))
-        .merge(apps::routes())
-        .route("/v1/me", routing::get(me::me))
-        .route("/metrics", routing::get(metrics::metrics).layer(name_node))
-        .route("/healthz", routing::get(status::healthz))
-        .route("/readyz", routing::get(status::readyz))
-        .route("/", routing::get(console::index))
-        .route("/console/{*path}", routing::get(console::file))
-        .route("/errors/{code}", routing::get(pages::error))
-        .route("/openapi.json", routing::get(openapi::serve))
-        .route("/docs/swagger-initializer.js", routing::get(pages::docs_script))
-        .merge(openapi::swagger_ui())
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&context), access::check))
-        .with_state(context)
-}
-
-/// `/metrics` alone.
-pub fn metrics_router(context: Shared) -> Router {
-    let metrics = routing::get(metrics::metrics);
-    Router::new()
-        .route("/metrics", metrics)
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(context)
-}
-
-async fn no_route() -> Problem {
-    Problem::new(Code::NotFound, "No endpoint has this path: see /docs.")
-}
-
-/// The router adds the header `Allow`.
-async fn no_method(method: Method) -> Response {
-    if method == Method::OPTIONS {
-        return StatusCode::NO_CONTENT.into_response();
-    }
-    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.").into_response()
 }

@@ -18,6 +18,9 @@ pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
 /// # Errors
 /// `invalid-request`, naming the first parameter: the endpoint takes none, and would ignore it.
 pub fn none(uri: &Uri) -> Result<(), Problem> {
+    if uri.query().is_none() {
+        return Ok(());
+    }
     let parameters: Vec<(String, String)> = parse(uri)?;
     match parameters.first() {
         Some((name, _)) => Err(Problem::field(name, "is a query parameter, and this method of this path takes none")),

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,6 +16,7 @@ use super::answering::{Answering, RequestIds};
 use super::client::{Client, ClientStream, Transport};
 use super::connections::Connections;
 use super::cors::Cors;
+use super::endpoints::Endpoints;
 use super::hosts::Hosts;
 use super::proxies::TrustedProxies;
 use super::tls::Tls;
@@ -48,7 +48,7 @@ pub struct ServerLimits {
 /// Serves until `stop`, then lets running requests end.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    endpoints: Endpoints,
     requests: Arc<Requests>,
     hosts: Hosts,
     limits: ServerLimits,
@@ -58,7 +58,7 @@ pub async fn serve(
     let connections = Connections::new(limits.connections_max);
     let (body_timeout, access_log) = (limits.body_timeout, limits.access_log);
     let (ids, proxies, cors) = (RequestIds::new(), limits.proxies.clone(), limits.cors.clone());
-    let answering = Arc::new(Answering { router, requests, hosts, ids, body_timeout, access_log, proxies, cors });
+    let answering = Arc::new(Answering { endpoints, requests, hosts, ids, body_timeout, access_log, proxies, cors });
     let limits = Arc::new(limits);
     loop {
         let accepted = tokio::select! {

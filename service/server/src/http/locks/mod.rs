@@ -9,26 +9,22 @@ pub mod leases;
 pub mod reading;
 pub mod ticket;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use latchgate_core::Address;
 
-use super::access::By;
 use super::audit::Audited;
 use super::path::{self, LockPath};
 use super::problem::{Code, Problem};
-use super::{Context, Shared, query};
+use super::{Context, query};
 use crate::access::Caller;
 
 /// Everything under `/v1/locks/`.
-pub async fn any(State(context): State<Shared>, Extension(caller): By, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    respond(&context, &caller, &head, body).await.unwrap_or_else(IntoResponse::into_response)
+pub async fn any(context: &Context, caller: &Caller, head: &Parts, body: Body) -> Response {
+    respond(context, caller, head, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn respond(context: &Context, caller: &Caller, head: &Parts, body: Body) -> Result<Response, Problem> {

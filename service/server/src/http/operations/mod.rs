@@ -36,13 +36,20 @@ use crate::gate::{ListFailure, Reply};
 /// The id in a path.
 pub struct Id(OperationId);
 
+impl Id {
+    /// `None` if the text cannot be an id.
+    pub fn of(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self)
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = Problem;
 
     /// A text that cannot be an id gets the same answer as an unknown id.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
-        id.ok().and_then(|Path(id)| id.parse().ok()).map(Self).ok_or_else(refusals::not_found)
+        id.ok().and_then(|Path(id)| Self::of(&id)).ok_or_else(refusals::not_found)
     }
 }
 
