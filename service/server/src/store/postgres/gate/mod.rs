@@ -175,7 +175,7 @@ impl GateStore for PostgresGateStore {
     ) -> Result<At<Claimed>, StoreError> {
         let At { now, answer } = self.writer.write(Write::new(fence, now, address, None, record, false)?).await?;
         let claimed = match answer {
-            Written::Written(version) => Claimed::Claimed(version),
+            Written::Done(version) => Claimed::Claimed(version),
             Written::Exists(stored) => Claimed::Exists(stored),
             Written::ClockOff => Claimed::ClockOff,
             // The row was committed while the statement waited for it, and the statement does not see it.
@@ -207,7 +207,7 @@ impl GateStore for PostgresGateStore {
         let write = Write::new(fence, now, address, Some(change.expected), record, change.wakes)?;
         let At { now, answer } = self.writer.write(write).await?;
         let replaced = match answer {
-            Written::Written(_) => Replaced::Replaced,
+            Written::Done(_) => Replaced::Replaced,
             Written::Exists(_) | Written::Moved => Replaced::Moved,
             Written::ClockOff => Replaced::ClockOff,
         };

@@ -45,7 +45,7 @@ pub(super) struct Write {
 }
 
 pub(super) enum Written {
-    Written(Version),
+    Done(Version),
     /// For a claim: there is a record.
     Exists(Box<Stored>),
     /// For a claim: there is a record that the statement did not see. For a replacement: there is another version, or none.
@@ -278,7 +278,7 @@ impl Rows {
         let not_written = self.not_written.iter().find(|(version, _)| *version == signed(write.version));
         let written = match not_written {
             _ if is_off(self.now, write.now) => Written::ClockOff,
-            None => Written::Written(write.version),
+            None => Written::Done(write.version),
             Some((_, stored)) => stored.clone()?.map_or(Written::Moved, |stored| Written::Exists(Box::new(stored))),
         };
         Ok(At::new(self.now, written))
