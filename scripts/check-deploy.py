@@ -194,7 +194,7 @@ def check_prometheus(addresses):
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
     expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")
-    expect(f'route("{path}"' in read("service/server/src/http/mod.rs"), f"a node has no {path}")
+    expect(f'route("{path}"' in read("service/server/src/http/endpoints.rs"), f"a node has no {path}")
 
 
 def check_dockerfile(dockerfile):
@@ -231,7 +231,7 @@ def check_kubernetes():
     expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
     drain = int(env["LATCHGATE_DRAIN_NOTICE_MS"]) + setting("drain-timeout-ms")
     expect(pod["terminationGracePeriodSeconds"] * 1_000 > drain, "Kubernetes kills a node while it drains")
-    routes = read("service/server/src/http/mod.rs")
+    routes = read("service/server/src/http/endpoints.rs")
     for probe in ("livenessProbe", "startupProbe", "readinessProbe"):
         path = node[probe]["httpGet"]["path"]
         expect(f'route("{path}"' in routes, f"a node has no {path}")
