@@ -23,12 +23,9 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<ExitCode> {
     let cli = Cli::read()?;
     let mut runtime = match &cli.command {
-        // Without other threads to wake and to share with, each request costs less.
-        Command::Serve(args) if args.runtime.workers() == 1 => Builder::new_current_thread(),
+        // The threads for connections have runtimes of their own.
+        Command::Serve(_) => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
-    if let Command::Serve(args) = &cli.command {
-        runtime.worker_threads(args.runtime.workers());
-    }
     runtime.enable_all().build()?.block_on(latchgate::cli::run(cli))
 }

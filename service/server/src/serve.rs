@@ -15,7 +15,7 @@ use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{GateLimits, Operations, SecondStore};
-use crate::http::{self, Context, Endpoints, Hosts, ServerLimits, Tls};
+use crate::http::{self, Context, Endpoints, Hosts, ServerLimits, Threads, Tls};
 use crate::listen::Bound;
 use crate::locks::Locks;
 use crate::notices::Notices;
@@ -101,11 +101,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         tracing::info!(%address, "metrics are served there too");
         let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
         let endpoints = Endpoints::metrics(Arc::clone(&context));
-        tokio::spawn(http::serve(listener, endpoints, Arc::clone(&requests), hosts, limits, stop.clone()));
+        let one = Threads::start(1)?;
+        tokio::spawn(http::serve(listener, endpoints, Arc::clone(&requests), hosts, limits, one, stop.clone()));
     }
     let endpoints = Endpoints::all(context);
     let hosts = args.http.hosts(&addresses);
-    let mut serving = tokio::spawn(http::serve(listener, endpoints, requests, hosts, server_limits, stop.clone()));
+    let threads = Threads::start(args.runtime.workers()).context("--workers")?;
+    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, threads, stop.clone());
+    let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");

@@ -53,8 +53,10 @@ impl Recent {
             .then(|| self.iter().filter(|ended| ended.fingerprint == fingerprint).last())?
     }
 
-    pub(super) fn last(&self) -> Option<Ended> {
-        self.iter().last()
+    /// When and why the last one ended.
+    pub(super) fn last(&self) -> Option<(Timestamp, EndReason)> {
+        let why = self.text.chars().rev().find_map(EndReason::from_tag)?;
+        Some((self.last_at, why))
     }
 
     pub(super) fn push(&mut self, lease_id: &LeaseId, why: EndReason, at: Timestamp) {
@@ -267,7 +269,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<Recent>(&text).unwrap(), recent);
         assert_eq!(recent.find(&id(1)).unwrap().why, EndReason::Released);
         assert_eq!(recent.find(&id(9)), None);
-        assert_eq!(recent.last().unwrap().at, Timestamp::from_ms(1_699_999_999_000));
+        assert_eq!(recent.last().unwrap().0, Timestamp::from_ms(1_699_999_999_000));
+        assert_eq!(recent.last(), recent.iter().last().map(|ended| (ended.at, ended.why)));
         let later = recent.with_times(|at| at.plus_ms(5));
         assert_eq!(later.find(&id(1)).unwrap().at, Timestamp::from_ms(1_700_000_000_005));
         // The quotation marks are not counted.

@@ -89,7 +89,7 @@ impl LockState {
 
     /// When and why the last lease ended, as far as the state remembers.
     pub fn last_end(&self) -> Option<(Timestamp, EndReason)> {
-        self.recent.last().map(|ended| (ended.at, ended.why))
+        self.recent.last()
     }
 
     /// Forgets the leases that ended long before `now`, and the oldest of those for which there is no space in `bytes_max`.

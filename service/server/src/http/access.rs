@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -39,30 +40,32 @@ enum Need {
 
 /// Refuses requests without permission, and puts the caller into the others.
 pub(super) async fn check(State(context): State<Shared>, request: Request, next: Next) -> Response {
-    permitted(&context, request, |request| next.run(request)).await
+    let (head, body) = request.into_parts();
+    permitted(&context, Box::new(head), |head| next.run(Request::from_parts(*head, body))).await
 }
 
-/// Serves a request with `serve` if it is permitted.
+/// Serves the request with this head with `serve` if it is permitted.
 pub(super) async fn permitted<F: Future<Output = Response>>(
     context: &Shared,
-    mut request: Request,
-    serve: impl FnOnce(Request) -> F,
+    mut head: Box<Parts>,
+    serve: impl FnOnce(Box<Parts>) -> F,
 ) -> Response {
-    let caller = match caller_of(context, &request) {
+    let caller = match caller_of(context, &head) {
         Ok(Some(caller)) => caller,
-        Ok(None) => return serve(request).await,
+        Ok(None) => return serve(head).await,
         Err(problem) => return problem.into_response(),
     };
-    let waits = Waits::of(request.method(), request.uri().path());
-    request.extensions_mut().insert(Arc::clone(&caller));
+    let waits = Waits::of(&head.method, head.uri.path());
+    head.extensions.insert(Arc::clone(&caller));
     match waits {
-        Waits::No => audit::recorded(&context.audit, request, serve).await,
+        Waits::No => audit::recorded(&context.audit, head, serve).await,
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
-        Waits::Poll => match caller.ended().run_until_cancelled(serve(request)).await {
-            Some(response) => response,
-            None => refused(Denied::Refused(Refusal::Revoked)).into_response(),
+        Waits::Poll => tokio::select! {
+            biased;
+            response = serve(head) => response,
+            () = caller.ended().cancelled() => refused(Denied::Refused(Refusal::Revoked)).into_response(),
         },
-        Waits::Stream => serve(request).await.map(|body| {
+        Waits::Stream => serve(head).await.map(|body| {
             let frames = body.into_data_stream().take_until(caller.ended().clone().cancelled_owned());
             Body::from_stream(frames)
         }),
@@ -70,20 +73,20 @@ pub(super) async fn permitted<F: Future<Output = Response>>(
 }
 
 /// `None` if the endpoint needs no caller.
-fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>, Problem> {
-    let need = Need::of(request.method(), request.uri().path());
+fn caller_of(context: &Shared, head: &Parts) -> Result<Option<Arc<Caller>>, Problem> {
+    let need = Need::of(&head.method, head.uri.path());
     if need == Need::Nothing || (need == Need::Metrics && context.limits.open_metrics) {
         return Ok(None);
     }
-    let count = |presented: Option<&str>, denied| count_failure(context, request, presented, denied);
-    let presented = api_key(request.headers(), is_tool(request.uri().path()));
+    let count = |presented: Option<&str>, denied| count_failure(context, head, presented, denied);
+    let presented = api_key(&head.headers, is_tool(head.uri.path()));
     let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
     let presented = presented.as_deref();
     let caller = context.access.check(presented).map_err(|denied| {
         count(presented, denied);
         refused(denied)
     })?;
-    if let Some(note) = RequestNote::of(request.extensions()) {
+    if let Some(note) = RequestNote::of(&head.extensions) {
         note.set_caller(&caller);
     }
     let permissions = &caller.permissions;
@@ -98,12 +101,12 @@ fn caller_of(context: &Shared, request: &Request) -> Result<Option<Arc<Caller>>,
     if is_permitted {
         // An operator can always change quotas.
         if matches!(need, Need::Scope(_)) {
-            let is_of_holder = Verb::of(request.method(), request.uri().path()).is_of_holder();
+            let is_of_holder = Verb::of(&head.method, head.uri.path()).is_of_holder();
             caller.app_use.request(is_of_holder).map_err(|excess| quotas::reached(&excess))?;
         }
         return Ok(Some(caller));
     }
-    audit::forbidden(&context.audit, request, &caller);
+    audit::forbidden(&context.audit, head, &caller);
     let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };
     Err(lacks(of_default, scope))
 }
@@ -122,8 +125,8 @@ pub(super) fn check_admin(caller: &Caller) -> Result<(), Problem> {
 }
 
 /// Enters a failed authentication into the audit.
-fn count_failure(context: &Context, request: &Request, presented: Option<&str>, denied: Denied) {
-    let from = RequestNote::of(request.extensions()).map(RequestNote::from);
+fn count_failure(context: &Context, head: &Parts, presented: Option<&str>, denied: Denied) {
+    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
     let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
     let (app, why) = match denied {
         Denied::NotYetKnown => return,

@@ -1,7 +1,8 @@
 //! Answers in JSON. Each ends with a newline, so that a shell's prompt after curl begins on a line of its own.
 
+use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 
 /// 200 with a body of JSON.
@@ -10,7 +11,8 @@ pub fn ok(body: &impl Serialize) -> Response {
 }
 
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let mut response = (status, json_line(body)).into_response();
+    let mut response = Response::new(Body::from(json_line(body)));
+    *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

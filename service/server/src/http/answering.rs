@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use futures::FutureExt;
@@ -21,7 +22,7 @@ use super::hosts::Hosts;
 use super::metrics::Verb;
 use super::problem::Problem;
 use super::proxies::{ClientAddress, TrustedProxies};
-use super::request_body::RequestBody;
+use super::request_body::{RequestBody, Rest};
 use super::target;
 use crate::access::Caller;
 use crate::observe::metrics::Requests;
@@ -30,6 +31,9 @@ use crate::observe::traces::{self, TraceParent};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_MAX_BYTES: usize = 128;
+
+/// The head in a box: the future that answers a request is copied and kept for each connection, so it is to be small.
+type HeadAndBody = (Box<Parts>, Body);
 
 /// What answers requests, whichever connection they come from.
 pub struct Answering {
@@ -51,7 +55,7 @@ impl Answering {
         &self,
         client: Arc<Client>,
         peer: IpAddr,
-        mut request: Request<Incoming>,
+        mut request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Infallible> {
         client.begin();
         let from = self.proxies.client(peer, request.headers());
@@ -98,34 +102,42 @@ impl Answering {
         &self,
         client: &Arc<Client>,
         verb: Verb,
-        request: Request<Incoming>,
+        request: Box<Request<Incoming>>,
         is_allowed_origin: bool,
         started: Instant,
     ) -> Response<Body> {
-        let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
-        let (head, incoming) = request.into_parts();
-        let client = verb.ends_with_client(&head.uri).then(|| Arc::clone(client));
-        let (body, rest) = RequestBody::new(incoming, &head.headers, client);
-        let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
-        let checked = checked.and_then(|()| target::check(&head.uri));
-        let response = match checked {
-            Err(problem) => {
-                drop(body);
-                problem.into_response()
-            }
-            Ok(()) if is_preflight => {
-                drop(body);
-                Cors::preflight()
-            }
-            Ok(()) => {
-                let request = Request::from_parts(head, Body::new(body));
+        let (request, rest) = self.checked(client, verb, request, is_allowed_origin);
+        let response = match request {
+            Err(response) => response,
+            Ok((head, body)) => {
                 // A panic leaves nothing inconsistent: handlers share only channels and clocks.
-                let answered = AssertUnwindSafe(self.endpoints.answer(request)).catch_unwind().await;
+                let answered = AssertUnwindSafe(self.endpoints.answer(head, body)).catch_unwind().await;
                 answered.unwrap_or_else(|_| Problem::defect().into_response())
             }
         };
         rest.read(self.body_timeout.saturating_sub(started.elapsed())).await;
         response
+    }
+
+    /// The request for its endpoint, or the answer that it gets without one.
+    fn checked(
+        &self,
+        client: &Arc<Client>,
+        verb: Verb,
+        request: Box<Request<Incoming>>,
+        is_allowed_origin: bool,
+    ) -> (Result<HeadAndBody, Response<Body>>, Rest) {
+        let is_preflight = is_allowed_origin && Cors::is_preflight(&request);
+        let (head, incoming) = request.into_parts();
+        let client = verb.ends_with_client(&head.uri).then(|| Arc::clone(client));
+        let (body, rest) = RequestBody::new(incoming, &head.headers, client);
+        let checked = self.hosts.check(&head.method, &head.headers, is_allowed_origin);
+        let request = match checked.and_then(|()| target::check(&head.uri)) {
+            Err(problem) => Err(problem.into_response()),
+            Ok(()) if is_preflight => Err(Cors::preflight()),
+            Ok(()) => Ok((Box::new(head), Body::new(body))),
+        };
+        (request, rest)
     }
 }
 

@@ -50,8 +50,9 @@ pub async fn beside_the_store(access: Access, audit: &Audit, mut request: Reques
     let operator = Arc::new(Caller::without_key(App::default()));
     request.extensions_mut().insert(operator);
     request.extensions_mut().insert(BesideTheStore);
-    recorded(audit, request, |request| async {
-        match routes().with_state(access).oneshot(request).await {
+    let (head, body) = request.into_parts();
+    recorded(audit, Box::new(head), |head| async {
+        match routes().with_state(access).oneshot(Request::from_parts(*head, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use axum::response::Response;
@@ -158,12 +158,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Audited {
 /// Serves a request. If it is one that leaves a record, the record says how it ended.
 pub(super) async fn recorded<F: Future<Output = Response>>(
     audit: &Audit,
-    mut request: Request,
-    run: impl FnOnce(Request) -> F,
+    mut head: Box<Parts>,
+    run: impl FnOnce(Box<Parts>) -> F,
 ) -> Response {
-    let Some(entry) = begin(audit, &request) else { return run(request).await };
-    request.extensions_mut().insert(entry.clone());
-    let response = run(request).await;
+    let Some(entry) = begin(audit, &head) else { return run(head).await };
+    head.extensions.insert(entry.clone());
+    let response = run(head).await;
     entry.end(outcome(&response));
     response
 }
@@ -185,20 +185,20 @@ pub async fn recorded_as(
 }
 
 /// The caller may not do this: the record says so, if it would have left one.
-pub(super) fn forbidden(audit: &Audit, request: &Request, caller: &Caller) {
-    if let Some((action, target)) = action(request.method(), request.uri().path()) {
-        audit.begin(action, &doer(request, caller), &target).end(Code::Forbidden.info().name);
+pub(super) fn forbidden(audit: &Audit, head: &Parts, caller: &Caller) {
+    if let Some((action, target)) = action(&head.method, head.uri.path()) {
+        audit.begin(action, &doer(head, caller), &target).end(Code::Forbidden.info().name);
     }
 }
 
-fn begin(audit: &Audit, request: &Request) -> Option<Entry> {
-    let (action, target) = action(request.method(), request.uri().path())?;
-    let Extension(caller) = request.extensions().get::<Arc<Caller>>().cloned().map(Extension)?;
-    Some(audit.begin(action, &doer(request, &caller), &target))
+fn begin(audit: &Audit, head: &Parts) -> Option<Entry> {
+    let (action, target) = action(&head.method, head.uri.path())?;
+    let Extension(caller) = head.extensions.get::<Arc<Caller>>().cloned().map(Extension)?;
+    Some(audit.begin(action, &doer(head, &caller), &target))
 }
 
-fn doer(request: &Request, caller: &Caller) -> Doer {
-    let from = RequestNote::of(request.extensions()).map(RequestNote::from);
+fn doer(head: &Parts, caller: &Caller) -> Doer {
+    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
     Doer { app: caller.app().clone(), key_id: caller.key_id, from }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -116,8 +116,7 @@ impl Client {
     }
 
     /// Runs the connection until it ends, or must end because the client has gone.
-    pub async fn serve(&self, connection: impl Future) {
-        let mut connection = pin!(connection);
+    pub async fn serve(&self, mut connection: Pin<&mut impl Future>) {
         let mut patience: Option<(u64, Pin<Box<Sleep>>)> = None;
         poll_fn(|cx| {
             if connection.as_mut().poll(cx).is_ready() {

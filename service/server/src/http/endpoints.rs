@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, routing};
@@ -47,13 +49,13 @@ impl Endpoints {
     }
 
     /// A request whose head has passed the checks that every request must pass.
-    pub async fn answer(&self, request: Request) -> Response {
+    pub async fn answer(&self, head: Box<Parts>, body: Body) -> Response {
         if let Some(context) = &self.context
-            && let Some(endpoint) = Direct::of(&request)
+            && let Some(endpoint) = Direct::of(&head)
         {
-            return access::permitted(context, request, |request| endpoint.serve(context, request)).await;
+            return access::permitted(context, head, |head| endpoint.serve(context, head, body)).await;
         }
-        match self.router.clone().oneshot(request).await {
+        match Box::pin(self.router.clone().oneshot(Request::from_parts(*head, body))).await {
             Ok(response) => response,
             Err(never) => match never {},
         }
@@ -61,12 +63,12 @@ impl Endpoints {
 }
 
 impl Direct {
-    fn of(request: &Request) -> Option<Self> {
-        let path = request.uri().path();
+    fn of(head: &Parts) -> Option<Self> {
+        let path = head.uri.path();
         if path.starts_with(LOCKS) {
             return Some(Self::Lock);
         }
-        let operation = path.strip_prefix("/v1/operations/").filter(|_| request.method() == Method::POST)?;
+        let operation = path.strip_prefix("/v1/operations/").filter(|_| head.method == Method::POST)?;
         match operation.split_once('/') {
             None if operation == "pre" => Some(Self::Pre),
             Some((id, "post")) => Some(Self::Post(operations::Id::of(id)?)),
@@ -75,8 +77,7 @@ impl Direct {
         }
     }
 
-    async fn serve(self, context: &Shared, request: Request) -> Response {
-        let (mut head, body) = request.into_parts();
+    async fn serve(self, context: &Shared, mut head: Box<Parts>, body: Body) -> Response {
         let Some(caller) = head.extensions.remove::<Arc<Caller>>() else { return Problem::defect().into_response() };
         if let Self::Lock = self {
             return locks::any(context, &caller, &head, body).await;
@@ -86,9 +87,9 @@ impl Direct {
         }
         let (context, caller) = (State(Arc::clone(context)), Extension(caller));
         let answer = match self {
-            Self::Post(id) => operations::post(context, caller, id, NoQuery, body).await,
-            Self::Heartbeat(id) => operations::heartbeat(context, caller, id, NoQuery, body).await,
-            Self::Lock | Self::Pre => operations::pre(context, caller, NoQuery, head.headers, body).await,
+            Self::Post(id) => Box::pin(operations::post(context, caller, id, NoQuery, body)).await,
+            Self::Heartbeat(id) => Box::pin(operations::heartbeat(context, caller, id, NoQuery, body)).await,
+            Self::Lock | Self::Pre => Box::pin(operations::pre(context, caller, NoQuery, head.headers, body)).await,
         };
         answer.into_response()
     }

@@ -34,6 +34,7 @@ mod server;
 mod status;
 mod target;
 mod terraform;
+mod threads;
 mod tls;
 mod waits;
 
@@ -55,6 +56,7 @@ pub(crate) use self::problem::{Code, Problem};
 pub use self::proxies::{Network, TrustedProxies};
 pub(crate) use self::request_body::RequestBody;
 pub use self::server::{ServerLimits, serve};
+pub use self::threads::Threads;
 pub use self::tls::Tls;
 use self::waits::Waits;
 use crate::access::Access;

@@ -2,6 +2,7 @@
 //! and a shutdown that ends.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::answering::{Answering, RequestIds};
@@ -19,6 +20,7 @@ use super::cors::Cors;
 use super::endpoints::Endpoints;
 use super::hosts::Hosts;
 use super::proxies::TrustedProxies;
+use super::threads::Threads;
 use super::tls::Tls;
 use crate::observe::metrics::Requests;
 
@@ -52,6 +54,7 @@ pub async fn serve(
     requests: Arc<Requests>,
     hosts: Hosts,
     limits: ServerLimits,
+    threads: Threads,
     stop: CancellationToken,
 ) {
     let graceful = GracefulShutdown::new();
@@ -83,8 +86,13 @@ pub async fn serve(
         let connection = connections.add(permit);
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
         let (answering, limits, stop) = (Arc::clone(&answering), Arc::clone(&limits), stop.clone());
-        tokio::spawn(async move {
-            let serving = async {
+        let Ok(stream) = stream.into_std() else { continue };
+        threads.next().spawn(async move {
+            let serving = pin!(async {
+                let stream = match TcpStream::from_std(stream) {
+                    Ok(stream) => stream,
+                    Err(error) => return tracing::warn!(%error, %address, "cannot serve a connection"),
+                };
                 let transport = match &limits.tls {
                     None => Transport::Plain(stream),
                     // At a shutdown, no request can be under way before it.
@@ -97,7 +105,7 @@ pub async fn serve(
                 drop(handshake);
                 let stream = client.stream(transport);
                 let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), &answering, &limits)).await;
-            };
+            });
             connection.client.serve(serving).await;
         });
     }
@@ -117,7 +125,7 @@ fn serving(
     let answering = Arc::clone(answering);
     let service = service_fn(move |request| {
         let (answering, client) = (Arc::clone(&answering), Arc::clone(&client));
-        async move { answering.answer(client, peer, request).await }
+        async move { answering.answer(client, peer, Box::new(request)).await }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

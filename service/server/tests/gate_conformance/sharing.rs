@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::EngineState;
-use latchgate::store::gate::{Change, GateStore, Replaced};
+use latchgate::store::gate::{Change, Claimed, GateStore, Replaced};
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate_core::App;
 use latchgate_core::gate::{Command, Outcome, Report};
+use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use tokio::task::JoinSet;
 
 use crate::on_every_store;
-use crate::world::{EPOCH, FENCE, Operation, World, post, postgres_config, turn};
+use crate::world::{EPOCH, FENCE, HOUR_MS, Operation, World, post, postgres_config, turn};
 
 on_every_store! {
     of_many_operations_at_once_each_is_answered_for_itself,
+    all_of_many_pres_of_one_operation_at_once_are_answered,
 }
 
 const OPERATIONS: usize = 300;
@@ -60,6 +61,54 @@ async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
             }
             outcome => assert!(matches!(outcome, Outcome::Go(_)) && number % 2 == 1, "{number}: {outcome:?}"),
         }
+    }
+}
+
+async fn all_of_many_pres_of_one_operation_at_once_are_answered(world: World) {
+    let world = Arc::new(world);
+    let operation = world.operation();
+    let pres = |world: Arc<World>, operation: Operation| {
+        let mut pres = JoinSet::new();
+        for _ in 0..OPERATIONS {
+            let (world, operation) = (Arc::clone(&world), operation.clone());
+            pres.spawn(async move { world.pre(0, &operation).await });
+        }
+        pres.join_all()
+    };
+    let mut first = None;
+    for outcome in pres(Arc::clone(&world), operation.clone()).await {
+        match outcome {
+            Outcome::Go(go) => assert!(first.replace(go.stamp).is_none(), "two pres go"),
+            outcome => assert!(matches!(outcome, Outcome::InProgress { .. }), "{outcome:?}"),
+        }
+    }
+    let ended = post(first.expect("one pre goes"), Report::Success);
+    assert!(matches!(world.tell(0, &operation, &Command::Post(ended)).await, Outcome::Posted(_)));
+    for outcome in pres(world, operation).await {
+        assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
+    }
+}
+
+/// However long it waits for others, a claim is not sent again and again because of its time.
+#[tokio::test]
+async fn a_claim_that_comes_late_finds_the_record_that_is_there() {
+    let config = postgres_config(latchgate_testkit::postgres::shared_database().await, Duration::from_secs(30));
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = Arc::new(PostgresGateStore::open(&config).await.unwrap());
+    turn(&*store, EngineState::Active, EPOCH).await;
+    let operation = Operation::of(&App::default(), "charge", "late");
+    let now = store.ping().await.unwrap();
+    let record = operation.started(now, |_| {});
+    assert!(matches!(store.claim(FENCE, now, &operation.address, &record).await.unwrap().answer, Claimed::Claimed(_)));
+    let late = Timestamp::from_ms(now.as_ms() - HOUR_MS);
+    let mut claims = JoinSet::new();
+    for _ in 0..OPERATIONS {
+        let (store, operation, record) = (Arc::clone(&store), operation.clone(), record.clone());
+        claims.spawn(async move { store.claim(FENCE, late, &operation.address, &record).await });
+    }
+    for claim in claims.join_all().await {
+        let claim = claim.unwrap();
+        assert!(matches!(&claim.answer, Claimed::Exists(stored) if stored.record == record), "{claim:?}");
     }
 }
 

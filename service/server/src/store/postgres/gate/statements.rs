@@ -3,7 +3,7 @@
 
 /// Claims and replacements. Nothing is written unless the engine record says what `gate_fence` is given, and of a caller whose clock
 /// is off, nothing either. Answers the clock, whether the record says so, and a row for each write that was not made, with the
-/// record that is there in the place of a claim.
+/// record that is there in the place of a claim. Of several claims of one operation, at most one is made.
 ///
 /// First come all inserts, then all updates, each in the order of the arrays (see `changed_with_new!` in `store/postgres/statements.rs`):
 /// so two statements cannot deadlock. A row is replaced by its version: a statement that had to wait for its lock finds another
@@ -12,15 +12,16 @@ pub(super) const WRITE: &str = r#"
 with clock as materialized (
     select now, is_in_force from gate_fence($1, $2, $3, $4)
 ), wanted as materialized (
-    select w.*
+    select w.*, abs(clock.now - w.now) <= $5 as is_right
     from clock, unnest(
         $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::boolean[],
         $15::boolean[], $16::bigint[], $17::text[], $18::text[]
     ) as w (app, id, now, replaces, version, operation, state, suspect, fallback, goes_at, record, wake_up)
-    where clock.is_in_force and abs(clock.now - w.now) <= $5
+    where clock.is_in_force
 ), inserted as (
     insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
-    select app, id, version, operation, state, suspect, fallback, goes_at, record::jsonb from wanted where replaces is null
+    select app, id, version, operation, state, suspect, fallback, goes_at, record::jsonb from wanted
+    where replaces is null and is_right
     on conflict (app, id) do nothing
     returning version
 ), updated as (
@@ -28,7 +29,7 @@ with clock as materialized (
     set version = w.version, operation = w.operation, state = w.state, suspect = w.suspect, fallback = w.fallback,
         goes_at = w.goes_at, record = w.record::jsonb
     from wanted w
-    where w.replaces is not null and o.app = w.app collate "C" and o.id = w.id and o.version = w.replaces
+    where w.replaces is not null and w.is_right and o.app = w.app collate "C" and o.id = w.id and o.version = w.replaces
     returning w.version, w.wake_up
 ), written as (
     select version, null as wake_up from inserted union all select version, wake_up from updated

@@ -2,14 +2,17 @@
 //! share one commit.
 
 use std::collections::{HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use futures::future::join_all;
+use futures::{FutureExt, StreamExt, stream};
 use latchgate_core::gate::{OperationAddress, OperationRecord, State, StoreRole};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{bind_fence, is_in_force, read_stored, read_timestamp, statements, wake_ups};
 use crate::store::engine_record::Purpose;
@@ -24,6 +27,10 @@ const STATEMENTS_MAX: usize = 2;
 const RECORDS_MAX: usize = 256;
 /// Bytes of the records in one statement; one record may have more.
 const BYTES_MAX: usize = 1 << 20;
+/// Statements of one record that are under way at once, after one of many has waited too long for a row.
+const ALONE_AT_ONCE: usize = 8;
+/// If all callers have gone after so long, the connection was most likely dead.
+const DEAD_AFTER: Duration = Duration::from_millis(200);
 
 /// A record to be written, if it is absent or has the version that it replaces.
 pub(super) struct Write {
@@ -107,10 +114,10 @@ impl Write {
 }
 
 impl Queue {
-    /// The writes of the next statement: with one fence, and one for each address.
+    /// The writes of the next statement: with one fence, and for each address either claims or one replacement.
     fn take(&mut self) -> Vec<Waiting> {
         let mut taken: Vec<Waiting> = Vec::new();
-        let (mut addresses, mut bytes) = (HashSet::new(), 0);
+        let (mut claimed, mut replaced, mut bytes) = (HashSet::new(), HashSet::new(), 0);
         let mut left = VecDeque::new();
         while let Some(waiting) = self.waiting.pop_front() {
             // Its caller has gone, and nothing was sent.
@@ -121,7 +128,11 @@ impl Queue {
             let fits = taken
                 .first()
                 .is_none_or(|first| first.write.fence == write.fence && bytes + write.record.len() <= BYTES_MAX);
-            if fits && addresses.insert(write.address.clone()) {
+            let address = &write.address;
+            let is_free = !replaced.contains(address) && (write.replaces.is_none() || !claimed.contains(address));
+            if fits && is_free {
+                let of_its_kind = if write.replaces.is_none() { &mut claimed } else { &mut replaced };
+                of_its_kind.insert(address.clone());
                 bytes += write.record.len();
                 taken.push(waiting);
             } else {
@@ -147,7 +158,7 @@ impl Writer {
     pub(super) async fn write(self: &Arc<Self>, write: Write) -> Answer {
         let (answer, answered) = oneshot::channel();
         self.push(Waiting { write, answer });
-        answered.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("the node is stopping".to_owned())))
+        answered.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("the write was not finished".to_owned())))
     }
 
     fn push(self: &Arc<Self>, waiting: Waiting) {
@@ -175,35 +186,54 @@ impl Writer {
                 }
                 taken
             };
-            let (writes, mut answers): (Vec<Write>, Vec<_>) =
-                taken.into_iter().map(|waiting| (waiting.write, waiting.answer)).unzip();
-            // As if each caller had sent the statement: it ends when the last of them has gone.
-            tokio::select! {
-                biased;
-                given = self.write_all(&writes) => {
-                    for (answer, given) in answers.into_iter().zip(given) {
-                        let _ = answer.send(given);
-                    }
-                }
-                () = all_closed(&mut answers) => {}
-            }
+            // After a panic, the callers of these writes do not know their outcome. The others go on.
+            let _ = AssertUnwindSafe(self.write_all(taken)).catch_unwind().await;
         }
     }
 
     /// Writes all in one statement. If that has waited too long for a row, nothing was written: then each is written in a statement
     /// of its own, so that the others need not wait for that row.
-    async fn write_all(&self, writes: &[Write]) -> Vec<Answer> {
-        match self.write_together(writes).await {
-            Ok(answers) => answers,
-            Err((_, true)) if writes.len() > 1 => {
-                let each = writes.iter().map(|write| async {
-                    let answer = self.write_together(std::slice::from_ref(write)).await;
-                    answer.map_or_else(|(error, _)| Err(error), |mut answers| answers.swap_remove(0))
-                });
-                join_all(each).await
+    async fn write_all(self: &Arc<Self>, all: Vec<Waiting>) {
+        let (writes, mut answers): (Vec<Write>, Vec<_>) =
+            all.into_iter().map(|waiting| (waiting.write, waiting.answer)).unzip();
+        let sent = Instant::now();
+        // As if each caller had sent the statement: it ends when the last of them has gone.
+        let written = tokio::select! {
+            biased;
+            written = self.write_together(&writes) => written,
+            () = all_closed(&mut answers) => {
+                // When one connection turns out to be dead, all idle ones may be.
+                if sent.elapsed() > DEAD_AFTER {
+                    self.sessions.forget_idle();
+                }
+                return;
             }
-            Err((error, _)) => writes.iter().map(|_| Err(error.clone())).collect(),
+        };
+        match written {
+            Ok(given) => answers.into_iter().zip(given).for_each(|(answer, given)| drop(answer.send(given))),
+            Err((_, true)) if writes.len() > 1 => {
+                let each = writes.into_iter().zip(answers).map(|(write, answer)| Waiting { write, answer });
+                tokio::spawn(Arc::clone(self).write_each(each.collect()));
+            }
+            Err((error, _)) => answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone())))),
         }
+    }
+
+    /// Writes each in a statement of its own. Each is answered as soon as it is written.
+    async fn write_each(self: Arc<Self>, all: Vec<Waiting>) {
+        let this = &self;
+        let write = |Waiting { write, mut answer }: Waiting| async move {
+            let writing = this.write_together(std::slice::from_ref(&write));
+            tokio::select! {
+                biased;
+                () = answer.closed() => {}
+                written = writing => {
+                    let given = written.map_or_else(|(error, _)| Err(error), |mut given| given.swap_remove(0));
+                    let _ = answer.send(given);
+                }
+            }
+        };
+        stream::iter(all).for_each_concurrent(ALONE_AT_ONCE, write).await;
     }
 
     /// One statement. The error comes with whether other sessions were its reason, and nothing was written.
@@ -276,10 +306,12 @@ impl Rows {
             return Err(StoreError::EpochOver);
         }
         let not_written = self.not_written.iter().find(|(version, _)| *version == signed(write.version));
-        let written = match not_written {
-            _ if is_off(self.now, write.now) => Written::ClockOff,
-            None => Written::Done(write.version),
-            Some((_, stored)) => stored.clone()?.map_or(Written::Moved, |stored| Written::Exists(Box::new(stored))),
+        let Some((_, stored)) = not_written else { return Ok(At::new(self.now, Written::Done(write.version))) };
+        let written = match stored.clone()? {
+            // That a claim comes late changes nothing about the record that is there.
+            Some(stored) => Written::Exists(Box::new(stored)),
+            None if is_off(self.now, write.now) => Written::ClockOff,
+            None => Written::Moved,
         };
         Ok(At::new(self.now, written))
     }
@@ -292,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    fn waiting(id: u8, fence: Fence, bytes: usize) -> (Waiting, oneshot::Receiver<Answer>) {
+    fn claim(id: u8, fence: Fence, bytes: usize) -> (Waiting, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
         let address = OperationAddress { app: App::default(), id: OperationId::from_bytes([id; 16]) };
         let write = Write {
@@ -317,20 +349,30 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_has_one_fence_and_one_write_for_each_operation() {
+    fn a_statement_has_one_fence_and_for_each_operation_claims_or_one_replacement() {
+        let other = Fence::Active(crate::store::engine_record::Epoch::default());
+        let replacement = |id: u8| {
+            let (mut waiting, answered) = claim(id, Fence::None, 10);
+            waiting.write.replaces = Some(fresh_version());
+            (waiting, answered)
+        };
         let mut queue = Queue::default();
         let (waiting, _answered): (VecDeque<_>, Vec<_>) = [
-            waiting(1, Fence::None, 10),
-            waiting(2, Fence::None, 10),
-            waiting(1, Fence::None, 10),
-            waiting(3, Fence::Active(crate::store::engine_record::Epoch::default()), 10),
-            waiting(4, Fence::None, 10),
+            claim(1, Fence::None, 10),
+            replacement(2),
+            claim(1, Fence::None, 10),
+            replacement(1),
+            replacement(2),
+            claim(2, Fence::None, 10),
+            claim(3, other, 10),
+            claim(4, Fence::None, 10),
         ]
         .into_iter()
         .unzip();
         queue.waiting = waiting;
-        assert_eq!(ids(&queue.take()), [1, 2, 4]);
-        assert_eq!(ids(&queue.take()), [1]);
+        assert_eq!(ids(&queue.take()), [1, 2, 1, 4]);
+        assert_eq!(ids(&queue.take()), [1, 2]);
+        assert_eq!(ids(&queue.take()), [2]);
         assert_eq!(ids(&queue.take()), [3]);
         assert!(queue.take().is_empty());
     }
@@ -339,7 +381,7 @@ mod tests {
     fn a_statement_has_a_bounded_size_and_nothing_of_callers_that_have_gone() {
         let mut queue = Queue::default();
         let (writes, mut answered): (VecDeque<_>, Vec<_>) = [(1, BYTES_MAX + 1), (2, 1), (3, BYTES_MAX), (4, 1)]
-            .map(|(id, bytes)| waiting(id, Fence::None, bytes))
+            .map(|(id, bytes)| claim(id, Fence::None, bytes))
             .into_iter()
             .unzip();
         queue.waiting = writes;
@@ -349,7 +391,7 @@ mod tests {
         assert_eq!(ids(&queue.take()), [3]);
         assert!(queue.take().is_empty());
         let (writes, _answered): (VecDeque<_>, Vec<_>) =
-            (0..=255).map(|id| waiting(id, Fence::None, 1)).chain([waiting(0, Fence::None, 1)]).unzip();
+            (0..=255).map(|id| claim(id, Fence::None, 1)).chain([claim(0, Fence::None, 1)]).unzip();
         queue.waiting = writes;
         assert_eq!(queue.take().len(), RECORDS_MAX);
         assert_eq!(queue.take().len(), 1);
