@@ -44,6 +44,8 @@ pub enum Workload {
     Idle,
     /// Leases that are held and renewed, and what they cost other clients
     Renewals,
+    /// Leases that are only held, and what they cost other clients
+    Held,
     /// Pre and post of the gate
     Gate,
     /// The same with durable operations
@@ -72,9 +74,9 @@ pub struct Settings {
     pub together: usize,
     /// Clients of [`Workload::Idle`] that wait.
     pub polls: usize,
-    /// Leases of [`Workload::Renewals`].
+    /// Leases of [`Workload::Renewals`] and [`Workload::Held`].
     pub leases: u64,
-    /// How often each of them is renewed.
+    /// How often each of those of [`Workload::Renewals`] is renewed.
     pub every: Duration,
     pub watched: Watched,
 }
@@ -152,6 +154,7 @@ pub async fn run(workload: Workload, settings: &Settings, meter: &Arc<Meter>) ->
         }
         Workload::Idle => idle(settings, run, meter).await,
         Workload::Renewals => renewals(settings, run, meter).await,
+        Workload::Held => held(settings, run, meter).await,
     }
 }
 
@@ -265,6 +268,22 @@ async fn renewals(settings: &Settings, run: u64, meter: &Arc<Meter>) -> anyhow::
     Ok(Report { rate: Some(rate), also, errors, latency_us, connections: count, ..renewed })
 }
 
+/// The acquires of other clients without and with leases that are held.
+async fn held(settings: &Settings, run: u64, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+    ensure!(settings.leases > 0, "no leases to hold");
+    let alone = others(settings, meter).await?;
+    let held = Held::take(&settings.targets, run, settings.leases).await?;
+    let beside = others(settings, meter).await?;
+    let memory_kib = settings.watched.node_memory_kib();
+    held.give_back().await?;
+    let mut report = compared(Workload::Held, settings, &alone, beside);
+    report.also.insert("leases", settings.leases as f64);
+    if let Some(memory_kib) = memory_kib {
+        report.also.insert("node_memory_mib", (memory_kib as f64 / 1024.0).round());
+    }
+    Ok(report)
+}
+
 /// Some clients with locks of their own.
 async fn others(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Measured> {
     let run = run_id();
@@ -283,15 +302,17 @@ async fn others(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Measu
 }
 
 fn compared(workload: Workload, settings: &Settings, alone: &Measured, beside: Measured) -> Report {
-    let p99 =
-        |measured: &Measured| measured.parts.get("acquire").map_or(0, |durations| durations.quantiles().p99) as f64;
-    let (p99_alone, p99_beside) = (p99(alone), p99(&beside));
+    let acquires =
+        |measured: &Measured| measured.parts.get("acquire").map(|durations| durations.quantiles()).unwrap_or_default();
+    let (acquires_alone, acquires_beside) = (acquires(alone), acquires(&beside));
     let mut report = Report::of(workload, settings, beside);
     merge(&mut report.errors, alone.errors.clone());
     report.rate = None;
     report.connections = BESIDE;
-    report.also.insert("acquire_p99_us_alone", p99_alone);
-    report.also.insert("acquire_p99_us_beside", p99_beside);
+    report.also.insert("acquire_p50_us_alone", acquires_alone.p50 as f64);
+    report.also.insert("acquire_p50_us_beside", acquires_beside.p50 as f64);
+    report.also.insert("acquire_p99_us_alone", acquires_alone.p99 as f64);
+    report.also.insert("acquire_p99_us_beside", acquires_beside.p99 as f64);
     report
 }
 

@@ -107,7 +107,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let endpoints = Endpoints::all(context);
     let hosts = args.http.hosts(&addresses);
     let threads = Threads::start(args.runtime.workers()).context("--workers")?;
-    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, threads, stop.clone());
+    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, threads.clone(), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
@@ -121,6 +121,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     }
     let served = serving.await.context("the HTTP server has panicked");
     audit.close(AUDIT_PATIENCE).await;
+    // Only now: connections to stores may belong to any of their runtimes.
+    drop(threads);
     served
 }
 

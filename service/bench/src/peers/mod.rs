@@ -41,6 +41,9 @@ pub struct Args {
     /// Leases of the part `renewals`
     #[arg(long, default_value_t = 100_000)]
     leases: u64,
+    /// Leases of the part `held`
+    #[arg(long, default_value_t = 1_000_000)]
+    held: u64,
     /// Where to write all measurements as JSON
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,

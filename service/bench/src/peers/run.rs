@@ -25,6 +25,8 @@ pub enum Part {
     Idle,
     /// Leases that are held and renewed
     Renewals,
+    /// Many leases that are held
+    Held,
 }
 
 /// One measurement of one side, repeated in each round.
@@ -90,7 +92,7 @@ pub async fn all(args: &Args, sides: &mut [Side], results: &mut Results) {
         }
     }
     for round in 1..=args.rounds {
-        for job in all.iter().filter(|job| round == 1 || !matches!(job.0, Part::Idle | Part::Renewals)) {
+        for job in all.iter().filter(|job| round == 1 || !matches!(job.0, Part::Idle | Part::Renewals | Part::Held)) {
             for (side, _) in sides.iter_mut().zip(&jobs_of).filter(|(_, jobs)| jobs.contains(job)) {
                 measure(args, round, side, (job.1, job.2), results).await;
             }
@@ -123,6 +125,7 @@ fn jobs(side: &str, connections: usize) -> Vec<Job> {
         jobs.extend(WAITERS.map(|waiters| (Part::Hot, Workload::Hot, waiters)));
         jobs.push((Part::Idle, Workload::Idle, connections));
         jobs.push((Part::Renewals, Workload::Renewals, connections));
+        jobs.push((Part::Held, Workload::Held, connections));
     }
     if side == "curator" {
         let few = WAITERS.into_iter().filter(|waiters| *waiters <= THREADS_MAX);
@@ -139,7 +142,7 @@ async fn measure(args: &Args, round: u64, side: &mut Side, what: (Workload, usiz
         warmup: Duration::from_secs(args.warmup_seconds),
         measured: Duration::from_secs(args.seconds),
         polls: args.polls,
-        leases: args.leases,
+        leases: if workload == Workload::Held { args.held } else { args.leases },
     };
     let done = side.measure(load).await;
     let name = side.name.as_str();

@@ -77,6 +77,7 @@ pub fn of(args: &Args, results: &Results) -> String {
         (Workload::Hot, "One hot key"),
         (Workload::Idle, "Acquires beside clients that wait"),
         (Workload::Renewals, "Renewals of held leases"),
+        (Workload::Held, "Acquires beside leases that are held"),
     ] {
         let entries: Vec<&Entry> = results.entries.iter().filter(|entry| entry.workload == workload).collect();
         if !entries.is_empty() {

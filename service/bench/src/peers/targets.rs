@@ -58,7 +58,7 @@ pub fn table(results: &Results) -> String {
 
 fn lines(results: &Results) -> Vec<Line> {
     use Bound::{AtLeast, AtMost};
-    use Workload::{Fresh, Gate, GateDurable, Hot, Idle, Renewals, Repeated};
+    use Workload::{Fresh, Gate, GateDurable, Held, Hot, Idle, Renewals, Repeated};
     let r = results;
     let line = |work, target, bound, measured| Line { work, target, bound, measured };
     let repeated = |side| (side, Repeated, CONNECTIONS);
@@ -72,6 +72,10 @@ fn lines(results: &Results) -> Vec<Line> {
     };
     let beside = |report: &Report| {
         let (alone, beside) = (report.also.get("acquire_p99_us_alone")?, report.also.get("acquire_p99_us_beside")?);
+        (*alone > 0.0).then(|| beside / alone)
+    };
+    let p50_beside = |report: &Report| {
+        let (alone, beside) = (report.also.get("acquire_p50_us_alone")?, report.also.get("acquire_p50_us_beside")?);
         (*alone > 0.0).then(|| beside / alone)
     };
     let kb_of_poll = |report: &Report| Some(report.also.get("bytes_of_each_poll")? / 1024.0);
@@ -180,6 +184,18 @@ fn lines(results: &Results) -> Vec<Line> {
             "p99 of acquires ≤ 2× of idle",
             AtMost(2.0),
             r.value(("postgres", Renewals, CONNECTIONS), beside),
+        ),
+        line(
+            "1 000 000 held leases",
+            "p50 of acquires ≤ 1.2× of none",
+            AtMost(1.2),
+            r.value(("postgres", Held, CONNECTIONS), p50_beside),
+        ),
+        line(
+            "the same",
+            "node ≤ 300 MB of memory",
+            AtMost(300.0),
+            r.value(("postgres", Held, CONNECTIONS), |report| report.also.get("node_memory_mib").copied()),
         ),
         line(
             "10 000 idle long polls",

@@ -47,7 +47,7 @@ fn name(workload: Workload) -> String {
 
 /// Awaits the workload. Meanwhile a bar on a terminal shows how far it is; without a terminal, a line says that it has begun.
 async fn shown<T>(work: impl Future<Output = T>, workload: Workload, settings: &Settings, meter: &Meter) -> T {
-    let rounds = if matches!(workload, Workload::Idle | Workload::Renewals) { 2 } else { 1 };
+    let rounds = if matches!(workload, Workload::Idle | Workload::Renewals | Workload::Held) { 2 } else { 1 };
     let total = (settings.warmup + settings.measured) * rounds;
     let bar = ProgressBar::new(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("{prefix:<13}{wide_bar} {msg}") {

@@ -73,11 +73,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub polls: u32,
 
-    /// Leases of `renewals`.
+    /// Leases of `renewals` and `held`.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub leases: u32,
 
-    /// How often each of them is renewed.
+    /// How often each of those of `renewals` is renewed.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_duration)]
     pub every: Duration,
 

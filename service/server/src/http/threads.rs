@@ -45,3 +45,23 @@ impl Threads {
         &self.runtimes[self.next.fetch_add(1, Ordering::Relaxed) % self.runtimes.len()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_spread_over_the_threads_and_spare_a_busy_one() {
+        let own = thread::current().id();
+        for (count, serving, is_spared) in [(1, 1, false), (2, 2, false), (3, 3, false), (4, 3, true)] {
+            let threads = Threads::start(count).unwrap();
+            let mut used = HashSet::new();
+            for _ in 0..2 * count {
+                used.insert(threads.next().spawn(async { thread::current().id() }).await.unwrap());
+            }
+            assert_eq!((used.len(), !used.contains(&own)), (serving, is_spared), "{count}");
+        }
+    }
+}

@@ -19,6 +19,7 @@ async fn every_workload_of_the_bench_runs_without_an_error() {
         "multilock",
         "idle",
         "renewals",
+        "held",
         "gate",
         "gate-durable",
     ];
