@@ -107,7 +107,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let endpoints = Endpoints::all(context);
     let hosts = args.http.hosts(&addresses);
     let threads = Threads::start(args.runtime.workers()).context("--workers")?;
-    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, threads.clone(), stop.clone());
+    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {

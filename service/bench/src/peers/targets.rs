@@ -70,14 +70,14 @@ fn lines(results: &Results) -> Vec<Line> {
         let (least, most) = (report.also.get("grants_min")?, report.also.get("grants_max")?);
         (*most > 0.0).then(|| least / most)
     };
-    let beside = |report: &Report| {
-        let (alone, beside) = (report.also.get("acquire_p99_us_alone")?, report.also.get("acquire_p99_us_beside")?);
-        (*alone > 0.0).then(|| beside / alone)
+    let of_also = |beside: &'static str, alone: &'static str| {
+        move |report: &Report| {
+            let (beside, alone) = (report.also.get(beside)?, report.also.get(alone)?);
+            (*alone > 0.0).then(|| beside / alone)
+        }
     };
-    let p50_beside = |report: &Report| {
-        let (alone, beside) = (report.also.get("acquire_p50_us_alone")?, report.also.get("acquire_p50_us_beside")?);
-        (*alone > 0.0).then(|| beside / alone)
-    };
+    let p50_beside = of_also("acquire_p50_us_beside", "acquire_p50_us_alone");
+    let p99_beside = of_also("acquire_p99_us_beside", "acquire_p99_us_alone");
     let kb_of_poll = |report: &Report| Some(report.also.get("bytes_of_each_poll")? / 1024.0);
     let mean_ms = |part: &'static str| move |report: &Report| Some(report.latency_us.get(part)?.mean / 1e3);
     let sustained = |report: &Report| Some(report.operations_per_second / report.rate?);
@@ -183,7 +183,7 @@ fn lines(results: &Results) -> Vec<Line> {
             "the same",
             "p99 of acquires ≤ 2× of idle",
             AtMost(2.0),
-            r.value(("postgres", Renewals, CONNECTIONS), beside),
+            r.value(("postgres", Renewals, CONNECTIONS), p99_beside),
         ),
         line(
             "1 000 000 held leases",
@@ -207,7 +207,7 @@ fn lines(results: &Results) -> Vec<Line> {
             "the same",
             "p99 of acquires ≤ 1.5× of none",
             AtMost(1.5),
-            r.value(("postgres", Idle, CONNECTIONS), beside),
+            r.value(("postgres", Idle, CONNECTIONS), p99_beside),
         ),
         line(
             "three nodes behind nginx",

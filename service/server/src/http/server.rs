@@ -54,7 +54,7 @@ pub async fn serve(
     requests: Arc<Requests>,
     hosts: Hosts,
     limits: ServerLimits,
-    threads: Threads,
+    threads: Arc<Threads>,
     stop: CancellationToken,
 ) {
     let graceful = GracefulShutdown::new();
@@ -86,10 +86,11 @@ pub async fn serve(
         let connection = connections.add(permit);
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
         let (answering, limits, stop) = (Arc::clone(&answering), Arc::clone(&limits), stop.clone());
-        let Ok(stream) = stream.into_std() else { continue };
+        // It leaves this thread, and with it the runtime that accepted it.
+        let stream = stream.into_std();
         threads.next().spawn(async move {
             let serving = pin!(async {
-                let stream = match TcpStream::from_std(stream) {
+                let stream = match stream.and_then(TcpStream::from_std) {
                     Ok(stream) => stream,
                     Err(error) => return tracing::warn!(%error, %address, "cannot serve a connection"),
                 };

@@ -12,12 +12,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// With so many threads, the one that started the others serves no connection: it has enough to do with shards and stores.
 const APART_FROM: usize = 4;
 
-#[derive(Clone)]
 pub struct Threads {
-    runtimes: Arc<[Handle]>,
-    next: Arc<AtomicUsize>,
-    /// Ends the threads with the last handle.
-    _running: Arc<DropGuard>,
+    runtimes: Vec<Handle>,
+    next: AtomicUsize,
+    /// Ends the threads.
+    _running: DropGuard,
 }
 
 impl Threads {
@@ -25,7 +24,7 @@ impl Threads {
     ///
     /// # Errors
     /// When the operating system refuses a thread.
-    pub fn start(count: usize) -> io::Result<Self> {
+    pub fn start(count: usize) -> io::Result<Arc<Self>> {
         let running = CancellationToken::new();
         let mut runtimes = Vec::new();
         if count < APART_FROM {
@@ -37,7 +36,7 @@ impl Threads {
             let ended = running.clone().cancelled_owned();
             thread::Builder::new().name(format!("serve-{number}")).spawn(move || runtime.block_on(ended))?;
         }
-        Ok(Self { runtimes: runtimes.into(), next: Arc::default(), _running: Arc::new(running.drop_guard()) })
+        Ok(Arc::new(Self { runtimes, next: AtomicUsize::new(0), _running: running.drop_guard() }))
     }
 
     /// The runtime of the next connection.

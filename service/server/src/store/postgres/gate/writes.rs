@@ -1,7 +1,7 @@
 //! Claims and replacements: those that come while others are being written go together into the next statement, so that many
 //! share one commit.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -117,7 +117,8 @@ impl Queue {
     /// The writes of the next statement: with one fence, and for each address either claims or one replacement.
     fn take(&mut self) -> Vec<Waiting> {
         let mut taken: Vec<Waiting> = Vec::new();
-        let (mut claimed, mut replaced, mut bytes) = (HashSet::new(), HashSet::new(), 0);
+        let mut are_claims: HashMap<OperationAddress, bool> = HashMap::new();
+        let mut bytes = 0;
         let mut left = VecDeque::new();
         while let Some(waiting) = self.waiting.pop_front() {
             // Its caller has gone, and nothing was sent.
@@ -128,11 +129,10 @@ impl Queue {
             let fits = taken
                 .first()
                 .is_none_or(|first| first.write.fence == write.fence && bytes + write.record.len() <= BYTES_MAX);
-            let address = &write.address;
-            let is_free = !replaced.contains(address) && (write.replaces.is_none() || !claimed.contains(address));
-            if fits && is_free {
-                let of_its_kind = if write.replaces.is_none() { &mut claimed } else { &mut replaced };
-                of_its_kind.insert(address.clone());
+            let is_claim = write.replaces.is_none();
+            let may_join = are_claims.get(&write.address).is_none_or(|are_claims| *are_claims && is_claim);
+            if fits && may_join {
+                are_claims.insert(write.address.clone(), is_claim);
                 bytes += write.record.len();
                 taken.push(waiting);
             } else {
