@@ -62,8 +62,8 @@ pub(super) async fn permitted<F: Future<Output = Response>>(
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         Waits::Poll => tokio::select! {
             biased;
-            response = serve(head) => response,
             () = caller.ended().cancelled() => refused(Denied::Refused(Refusal::Revoked)).into_response(),
+            response = serve(head) => response,
         },
         Waits::Stream => serve(head).await.map(|body| {
             let frames = body.into_data_stream().take_until(caller.ended().clone().cancelled_owned());

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
@@ -193,8 +192,8 @@ pub(super) fn forbidden(audit: &Audit, head: &Parts, caller: &Caller) {
 
 fn begin(audit: &Audit, head: &Parts) -> Option<Entry> {
     let (action, target) = action(&head.method, head.uri.path())?;
-    let Extension(caller) = head.extensions.get::<Arc<Caller>>().cloned().map(Extension)?;
-    Some(audit.begin(action, &doer(head, &caller), &target))
+    let caller = head.extensions.get::<Arc<Caller>>()?;
+    Some(audit.begin(action, &doer(head, caller), &target))
 }
 
 fn doer(head: &Parts, caller: &Caller) -> Doer {
