@@ -48,6 +48,11 @@ impl World {
         Wired { node: Node::start(BIN, &args).await, postgres, _redis: redis }
     }
 
+    /// The URL of the database, without a proxy.
+    pub fn database(&self) -> String {
+        self.postgres.url(&self.database)
+    }
+
     pub async fn two(&self) -> [Wired; 2] {
         [self.node().await, self.node().await]
     }
