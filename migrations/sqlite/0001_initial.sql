@@ -45,19 +45,48 @@ create table audit_records (
 
 create index audit_records_class on audit_records (class, at, id);
 
--- The events of keys. The columns are those of migrations/postgres/0001_initial.sql. There is one writer, so the id alone is the
--- order of commits. It never repeats, even after all events have been deleted.
-create table lock_events (
-    id   integer primary key autoincrement,
-    at   integer not null,
-    app  text not null,
-    key  text not null,
-    kind text not null,
-    body text not null
+-- The number of the last event. There is one writer, so numbers are in the order of commits. They never repeat, even after all events
+-- have been deleted.
+create table lock_event_numbers (
+    only_one integer primary key check (only_one = 1),
+    last     integer not null
 ) strict;
 
-create index lock_events_history on lock_events (app, key, id) where kind <> 'renewed';
-create index lock_events_renewed on lock_events (id) where kind = 'renewed';
+insert into lock_event_numbers (only_one, last) values (1, 0);
+
+-- The events of keys, for watchers and for the history: one row for all events of a commit but renewals, because a row and an index
+-- entry for each event cost more than a commit without events.
+create table lock_events (
+    -- The number of the row's last event.
+    last   integer primary key,
+    -- The number before the first event of the commit.
+    base   integer not null,
+    -- ms since the Unix epoch: the time of the newest event.
+    at     integer not null,
+    -- How many events the row has.
+    count  integer not null,
+    -- One line for each event: its number less `base`, and a JSON array of app, key, kind, time in ms and body.
+    events text not null
+) strict;
+
+-- Renewals are for watchers. They are deleted long before the others.
+create table lock_renewals (
+    last   integer primary key,
+    base   integer not null,
+    at     integer not null,
+    count  integer not null,
+    events text not null
+) strict;
+
+-- For the history of a key: the rows of `lock_events` that have events of it. A slice is 1024 numbers (see store/sqlite/events.rs), so
+-- a commit changes only the few pages of the newest slice, whatever its keys are.
+create table lock_event_keys (
+    slice integer not null,
+    -- Of the app and the key.
+    hash  integer not null,
+    last  integer not null,
+    primary key (slice, hash, last)
+) strict, without rowid;
 
 -- The engine records: see migrations/postgres/0001_initial.sql. The body contains the state and the epoch.
 create table engine_records (

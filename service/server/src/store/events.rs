@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
-use latchgate_core::{Address, Key, Timestamp};
+use latchgate_core::{Address, App, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A position in a store's events, in the order of their commits. Its text is opaque to clients and valid for one store.
@@ -111,6 +111,14 @@ impl Scope<'_> {
     }
 }
 
+/// FNV-1a over the app and the key. Stores keep it, so it never changes.
+pub(super) fn hash_of(app: &App, key: &Key) -> i64 {
+    let bytes = app.as_str().bytes().chain([0]).chain(key.as_str().bytes());
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.cast_signed()
+}
+
 /// The last of the leading events that are older than `bound`: a trim deletes up to it. Each entry is the position of an event, or
 /// of the last of several that are kept together and how many they are. The first that reaches `limit` is the last.
 pub(super) fn end_of_older(
@@ -133,7 +141,7 @@ pub(super) fn end_of_older(
 /// The part of an event that stores keep as JSON, beside its key, kind and time. Absent fields are left out.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Body {
+pub(super) struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
     #[serde(skip_serializing_if = "ModeName::is_default")]
@@ -176,30 +184,31 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The event's body as JSON text.
-pub(super) fn body_of(event: &Event) -> Result<String, serde_json::Error> {
-    let mode = match event.mode {
-        Mode::Exclusive => ModeName::Exclusive,
-        Mode::Shared => ModeName::Shared,
-        Mode::Permits(_) => ModeName::Permits,
-    };
-    serde_json::to_string(&Body {
-        owner: event.owner.clone(),
-        mode,
-        permits: event.mode.permits().into(),
-        token: event.token,
-        waited_ms: event.waited_ms,
-        held_ms: event.held_ms,
-        expires_at: event.expires_at,
-        reason: event.note.reason.clone(),
-        by: event.note.by.clone(),
-        subject: event.subject.clone(),
-    })
+impl Body {
+    pub(super) fn of(event: &Event) -> Self {
+        let mode = match event.mode {
+            Mode::Exclusive => ModeName::Exclusive,
+            Mode::Shared => ModeName::Shared,
+            Mode::Permits(_) => ModeName::Permits,
+        };
+        Self {
+            owner: event.owner.clone(),
+            mode,
+            permits: event.mode.permits().into(),
+            token: event.token,
+            waited_ms: event.waited_ms,
+            held_ms: event.held_ms,
+            expires_at: event.expires_at,
+            reason: event.note.reason.clone(),
+            by: event.note.by.clone(),
+            subject: event.subject.clone(),
+        }
+    }
 }
 
 /// The whole event as text: its kind, its time and its body, separated by spaces.
 pub(super) fn text_of_event(event: &Event) -> Result<String, serde_json::Error> {
-    Ok(format!("{} {} {}", event.kind.as_str(), event.at.as_ms(), body_of(event)?))
+    Ok(format!("{} {} {}", event.kind.as_str(), event.at.as_ms(), serde_json::to_string(&Body::of(event))?))
 }
 
 pub(super) fn event_of_text(text: &str) -> Result<Event, Unreadable> {
@@ -245,6 +254,6 @@ mod tests {
     #[test]
     fn a_body_leaves_out_absent_fields() {
         let event = Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1));
-        assert_eq!(body_of(&event).unwrap(), "{}");
+        assert_eq!(serde_json::to_string(&Body::of(&event)).unwrap(), "{}");
     }
 }

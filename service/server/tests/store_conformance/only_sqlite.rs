@@ -5,9 +5,13 @@ use std::sync::Mutex;
 
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{LockStore, RecordStore};
+use latchgate_core::App;
+use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, sqlite_file, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, event, sqlite_file, state, tokens};
 
 #[tokio::test]
 async fn a_file_opened_again_has_its_states_and_versions() {
@@ -60,4 +64,48 @@ async fn open_again(path: &Path) -> SqliteStore {
     };
     assert!(eventually(PATIENCE, is_free).await);
     opened.into_inner().unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_history_goes_back_over_any_number_of_events() {
+    let (_dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    let mut other = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    // As if as many events had come after the one before.
+    for (number, later) in (1..).zip([0_i64, 3_000_000, 1_024, 70_000, 5_000, 1]) {
+        let skipped = sqlx::query("update lock_event_numbers set last = last + ?1").bind(later);
+        assert_eq!(skipped.execute(&mut other).await.unwrap().rows_affected(), 1);
+        let events = [event(EventKind::Granted, 2 * number - 1), event(EventKind::Released, 2 * number)];
+        world.write_events(&at("key"), &events).await;
+        world.write_events(&at("neighbour"), &[event(EventKind::Granted, 100 + number)]).await;
+    }
+    let newest_first: Vec<u64> = (1..=12).rev().collect();
+    assert_eq!(tokens(&world.history(&at("key"), None, 100).await), newest_first);
+    for limit in [1, 5, 11] {
+        let (mut listed, mut before) = (Vec::new(), None);
+        while let page = world.history(&at("key"), before, limit).await
+            && let Some(last) = page.last()
+        {
+            before = Some(last.cursor);
+            listed.extend(tokens(&page));
+        }
+        assert_eq!(listed, newest_first, "{limit} at a time");
+    }
+}
+
+#[tokio::test]
+async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was_opened_again() {
+    let (dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Renewed, 2)]).await;
+    let last = world.store.last_event().await.unwrap();
+    assert!(world.store.trim(FOREVER, FOREVER, 100).await.unwrap() >= 2);
+    drop(world);
+    let store = open_again(&path).await;
+    assert_eq!(store.last_event().await.unwrap(), last);
+    store.log(&[(at("key"), event(EventKind::Waited, 3))]).await.unwrap();
+    let (read, next) = store.events(&App::default(), crate::watching::ALL, last, 10).await.unwrap();
+    assert_eq!(tokens(&read), [3]);
+    assert!(next > last);
+    drop(dir);
 }

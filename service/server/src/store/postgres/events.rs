@@ -19,7 +19,7 @@ use sqlx::query::Query;
 
 use super::rows::{read_app, read_timestamp};
 use super::sessions::Session;
-use crate::store::events::{end_of_older, event_of_text, text_of_event};
+use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
 /// Writes the events that [`bind`] binds, in the order of the arrays. `made` is how many changes were made, `all` whether all were;
@@ -184,14 +184,6 @@ pub(super) fn bind<'q>(
         .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).collect::<Vec<_>>())
         .bind(is_renewals)
         .bind(newest.as_ms().cast_signed()))
-}
-
-/// FNV-1a over the app and the key. It is stored, so it never changes.
-fn hash_of(app: &App, key: &Key) -> i64 {
-    let bytes = app.as_str().bytes().chain([0]).chain(key.as_str().bytes());
-    let hash = bytes
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    hash.cast_signed()
 }
 
 pub(super) async fn log(connection: &mut Session, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {

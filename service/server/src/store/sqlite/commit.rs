@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use latchgate_core::lock::{Event, LockState};
-use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use latchgate_core::lock::LockState;
+use latchgate_core::{App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::types::Json;
 
+use super::event_rows::EventRows;
 use super::file::DatabaseFile;
 use super::rows::read_address;
 use super::{events, statements, unavailable, write_failed};
@@ -85,11 +86,9 @@ pub(super) async fn write(
     let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut *connection).await?;
     let versions = checked(&rows, now, changes)?;
     let made = changes.iter().zip(&versions).filter(|(_, version)| version.is_some());
-    let logged: Vec<(&Address, &Event)> =
-        made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event))).collect();
-    if !logged.is_empty() {
-        events::log(connection, &logged).await?;
-    }
+    let events = made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event)));
+    let rows = EventRows::of(events).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    events::log(connection, rows).await?;
     Ok(CommitResult::Checked(versions))
 }
 

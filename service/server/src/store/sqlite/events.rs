@@ -1,51 +1,99 @@
-//! Writes, reads and deletes events.
+//! Writes, reads and deletes events. One row has the events of a commit: see migrations/sqlite/0001_initial.sql.
 
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::types::Json;
 
-use crate::store::events::{body_of, end_of_older, event_from};
+use super::event_rows::{EventRows, unpack};
+use crate::store::events::{end_of_older, hash_of};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-const LOG: &str = "
-insert into lock_events (app, key, kind, at, body)
-select e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4
-from json_each(?1) as e
-order by e.key";
+/// Takes numbers for the events of a commit. Returns the last of them.
+pub(super) const NUMBER: &str = "update lock_event_numbers set last = last + ?1 returning last";
+pub(super) const LOG: &str = "insert into lock_events (last, base, at, count, events) values (?1, ?2, ?3, ?4, ?5)";
+pub(super) const LOG_RENEWALS: &str =
+    "insert into lock_renewals (last, base, at, count, events) values (?1, ?2, ?3, ?4, ?5)";
+/// The slice of a row is the number of its last event shifted by [`SLICE_BITS`].
+pub(super) const LOG_KEY: &str = "insert into lock_event_keys (slice, hash, last) values (?1 >> 10, ?2, ?1)";
 
-/// Each event in the scope, together with the position of the last event that was looked at.
-const EVENTS: &str = "
-with page as materialized (
-    select id, at, app, key, kind, body from lock_events where id > ?1 order by id limit ?2
-)
-select p.id, p.at, p.app, p.key, p.kind, p.body, last.id
-from (select max(id) as id from page) as last
-left join page as p on p.app = ?3 and case when ?4 then p.key = ?5 else substr(p.key, 1, length(?5)) = ?5 end
-order by p.id";
+/// A slice of more numbers has more pages, which the commits of other keys change too. Smaller slices take longer to look through.
+const SLICE_BITS: u32 = 10;
 
-const LAST: &str = "select coalesce(max(id), 0) from lock_events";
+/// The rows of one table with the next events, up to the limit. The first may have events that were read before, so those of the
+/// others must reach the limit.
+macro_rules! next_rows {
+    ($table:literal) => {
+        concat!(
+            "select e.base, e.events
+            from (
+                select last,
+                    sum(count) over (order by last) - count - first_value(count) over (order by last) as before
+                from (select last, count from ",
+            $table,
+            " where last > ?1 order by last limit ?2 + 1)
+            ) next join ",
+            $table,
+            " e on e.last = next.last
+            where next.before < ?2"
+        )
+    };
+}
 
+/// Both tables are read at once, so no event comes before one that was read.
+const EVENTS: &str = concat!(next_rows!("lock_events"), " union all ", next_rows!("lock_renewals"));
+
+const LAST: &str = "select last from lock_event_numbers";
+
+/// The row with the event before this position, or the last one, and the oldest row.
+const BOUNDS: &str = "
+select coalesce((select min(last) from lock_events where last >= ?1), (select max(last) from lock_events)),
+    (select min(last) from lock_events)";
+
+/// The newest rows up to ?4 with events of a key, from the slices ?2 down to ?3.
 const HISTORY: &str = "
-select id, at, app, key, kind, body from lock_events
-where app = ?1 and key = ?2 and kind <> 'renewed' and id < ?3
-order by id desc
-limit ?4";
+with recursive slices (slice) as (
+    select ?2 union all select slice - 1 from slices where slice > ?3
+)
+select last, base, events from lock_events
+where last in (
+    select k.last from slices s cross join lock_event_keys k
+    where k.slice = s.slice and k.hash = ?1 and k.last <= ?4
+    order by k.last desc limit ?5
+)
+order by last desc";
 
-const OLDEST: &str = "select id, at from lock_events order by id limit ?1";
-const OLDEST_RENEWED: &str = "select id, at from lock_events where kind = 'renewed' order by id limit ?1";
-const DELETE: &str = "delete from lock_events where id <= ?1";
-const DELETE_RENEWED: &str = "delete from lock_events where kind = 'renewed' and id <= ?1";
+const OLDEST: &str = "select last, at, count from lock_events order by last limit ?1";
+const OLDEST_RENEWALS: &str = "select last, at, count from lock_renewals order by last limit ?1";
+const DELETE: &str = "delete from lock_events where last <= ?1";
+const DELETE_RENEWALS: &str = "delete from lock_renewals where last <= ?1";
+/// Entries of deleted rows in the same slice stay until the next one begins. They do no harm.
+const DELETE_KEYS: &str = "delete from lock_event_keys where slice < ?1 >> 10";
 
-pub(super) async fn log(connection: &mut SqliteConnection, events: &[(&Address, &Event)]) -> Result<(), sqlx::Error> {
-    let mut rows = Vec::with_capacity(events.len());
-    for (Address { app, key }, event) in events {
-        let body = body_of(event).map_err(|error| sqlx::Error::Encode(error.into()))?;
-        rows.push((app, key, event.kind.as_str(), event.at.as_ms(), body));
+/// Writes the events of a commit, in the transaction that the connection has begun.
+pub(super) async fn log(connection: &mut SqliteConnection, mut rows: EventRows) -> Result<(), sqlx::Error> {
+    if rows.count == 0 {
+        return Ok(());
     }
-    sqlx::query(LOG).bind(Json(rows)).execute(connection).await?;
+    let last: i64 = sqlx::query_scalar(NUMBER).bind(rows.count).fetch_one(&mut *connection).await?;
+    let base = last - rows.count;
+    let row_of_history = base + rows.history.last;
+    for &hash in rows.keys_of_history() {
+        sqlx::query(LOG_KEY).bind(row_of_history).bind(hash).execute(&mut *connection).await?;
+    }
+    for (statement, row) in [(LOG, rows.history), (LOG_RENEWALS, rows.renewals)] {
+        if row.count > 0 {
+            let logged = sqlx::query(statement).bind(base + row.last).bind(base).bind(row.at).bind(row.count);
+            logged.bind(row.events).execute(&mut *connection).await?;
+        }
+    }
     Ok(())
+}
+
+/// The rows of events that changed no state.
+pub(super) fn rows_of(events: &[(Address, Event)]) -> Result<EventRows, sqlx::Error> {
+    let rows = EventRows::of(events.iter().map(|(address, event)| (address, event)));
+    rows.map_err(|error| sqlx::Error::Encode(error.into()))
 }
 
 pub(super) async fn page(
@@ -57,25 +105,28 @@ pub(super) async fn page(
 ) -> Result<(Vec<LoggedEvent>, EventCursor), sqlx::Error> {
     let rows = sqlx::query(EVENTS)
         .bind(after.number.cast_signed())
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(app.as_str())
-        .bind(scope.is_key())
-        .bind(scope.text())
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
         .fetch_all(connection)
         .await?;
-    let Some(first) = rows.first() else { return Ok((Vec::new(), after)) };
-    let last = first.try_get::<Option<i64>, _>(6)?.map_or(after, |id| EventCursor::from_number(id.cast_unsigned()));
-    if first.try_get::<Option<i64>, _>(0)?.is_none() {
-        return Ok((Vec::new(), last));
+    let mut found = Vec::new();
+    for row in &rows {
+        found.extend(unpack(row.try_get(0)?, row.try_get(1)?)?);
     }
-    Ok((rows.iter().map(read_logged).collect::<Result<_, _>>()?, last))
+    found.retain(|logged| logged.cursor > after);
+    found.sort_unstable_by_key(|logged| logged.cursor);
+    found.truncate(limit);
+    let last = found.last().map_or(after, |logged| logged.cursor);
+    found.retain(|LoggedEvent { address, .. }| address.app == *app && scope.includes(&address.key));
+    Ok((found, last))
 }
 
 pub(super) async fn last(connection: &mut SqliteConnection) -> Result<EventCursor, sqlx::Error> {
-    let id: i64 = sqlx::query_scalar(LAST).fetch_one(connection).await?;
-    Ok(EventCursor::from_number(id.cast_unsigned()))
+    let number: i64 = sqlx::query_scalar(LAST).fetch_one(connection).await?;
+    Ok(EventCursor::from_number(number.cast_unsigned()))
 }
 
+/// Looks at one slice after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice
+/// of an idle one by itself.
 pub(super) async fn history(
     connection: &mut SqliteConnection,
     app: &App,
@@ -83,14 +134,42 @@ pub(super) async fn history(
     before: EventCursor,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, sqlx::Error> {
-    let rows = sqlx::query(HISTORY)
-        .bind(app.as_str())
-        .bind(key.as_str())
-        .bind(before.number.cast_signed())
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(connection)
-        .await?;
-    rows.iter().map(read_logged).collect()
+    let mut found = Vec::new();
+    let bounds = sqlx::query(BOUNDS).bind(before.number.cast_signed()).fetch_one(&mut *connection).await?;
+    let (Some(mut newest), Some(oldest)) = (bounds.try_get::<Option<i64>, _>(0)?, bounds.try_get::<Option<i64>, _>(1)?)
+    else {
+        return Ok(found);
+    };
+    let mut slices = 1;
+    while found.len() < limit && newest >= oldest {
+        let first = (newest >> SLICE_BITS).saturating_sub(slices - 1).max(oldest >> SLICE_BITS);
+        let wanted = limit - found.len();
+        let rows = sqlx::query(HISTORY)
+            .bind(hash_of(app, key))
+            .bind(newest >> SLICE_BITS)
+            .bind(first)
+            .bind(newest)
+            .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await?;
+        for row in &rows {
+            let mut events = unpack(row.try_get(1)?, row.try_get(2)?)?;
+            let is_wanted = |LoggedEvent { address, cursor, .. }: &LoggedEvent| {
+                address.app == *app && address.key == *key && *cursor < before
+            };
+            events.retain(is_wanted);
+            found.extend(events.into_iter().rev());
+        }
+        match rows.last() {
+            Some(row) if rows.len() == wanted => newest = row.try_get::<i64, _>(0)? - 1,
+            _ => {
+                newest = (first << SLICE_BITS) - 1;
+                slices *= 2;
+            }
+        }
+    }
+    found.truncate(limit);
+    Ok(found)
 }
 
 pub(super) async fn trim(
@@ -99,37 +178,34 @@ pub(super) async fn trim(
     renewed_before: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
-    let renewed = delete_oldest(OLDEST_RENEWED, DELETE_RENEWED, connection, renewed_before, limit).await?;
-    let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
-    Ok(renewed + delete_oldest(OLDEST, DELETE, connection, older_than, rest).await?)
+    let (renewals, _) = delete_oldest(OLDEST_RENEWALS, DELETE_RENEWALS, connection, renewed_before, limit).await?;
+    let rest = limit.saturating_sub(renewals);
+    let (others, end) = delete_oldest(OLDEST, DELETE, connection, older_than, rest).await?;
+    if let Some(end) = end {
+        sqlx::query(DELETE_KEYS).bind(end.number.cast_signed()).execute(connection).await?;
+    }
+    Ok((renewals + others) as u64)
 }
 
+/// Returns how many events were deleted, and the position of the last of them.
 async fn delete_oldest(
     oldest: &'static str,
     delete: &'static str,
     connection: &mut SqliteConnection,
     bound: Timestamp,
     limit: usize,
-) -> Result<u64, sqlx::Error> {
+) -> Result<(usize, Option<EventCursor>), sqlx::Error> {
     let rows = sqlx::query(oldest).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(&mut *connection).await?;
-    let oldest = rows.iter().map(|row| Ok((read_cursor(row)?, read_time(row)?, 1)));
-    let oldest = oldest.collect::<Result<Vec<_>, sqlx::Error>>()?;
-    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
-    let deleted = sqlx::query(delete).bind(end.number.cast_signed()).execute(connection).await?;
-    Ok(deleted.rows_affected())
+    let oldest = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
+    let Some(end) = end_of_older(oldest.iter().copied(), bound, limit) else { return Ok((0, None)) };
+    sqlx::query(delete).bind(end.number.cast_signed()).execute(connection).await?;
+    let deleted = oldest.iter().take_while(|(cursor, ..)| *cursor <= end).map(|(_, _, count)| count).sum();
+    Ok((deleted, Some(end)))
 }
 
-fn read_logged(row: &SqliteRow) -> Result<LoggedEvent, sqlx::Error> {
-    let app = App::parse(row.try_get(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let key = Key::of_event(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let event = event_from(row.try_get(4)?, read_time(row)?, row.try_get(5)?).map_err(sqlx::Error::Decode)?;
-    Ok(LoggedEvent { cursor: read_cursor(row)?, address: Address { app, key }, event })
-}
-
-fn read_cursor(row: &SqliteRow) -> Result<EventCursor, sqlx::Error> {
-    Ok(EventCursor::from_number(row.try_get::<i64, _>(0)?.cast_unsigned()))
-}
-
-fn read_time(row: &SqliteRow) -> Result<Timestamp, sqlx::Error> {
-    Ok(Timestamp::from_ms(row.try_get::<i64, _>(1)?.cast_unsigned()))
+/// The position of a row's last event, the time of its newest, and how many it has.
+fn read_row(row: &SqliteRow) -> Result<(EventCursor, Timestamp, usize), sqlx::Error> {
+    let cursor = EventCursor::from_number(row.try_get::<i64, _>(0)?.cast_unsigned());
+    let at = Timestamp::from_ms(row.try_get::<i64, _>(1)?.cast_unsigned());
+    Ok((cursor, at, usize::try_from(row.try_get::<i64, _>(2)?).unwrap_or_default()))
 }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod commit;
+mod event_rows;
 mod events;
 mod file;
 pub mod gate;
@@ -257,8 +258,11 @@ impl LockStore for SqliteStore {
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut connection = self.check_out_writer().await?;
-        let events: Vec<_> = events.iter().map(|(address, event)| (address, event)).collect();
-        events::log(&mut connection, &events).await.map_err(|error| unavailable(&error))?;
+        let unavailable = |error: sqlx::Error| unavailable(&error);
+        commit::begin(&mut connection).await.map_err(unavailable)?;
+        let rows = events::rows_of(events).map_err(unavailable)?;
+        events::log(&mut connection, rows).await.map_err(unavailable)?;
+        commit::commit(&mut connection).await?;
         connection.put_back();
         Ok(())
     }
@@ -388,7 +392,7 @@ impl LockStore for SqliteStore {
         let mut connection = self.check_out_writer().await?;
         let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
         if is_filling {
-            let cleared = sqlx::raw_sql("delete from locks; delete from lock_events").execute(&mut *connection).await;
+            let cleared = sqlx::raw_sql(statements::CLEAR).execute(&mut *connection).await;
             cleared.map_err(|error| unavailable(&error))?;
         }
         connection.put_back();

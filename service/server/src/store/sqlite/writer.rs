@@ -7,16 +7,15 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use rusqlite::{Connection, OpenFlags, PrepFlags, Statement, params};
 use sqlx::sqlite::SqliteConnection;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::BUSY_TIMEOUT;
+use super::event_rows::{EventRow, EventRows, EventText};
+use super::{BUSY_TIMEOUT, events};
 use crate::store::connections::PooledConnection;
-use crate::store::events::body_of;
 use crate::store::process_clock::ProcessClock;
 use crate::store::{Change, CommitResult, Committed, StoreError, Version};
 
@@ -27,8 +26,6 @@ where app = ?1 and key = ?2 and version = ?4";
 const INSERT: &str = "
 insert into locks (app, key, version, replaces, keep_until, notice_at, state) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 on conflict do nothing";
-
-const LOG: &str = "insert into lock_events (app, key, kind, at, body) values (?1, ?2, ?3, ?4, ?5)";
 
 /// The log is copied into the database when it has this many pages. It is four times SQLite's default: a page that many commits
 /// change is copied once, and the database is synced less often.
@@ -56,13 +53,12 @@ struct Row {
     keep_until: i64,
     notice_at: Option<i64>,
     state: String,
-    /// Kind, time and body.
-    events: Vec<(&'static str, i64, String)>,
+    events: Vec<EventText>,
 }
 
 impl Row {
     fn of(change: &Change, now: Timestamp) -> Result<Self, serde_json::Error> {
-        let event = |event: &Event| Ok((event.kind.as_str(), event.at.as_ms().cast_signed(), body_of(event)?));
+        let event = |event| EventText::of(&change.address, event);
         Ok(Self {
             address: change.address.clone(),
             expected: change.expected,
@@ -169,7 +165,10 @@ struct Statements<'c> {
     commit: Statement<'c>,
     update: Statement<'c>,
     insert: Statement<'c>,
+    number: Statement<'c>,
     log: Statement<'c>,
+    log_renewals: Statement<'c>,
+    log_key: Statement<'c>,
 }
 
 impl<'c> Statements<'c> {
@@ -180,7 +179,10 @@ impl<'c> Statements<'c> {
             commit: prepare("commit")?,
             update: prepare(UPDATE)?,
             insert: prepare(INSERT)?,
-            log: prepare(LOG)?,
+            number: prepare(events::NUMBER)?,
+            log: prepare(events::LOG)?,
+            log_renewals: prepare(events::LOG_RENEWALS)?,
+            log_key: prepare(events::LOG_KEY)?,
         })
     }
 
@@ -190,26 +192,55 @@ impl<'c> Statements<'c> {
         let result = if now.ms_apart(batch.now) > CLOCK_BOUND_MS {
             CommitResult::ClockOff
         } else {
-            let versions = batch.rows.iter().map(|row| Ok(self.write(row)?.then_some(row.next)));
-            CommitResult::Checked(versions.collect::<rusqlite::Result<_>>().map_err(|error| write_failed(&error))?)
+            let versions = self.write_all(&batch.rows).map_err(|error| write_failed(&error))?;
+            CommitResult::Checked(versions)
         };
         self.commit.execute(()).map_err(|error| write_failed(&error))?;
         Ok(Committed { now, result, busy: Vec::new() })
     }
 
-    /// Whether the version was the expected one, so that the row and its events are written.
+    /// Writes the rows whose version is the expected one, and the events of these.
+    fn write_all(&mut self, rows: &[Row]) -> rusqlite::Result<Vec<Option<Version>>> {
+        let mut versions = Vec::with_capacity(rows.len());
+        let mut logged = EventRows::default();
+        for row in rows {
+            let is_written = self.write(row)?;
+            versions.push(is_written.then_some(row.next));
+            if is_written {
+                row.events.iter().for_each(|event| logged.add(event));
+            }
+        }
+        self.log(logged)?;
+        Ok(versions)
+    }
+
+    /// Whether the version was the expected one.
     fn write(&mut self, row: &Row) -> rusqlite::Result<bool> {
-        let Row { address, expected, next, keep_until, notice_at, state, events } = row;
+        let Row { address, expected, next, keep_until, notice_at, state, .. } = row;
         let (app, key) = (address.app.as_str(), address.key.as_str());
         let statement = if *expected == Version::ABSENT { &mut self.insert } else { &mut self.update };
         let (expected, next) = (expected.number().cast_signed(), next.number().cast_signed());
-        if statement.execute(params![app, key, next, expected, keep_until, notice_at, state])? == 0 {
-            return Ok(false);
+        Ok(statement.execute(params![app, key, next, expected, keep_until, notice_at, state])? > 0)
+    }
+
+    /// As [`events::log`].
+    fn log(&mut self, mut rows: EventRows) -> rusqlite::Result<()> {
+        if rows.count == 0 {
+            return Ok(());
         }
-        for (kind, at, body) in events {
-            self.log.execute(params![app, key, kind, at, body])?;
+        let last: i64 = self.number.query_row([rows.count], |row| row.get(0))?;
+        let base = last - rows.count;
+        let row_of_history = base + rows.history.last;
+        for hash in rows.keys_of_history() {
+            self.log_key.execute([row_of_history, *hash])?;
         }
-        Ok(true)
+        for (statement, row) in [(&mut self.log, &rows.history), (&mut self.log_renewals, &rows.renewals)] {
+            let EventRow { count, last, at, events, .. } = row;
+            if *count > 0 {
+                statement.execute(params![base + last, base, at, count, events])?;
+            }
+        }
+        Ok(())
     }
 }
 
