@@ -2,7 +2,7 @@
 //! refused unless the target is still filling for this epoch, so any number of nodes may copy, and any may stop half-way.
 
 use futures::future::join;
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::slot::no_answer;
 use super::{Engine, Inner, Past};
@@ -50,7 +50,12 @@ impl<E: ?Sized + Engine> Inner<E> {
             watched.is_own = true;
         }
         let began = Instant::now();
-        match self.copy_all(from, to, epoch).await {
+        let copied = tokio::select! {
+            copied = self.copy_all(from, to, epoch) => copied,
+            // This node may wait for a page whose request was lost.
+            () = self.ended_elsewhere(to, epoch) => Ok(None),
+        };
+        match copied {
             Ok(Some(copied)) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 let from_index = from;
@@ -63,6 +68,18 @@ impl<E: ?Sized + Engine> Inner<E> {
             Err(error) => {
                 tracing::warn!(%error, "the copy was interrupted and will be resumed");
                 false
+            }
+        }
+    }
+
+    /// Returns when the target takes no more.
+    async fn ended_elsewhere(&self, to: usize, epoch: Epoch) {
+        loop {
+            sleep(TAKE_OVER).await;
+            if let Ok(target) = self.slots[to].read(self.patience).await
+                && !(target.is(EngineState::Filling) && target.epoch() == epoch)
+            {
+                return;
             }
         }
     }

@@ -170,7 +170,9 @@ fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) 
             other.name, other.name
         )),
         Active => active(index, engine, reading, record, memory),
-        Moving if other.is_long_gone => {
+        // This node has used neither engine since the copy began, so the other one has not become active: an operator who leaves a
+        // stopped engine vouches that it stays so until every node uses the other one.
+        Moving if other.is_long_gone && may_be_given_up(reading, memory) => {
             give_up(index, engine, reading, record, memory, "the engine to copy to does not answer")
         }
         state => Next::Wait(format!(
@@ -182,7 +184,13 @@ fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) 
     }
 }
 
-/// The frozen engine is active again. If it has failed over meanwhile, this write is the last that knows of it.
+/// Whether the copy of an engine is known not to have been left for the other one, which does not answer.
+pub(super) fn may_be_given_up(moving: &Reading, memory: Memory) -> bool {
+    memory.epoch > Epoch::NONE && memory.epoch <= moving.epoch()
+}
+
+/// The frozen engine is active again. If it has failed over meanwhile, this write is the last that knows of it. If it was left during
+/// the copy, leases of the other engine are missing.
 fn give_up(
     index: usize,
     engine: Seen<'_>,
@@ -195,7 +203,8 @@ fn give_up(
         longest_lease: known_longest(record, memory, reading.now),
         ..record.turned(Active, record.epoch.max(memory.epoch).next(reading.now))
     };
-    let is_held_off = reading.is_after_fail_over && !engine.is_trusted;
+    let was_left = record.epoch < memory.epoch;
+    let is_held_off = was_left || reading.is_after_fail_over && !engine.is_trusted;
     Next::Write { engine: index, record: if is_held_off { next.held_off(reading.now) } else { next }, why }
 }
 
@@ -238,8 +247,10 @@ fn with_one_record(
 ) -> Next {
     let other = 1 - empty;
     match there.state {
-        // First of all a hold-off: each other write of the record would hide the fail-over.
-        Active if readings[other].is_after_fail_over => active(other, seen[other], readings[other], there, memory),
+        // First of all a hold-off: each other write of the record would hide the fail-over, or that the engine was left.
+        Active if readings[other].is_after_fail_over || there.epoch < memory.epoch => {
+            active(other, seen[other], readings[other], there, memory)
+        }
         // The store was used alone until now.
         Active if there.pair.is_empty() => join(other, there, pair),
         Active => Next::Write {
@@ -303,15 +314,23 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
             (Retired, Filling)
                 if was_never_left(readings[index], readings[1 - index], seen[1 - index].may_forget, memory) =>
             {
-                let memory = Memory { epoch: memory.epoch.max(other.epoch), ..memory };
                 let why = "the engine that it was copied to was emptied for another switch before it became active";
-                return give_up(index, seen[index], readings[index], one, memory, why);
+                return give_up(index, seen[index], readings[index], &one.turned(Retired, other.epoch), memory, why);
             }
             (Retired, Filling) if is_copied(readings[index], readings[1 - index]) => {
                 return Next::Write {
                     engine: 1 - index,
                     record: take_over(readings[index], readings[1 - index], one, other),
                     why: "all states are copied",
+                };
+            }
+            // An order of a time when neither engine was active: the standby's record was written when this one was empty.
+            (Filling, Standby) if one.epoch == other.epoch && !readings[index].is_after_fail_over => {
+                let record = emptied(one, readings[index].now);
+                return Next::Write {
+                    engine: index,
+                    record,
+                    why: "neither engine was active, and this one was emptied",
                 };
             }
             _ => {}
@@ -351,6 +370,11 @@ pub(super) fn was_never_left(retired: &Reading, filling: &Reading, may_forget: b
         && !filling.is_after_fail_over
 }
 
+/// The record of an engine that was emptied and that nothing is copied to.
+pub(super) fn emptied(filling: &EngineRecord, now: Timestamp) -> EngineRecord {
+    EngineRecord { since: filling.epoch, ..filling.turned(Active, filling.epoch) }.held_off(now)
+}
+
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,
 /// no hold-off ends too early.
 const READINGS_APART_MS: u64 = 2_000;
@@ -384,6 +408,11 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+    const LONGEST: Memory = Memory {
+        epoch: Epoch::NONE,
+        longest_lease: LongestLease { short_ms: 60_000, ms: 0, until: Timestamp::from_ms(0) },
+    };
 
     fn pair() -> [String; 2] {
         ["one".to_owned(), "other".to_owned()]
@@ -450,6 +479,33 @@ mod tests {
         for since in [0, 6] {
             assert!(matches!(next_of(Some(&retired), Some(&filling(since))), Next::Wait(_)));
         }
+    }
+
+    #[test]
+    fn an_engine_that_was_emptied_because_neither_was_active_becomes_active_with_a_hold_off() {
+        let (filling, standby) = (reading(Filling, 6, &pair(), false), reading(Standby, 6, &pair(), false));
+        for memory in [Memory::default(), Memory { epoch: Epoch::from_number(2), ..Memory::default() }] {
+            let next = next(&[seen("one", Some(&filling)), seen("other", Some(&standby))], &pair(), memory);
+            assert!(hold_off_of(&next) >= 60_000, "{next:?}");
+        }
+        // It is not known to be empty.
+        let failed_over = reading(Filling, 6, &pair(), true);
+        let before = reading(Standby, 5, &pair(), false);
+        for (one, other) in [(&failed_over, &standby), (&filling, &before)] {
+            assert!(matches!(next_of(Some(one), Some(other)), Next::Wait(_)));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_was_left_during_a_copy_does_not_go_on_as_if_it_had_not_been() {
+        let (moving, later) = (reading(Moving, 1, &pair(), false), Memory { epoch: Epoch::from_number(2), ..LONGEST });
+        let next_of = |other, memory| next(&[seen("one", Some(&moving)), seen("other", other)], &pair(), memory);
+        // The other engine was active. Whether it was, a node that has used neither does not know.
+        for memory in [later, LONGEST] {
+            assert!(matches!(next_of(None, memory), Next::Wait(_)));
+        }
+        let lost = Reading { now: NOW, ..Reading::default() };
+        assert!(hold_off_of(&next_of(Some(&lost), later)) >= 60_000);
     }
 
     #[test]

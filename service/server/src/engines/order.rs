@@ -4,7 +4,7 @@ use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::{Watched, bounded};
-use super::decide::{Memory, is_copied, known_longest, was_never_left};
+use super::decide::{Memory, emptied, is_copied, known_longest, may_be_given_up, was_never_left};
 use super::{Engine, Engines, Inner, LOOK_SOON, Past};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
@@ -128,7 +128,9 @@ impl<E: ?Sized + Engine> Inner<E> {
                 return Ok((None, target.epoch()));
             }
             let from = 1 - to;
-            if target.is(EngineState::Moving) && active.is_none() {
+            // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped.
+            let is_in_use = readings[from].is_ok() || may_be_given_up(target, past.memory);
+            if target.is(EngineState::Moving) && active.is_none() && is_in_use {
                 if let Some(epoch) = self.give_up(to, target).await? {
                     return Ok((Some(to), epoch));
                 }
@@ -177,19 +179,24 @@ impl<E: ?Sized + Engine> Inner<E> {
         (to, target): (usize, &Reading),
     ) -> Result<Option<Epoch>, OrderFailure> {
         let epoch = past.memory.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now));
-        if !self.fill(to, target, epoch).await? {
+        // One that was left for an engine that has lost its data since is not copied: leases are missing there.
+        let is_active = source.is(EngineState::Active) && source.epoch() >= past.memory.epoch;
+        let active = source.record.as_ref().filter(|_| is_active);
+        if let (None, Some(record)) = (active, &source.record) {
+            // Other nodes may have granted longer leases there than this one knows of.
+            past.memory.longest_lease = known_longest(record, past.memory, source.now);
+        }
+        if !self.fill(past.memory, to, target, epoch).await? {
             return Ok(None);
         }
-        let Some(record) = source.record.as_ref().filter(|record| record.state == EngineState::Active) else {
-            // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
-            if let Some(record) = &source.record {
-                // Other nodes may have granted longer leases there than this one knows of.
-                past.memory.longest_lease = known_longest(record, past.memory, source.now);
-                let standby = record.turned(EngineState::Standby, epoch);
-                let written = self.slots[from].write(self.patience, source, &standby).await;
-                if !written.map_err(|error| self.failed(from, &error))? {
-                    return Ok(None);
-                }
+        let Some(record) = active else {
+            // Neither engine is active: nothing is copied. From here on the other one cannot become active any more, and any node
+            // goes on (see `decide.rs`).
+            let none = EngineRecord::new(EngineState::Standby, epoch, &self.pair);
+            let standby = source.record.as_ref().map_or(none, |record| record.turned(EngineState::Standby, epoch));
+            let written = self.slots[from].write(self.patience, source, &standby).await;
+            if !written.map_err(|error| self.failed(from, &error))? {
+                return Ok(None);
             }
             return self.activate(past, to, epoch, false).await;
         };
@@ -214,16 +221,25 @@ impl<E: ?Sized + Engine> Inner<E> {
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let epoch = past.memory.epoch.max(target.epoch()).ahead_of(target.now);
-        if !self.fill(to, target, epoch).await? {
+        if !self.fill(past.memory, to, target, epoch).await? {
             return Ok(None);
         }
         self.activate(past, to, epoch, force).await
     }
 
-    async fn fill(&self, to: usize, target: &Reading, epoch: Epoch) -> Result<bool, OrderFailure> {
+    /// Empties an engine. Its record has the longest lease that this node knows of, in case nothing is copied to it.
+    async fn fill(&self, memory: Memory, to: usize, target: &Reading, epoch: Epoch) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
+        let longest_lease = if memory.epoch > Epoch::NONE {
+            memory.longest_lease
+        } else {
+            // This node has never used the engine that is left: the longest lease allowed is the bound.
+            let short = LongestLease::short(self.lease_ms_max);
+            LongestLease { ms: self.lease_ms_max, until: target.now.plus_ms(self.lease_ms_max), ..short }
+        };
         let filling = EngineRecord {
             since: Self::filling_since(target).unwrap_or(epoch),
+            longest_lease,
             ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
         };
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
@@ -246,7 +262,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         is_copied(retired, filling) || was_never_left(retired, filling, may_forget, memory)
     }
 
-    /// Makes an emptied engine active, with a hold-off of the longest lease that this node knows of.
+    /// Makes an emptied engine active, with a hold-off of the longest lease that was known when it was emptied.
     async fn activate(
         &self,
         past: &mut Past,
@@ -257,20 +273,12 @@ impl<E: ?Sized + Engine> Inner<E> {
         let failed = |error: StoreError| self.failed(to, &error);
         let reading = self.slots[to].read(self.patience).await.map_err(failed)?;
         let Some(record) = reading.record.as_ref().filter(|_| reading.epoch() == epoch) else { return Ok(None) };
-        let longest_lease = if past.memory.epoch > Epoch::NONE {
-            past.memory.longest_lease
-        } else {
-            // This node has never used the engine that was left: the longest lease allowed is the bound.
-            let short = LongestLease::short(self.lease_ms_max);
-            LongestLease { ms: self.lease_ms_max, until: reading.now.plus_ms(self.lease_ms_max), ..short }
-        };
-        let held = EngineRecord { longest_lease, since: epoch, ..record.turned(EngineState::Active, epoch) }
-            .held_off(reading.now);
+        let held = emptied(record, reading.now);
         let record = if force { forced(&held) } else { held };
         let is_written = self.slots[to].write(self.patience, &reading, &record).await.map_err(failed)?;
         if is_written {
             // The operator has vouched for it to this node, so it need not read the engine that was left.
-            past.memory = Memory { epoch, longest_lease };
+            past.memory = Memory { epoch, longest_lease: record.longest_lease };
         }
         Ok(is_written.then_some(epoch))
     }
@@ -420,13 +428,39 @@ mod tests {
         let one = MemoryStore::starting_at(Timestamp::from_ms(1_000_000));
         // The stopped engine's clock was ahead, and its last epoch was begun by another node.
         let last = Epoch::from_number(1_030_000);
-        let gone: Opener<dyn LockStore> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
         write(&one, EngineState::Standby, 1).await;
+        let engines = beside_a_stopped(&one);
+        engines.switch(&SwitchOrder { is_stopped: true, ..to(Some("one")) }, PATIENCE).await.unwrap();
+        assert!(one.read_record().await.unwrap().epoch() > last);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_stopped_during_a_copy_is_held_off_by_a_node_that_does_not_know_whether_it_was_left() {
+        let one = MemoryStore::default();
+        write(&one, EngineState::Moving, 2).await;
+        let engines = beside_a_stopped(&one);
+        engines.switch(&SwitchOrder { is_stopped: true, ..to(None) }, PATIENCE).await.unwrap();
+        let read = one.read_record().await.unwrap();
+        assert!(read.record.unwrap().hold_off_until > read.now.plus_ms(50_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_was_left_is_not_copied_although_the_other_one_has_lost_its_data() {
+        let (engines, stores) = pair([(EngineState::Standby, 2), (EngineState::Active, 3)]).await;
+        let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
+        write(&stores[0], EngineState::Active, 2).await;
+        write(&stores[1], EngineState::Standby, 4).await;
+        engines.switch(&to(Some("other")), PATIENCE).await.unwrap();
+        let read = stores[1].read_record().await.unwrap();
+        assert!(read.record.unwrap().hold_off_until > read.now);
+        assert_eq!(records(&stores).await[0], Some(EngineState::Standby));
+    }
+
+    /// A node that was started without the other engine, which is stopped.
+    fn beside_a_stopped(one: &MemoryStore) -> LockEngines {
+        let gone: Opener<dyn LockStore> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
         let stopped =
             EngineSpec { name: "other".to_owned(), kind: "memory", open: gone, is_trusted: false, is_left_out: true };
         let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn LockStore>), stopped];
-        let engines = LockEngines::join(specs, PATIENCE, 60_000);
-        engines.switch(&SwitchOrder { is_stopped: true, ..to(Some("one")) }, PATIENCE).await.unwrap();
-        assert!(one.read_record().await.unwrap().epoch() > last);
+        LockEngines::join(specs, PATIENCE, 60_000)
     }
 }

@@ -4,7 +4,7 @@
 //! late, lost or repeated, which nodes freeze or die, how far clocks are off. Real shards, queues and batches run in paused
 //! time, so a minute takes some milliseconds and the same seed gives the same run.
 //!
-//! - `SIMULATION_SEEDS=n` runs n seeds (default 200); `SIMULATION_FROM=n` begins with seed n.
+//! - `SIMULATION_SEEDS=n` runs n seeds (default 200, and 1 000 of a pair); `SIMULATION_FROM=n` begins with seed n.
 //! - `SIMULATION_SEED=n` runs this seed alone and prints its log, step by step.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::run::{Report, run};
 
 const SEEDS: u64 = 200;
+const SEEDS_OF_A_PAIR: u64 = 1_000;
 /// A failure prints at most this many lines of its log; `SIMULATION_SEED` prints all.
 const LINES_MAX: usize = 400;
 
@@ -53,7 +54,7 @@ fn run_seeds(is_pair: bool) {
     }
     let from = number("SIMULATION_FROM").unwrap_or(1);
     let next = AtomicU64::new(from);
-    let end = from + number("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let end = from + number("SIMULATION_SEEDS").unwrap_or(if is_pair { SEEDS_OF_A_PAIR } else { SEEDS });
     let failed = Mutex::new(Vec::new());
     let seen = Mutex::new(BTreeMap::<&'static str, u64>::new());
     let work = || {

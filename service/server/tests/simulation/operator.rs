@@ -12,9 +12,10 @@ use crate::world::{Node, World};
 
 /// How long a call for a switch waits.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time until all nodes use an engine that they reach. A node that copies waits up to 10 s for a page whose request was
-/// lost, although another node has ended the copy by then.
+/// Longest time until all nodes use an engine that they reach.
 const FOLLOW_MAX: Duration = Duration::from_secs(15);
+/// If neither engine is active for so long, the operator orders one.
+const IDLE_MAX: Duration = Duration::from_secs(4);
 
 pub struct Operator {
     world: Arc<World>,
@@ -217,18 +218,32 @@ impl Operator {
         self.world.log.line(|| format!("{}  is ordered a hold-off of {for_ms:?}: {ordered:?}", node.name));
     }
 
-    /// Waits until all nodes use this engine, or any.
+    /// Waits until all nodes use this engine, or any, in its newest epoch.
     async fn follow(&self, engine: Option<usize>) {
-        let started = Instant::now();
-        let uses = |node: Node| {
-            node.locks.engines().standing().is_some_and(|used| engine.is_none_or(|engine| used.index == engine))
-        };
-        while !self.world.nodes().into_iter().all(uses) {
+        let mut started = Instant::now();
+        let mut active_at = started;
+        while !self.world.nodes().iter().all(|node| self.is_followed_by(node, engine)) {
+            if self.world.active().is_some() {
+                active_at = Instant::now();
+            } else if active_at.elapsed() > IDLE_MAX {
+                // An order ended half-way, and a store has lost its record meanwhile.
+                let to = self.name(engine.unwrap_or_else(|| self.random.below(2)));
+                self.world.log.saw("ordered again");
+                self.insist(|| SwitchOrder { to: Some(to.clone()), ..SwitchOrder::default() }).await;
+                (started, active_at) = (Instant::now(), Instant::now());
+            }
             if started.elapsed() > FOLLOW_MAX {
-                return self.world.checker.broken(format!("not all nodes use engine {engine:?}"));
+                let views = self.world.nodes().into_iter().map(|node| (node.name, node.locks.engines().view().trouble));
+                let views: Vec<_> = views.collect();
+                return self.world.checker.broken(format!("not all nodes use engine {engine:?}: {views:?}"));
             }
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    fn is_followed_by(&self, node: &Node, engine: Option<usize>) -> bool {
+        let (Some(used), Some(epoch)) = (node.locks.engines().standing(), self.world.epoch()) else { return false };
+        used.epoch >= epoch && engine.is_none_or(|engine| used.index == engine)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use latchgate::engines::{EngineSpec, LockEngines};
 use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{CopiedState, LockStore};
+use latchgate::store::{CopiedState, Epoch, LockStore};
 use latchgate_core::lock::{LeaseId, LockState};
 use latchgate_core::{Address, Timestamp};
 
@@ -28,11 +28,13 @@ impl Database {
     /// Whether it is the active engine: of two the one with the later epoch.
     pub fn is_in_charge(&self) -> bool {
         let Some(other) = self.the_other() else { return true };
-        let active = |database: &Self| {
-            let record = database.record.lock().unwrap();
-            record.as_ref().filter(|record| record.state == EngineState::Active).map(|record| record.epoch)
-        };
-        active(self).is_some_and(|epoch| active(&other).is_none_or(|other| other < epoch))
+        self.active_epoch().is_some_and(|epoch| other.active_epoch().is_none_or(|other| other < epoch))
+    }
+
+    /// The epoch of its record, if that says that it is active.
+    pub fn active_epoch(&self) -> Option<Epoch> {
+        let record = self.record.lock().unwrap();
+        record.as_ref().filter(|record| record.state == EngineState::Active).map(|record| record.epoch)
     }
 
     /// Judges a record that has just been written.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use latchgate::locks::{Limits, Locks};
-use latchgate::store::LockStore;
+use latchgate::store::{Epoch, LockStore};
 use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::time::sleep;
@@ -147,6 +147,11 @@ impl World {
     /// The active engine.
     pub fn active(&self) -> Option<usize> {
         self.databases.iter().position(|database| database.is_in_charge())
+    }
+
+    /// The epoch of the active engine.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.databases.iter().filter_map(|database| database.active_epoch()).max()
     }
 
     /// Whether nodes reach an engine.
