@@ -238,8 +238,9 @@ try sqlite-no-history side_sqlite sqlite-no-history --history off
 try redis side_redis redis
 try redis-no-history side_redis redis-no-history --history off
 try gate side_gate
-try postgres-0ms side_delayed postgres-0ms 0
-try postgres-1ms side_delayed postgres-1ms 1
+for name in $SIDES; do
+    if [[ $name =~ ^postgres-([0-9]+)ms$ ]]; then try "$name" side_delayed "$name" "${BASH_REMATCH[1]}"; fi
+done
 try three-nodes side_three_nodes
 try etcd side_etcd
 try webdis side_webdis
