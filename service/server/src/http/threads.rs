@@ -4,19 +4,16 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use tokio::runtime::{Builder, Handle};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// With so many threads, the one that started the others serves no connection: it has enough to do with shards and stores.
 const APART_FROM: usize = 4;
 
 pub struct Threads {
-    runtimes: Vec<Handle>,
+    handles: Vec<Handle>,
     next: AtomicUsize,
-    /// Ends the threads.
-    _running: DropGuard,
+    runtimes: Vec<Runtime>,
 }
 
 impl Threads {
@@ -25,29 +22,39 @@ impl Threads {
     /// # Errors
     /// When the operating system refuses a thread.
     pub fn start(count: usize) -> io::Result<Arc<Self>> {
-        let running = CancellationToken::new();
-        let mut runtimes = Vec::new();
+        let mut handles = Vec::new();
         if count < APART_FROM {
-            runtimes.push(Handle::current());
+            handles.push(Handle::current());
         }
+        let mut runtimes = Vec::new();
         for number in 1..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtimes.push(runtime.handle().clone());
-            let ended = running.clone().cancelled_owned();
-            thread::Builder::new().name(format!("serve-{number}")).spawn(move || runtime.block_on(ended))?;
+            // One worker, and not `new_current_thread`: that writes to its event descriptor for each task that a shard wakes, even
+            // while it is awake.
+            let mut builder = Builder::new_multi_thread();
+            let runtime = builder.worker_threads(1).thread_name(format!("serve-{number}")).enable_all().build()?;
+            handles.push(runtime.handle().clone());
+            runtimes.push(runtime);
         }
-        Ok(Arc::new(Self { runtimes, next: AtomicUsize::new(0), _running: running.drop_guard() }))
+        Ok(Arc::new(Self { handles, next: AtomicUsize::new(0), runtimes }))
     }
 
     /// The runtime of the next connection.
     pub(super) fn next(&self) -> &Handle {
-        &self.runtimes[self.next.fetch_add(1, Ordering::Relaxed) % self.runtimes.len()]
+        &self.handles[self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len()]
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // The last handle may be dropped on a thread that must not wait.
+        self.runtimes.drain(..).for_each(Runtime::shutdown_background);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::thread;
 
     use super::*;
 
