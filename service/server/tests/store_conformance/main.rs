@@ -110,6 +110,7 @@ every_store! {
         no_event_is_deleted_after_one_that_is_kept,
         renewals_are_deleted_before_the_rest,
         a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts,
+        a_commit_with_very_many_events_is_read_and_deleted_in_parts,
         a_reader_continues_after_the_events_it_has_read_are_deleted,
     ];
     collecting: [

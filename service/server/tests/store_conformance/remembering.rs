@@ -2,7 +2,9 @@ use latchgate::store::{Change, EventCursor, LoggedEvent};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Timestamp};
 
-use crate::worlds::{FOREVER, World, at, event, new, state, tokens};
+use tokio::time::timeout;
+
+use crate::worlds::{FOREVER, PATIENCE, World, at, event, new, state, tokens};
 
 pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
     let key = at("key");
@@ -112,6 +114,36 @@ pub async fn a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_pa
     assert_eq!(world.trim(Timestamp::from_ms(1), FOREVER, 4).await, 4);
     let left = world.all_events().await;
     assert_eq!((of(&left, &a), of(&left, &b)), (vec![1, 3, 4], vec![12]));
+}
+
+pub async fn a_commit_with_very_many_events_is_read_and_deleted_in_parts(world: &World) {
+    const KEYS: u64 = 50;
+    let change = |number: u64| {
+        let kinds = [EventKind::Granted, EventKind::Renewed, EventKind::Released];
+        let events = kinds.into_iter().zip(1..).map(|(kind, place)| event(kind, 3 * number + place)).collect();
+        Change { events, ..new(&at(&format!("key-{number:02}")), state(1)) }
+    };
+    world.commit(&(0..KEYS).map(change).collect::<Vec<_>>()).await;
+    let all: Vec<u64> = (1..=3 * KEYS).collect();
+    for limit in [7, 33, 64, 1_000] {
+        let read = world.events_until(crate::watching::ALL, EventCursor::START, limit, 3 * KEYS).await;
+        assert_eq!(tokens(&read), all, "{limit} at a time");
+        for from in [0, 31, 32, 100] {
+            let rest = world.events_until(crate::watching::ALL, read[from].cursor, limit, 3 * KEYS).await;
+            assert_eq!(tokens(&rest), all[from + 1..], "{limit} at a time, after {from}");
+        }
+    }
+    let of_one = tokens(&world.history(&at("key-20"), None, 100).await);
+    assert_eq!(of_one, [63, 61]);
+    let mut deleted = 0;
+    let trimming = async {
+        while deleted < 3 * KEYS {
+            deleted += world.store.trim(FOREVER, FOREVER, 10).await.unwrap();
+        }
+    };
+    timeout(PATIENCE, trimming).await.expect("all are deleted");
+    assert_eq!(deleted, 3 * KEYS);
+    assert_eq!(world.all_events().await, []);
 }
 
 pub async fn a_reader_continues_after_the_events_it_has_read_are_deleted(world: &World) {

@@ -56,6 +56,25 @@ local function write(change)
     if shared and change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
 end
 
+-- The streams that all locks share get one entry for many events: its id has the number of the last one, and its fields are the
+-- numbers, with the address and the event as their values.
+local PACKED_MAX = 32
+local packed = {}
+local function flush(stream)
+    local fields = packed[stream]
+    if fields and #fields > 0 then
+        redis.call('XADD', stream, fields[#fields - 1] .. '-0', unpack(fields))
+        packed[stream] = {}
+    end
+end
+local function pack(stream, number, address, event)
+    local fields = packed[stream] or {}
+    packed[stream] = fields
+    fields[#fields + 1] = number
+    fields[#fields + 1] = address .. '\0' .. event
+    if #fields >= 2 * PACKED_MAX then flush(stream) end
+end
+
 local numbers = {}
 local function log(change)
     if change.event_count == 0 then return end
@@ -63,10 +82,11 @@ local function log(change)
     number = math.max(number, now * 1024)
     for i = change.events, change.events + change.event_count - 1 do
         number = number + 1
-        local id, event = string.format('%.0f-0', number), ARGV[i]
+        local digits, event = string.format('%.0f', number), ARGV[i]
+        local id = digits .. '-0'
         local renewed = string.sub(event, 1, 8) == 'renewed '
         if shared then
-            redis.call('XADD', renewed and KEYS[3] or KEYS[2], id, 'a', change.address, 'e', event)
+            pack(renewed and KEYS[3] or KEYS[2], digits, change.address, event)
         elseif renewed then
             redis.call('XADD', change.renewed, 'MAXLEN', '~', ARGV[9], id, 'e', event)
             redis.call('PEXPIRE', change.renewed, ARGV[10])
@@ -88,24 +108,25 @@ if ARGV[12] ~= '' then
 end
 if ARGV[1] ~= '' and math.abs(now - ARGV[1]) > tonumber(ARGV[2]) then
     unlock()
-    return {now, 0}
+    return {now, 0, ''}
 end
-local answer, complete = {now, 1}, true
+-- One digit for each change: an answer of many numbers takes both sides longer.
+local made, complete = {}, true
 for i, change in ipairs(changes) do
-    local made = holds(change)
-    answer[i + 2] = made and 1 or 0
-    complete = complete and made
+    made[i] = holds(change) and '1' or '0'
+    complete = complete and made[i] == '1'
 end
 if complete or ARGV[5] ~= '1' then
     for i, change in ipairs(changes) do
-        if answer[i + 2] == 1 then
+        if made[i] == '1' then
             write(change)
             log(change)
         end
     end
 else
-    for i = 1, count do answer[i + 2] = 0 end
+    for i = 1, count do made[i] = '0' end
 end
+for stream in pairs(packed) do flush(stream) end
 for counter, number in pairs(numbers) do
     if shared then
         redis.call('SET', counter, string.format('%.0f', number))
@@ -114,4 +135,4 @@ for counter, number in pairs(numbers) do
     end
 end
 unlock()
-return answer
+return {now, 1, table.concat(made)}

@@ -1,5 +1,6 @@
 //! Events. Without a cluster there are two streams, one of renewals and one of all other events. Both take their numbers from
-//! one sequence, which is never behind the clock. In a cluster each key has two streams, and there is no order over keys.
+//! one sequence, which is never behind the clock; one entry has many events of a commit. In a cluster each key has two streams,
+//! and there is no order over keys.
 
 use futures::future::try_join;
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -16,13 +17,23 @@ use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
 const PER_MS: u64 = 1_024;
 /// In a cluster a reader begins this many ms before now, because the clocks of its servers may differ.
 const CLOCKS_APART_MS: u64 = 1_000;
+/// The field of an entry in the stream of a key. In the shared streams, a field has the number of its event as its name.
+const EVENT: &str = "e";
 
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<String>);
 
+/// An entry of a stream: one event, or several of one commit.
+struct Events {
+    /// The position of the last one.
+    end: EventCursor,
+    events: Vec<StreamEvent>,
+}
+
 struct StreamEvent {
     cursor: EventCursor,
-    address: Option<String>,
+    /// `None` in the stream of a key, and if it is not an address.
+    address: Option<Address>,
     text: String,
 }
 
@@ -44,50 +55,54 @@ pub(super) async fn page(
         }
     };
     let found = oldest(shared, &streams, after, limit).await?;
+    let mut found: Vec<StreamEvent> = found.into_iter().flat_map(|entry| entry.events).collect();
+    found.retain(|event| event.cursor > after);
+    found.sort_unstable_by_key(|event| event.cursor);
+    found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
     let mut events = Vec::new();
-    for StreamEvent { cursor, address: indexed, text } in found {
-        let address = address.clone().or_else(|| read_indexed(indexed.as_deref()?));
-        let address = address.filter(|address| address.app == *app && scope.includes(&address.key));
-        if let Some(address) = address {
-            events.push(decode_event(cursor, address, &text)?);
+    for StreamEvent { cursor, address: of, text } in found {
+        let address = of.as_ref().or(address.as_ref());
+        if let Some(address) = address.filter(|address| address.app == *app && scope.includes(&address.key)) {
+            events.push(decode_event(cursor, address.clone(), &text)?);
         }
     }
     Ok((events, last))
 }
 
-/// The next entries of streams that share one sequence of numbers, in order. One script reads all streams at once: otherwise an
-/// event could be added before one that was already read.
+/// The next entries of streams that share one sequence of numbers, in order: at least `limit` events if there are as many. The first
+/// one may have events up to `after`. One script reads all streams at once: otherwise an event could be added before one that was
+/// already read.
 async fn oldest(
     shared: &Shared,
     streams: &[String],
     after: EventCursor,
     limit: usize,
-) -> Result<Vec<StreamEvent>, StoreError> {
+) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-0", after.number), limit.to_string()];
     let pages = shared.servers.run(&READ, streams, &arguments).await.map_err(|failed| failed.of_read())?;
     let pages: Vec<Vec<Entry>> = read(pages).map_err(StoreError::of_reading)?;
     let mut all = pages.into_iter().flatten().map(read_entry).collect::<Result<Vec<_>, _>>()?;
-    all.sort_unstable_by_key(|event| event.cursor);
-    all.truncate(limit);
+    all.sort_unstable_by_key(|entry| entry.end);
     Ok(all)
 }
 
-fn read_entry((id, fields): Entry) -> Result<StreamEvent, StoreError> {
-    let number = id.split_once('-').and_then(|(number, _)| number.parse().ok());
-    let (mut address, mut text) = (None, None);
+fn read_entry((id, fields): Entry) -> Result<Events, StoreError> {
+    let foreign = || StoreError::Unavailable("a stream of the locks holds something else than events".to_owned());
+    let position = |number: &str| number.parse().map(EventCursor::from_number).map_err(|_| foreign());
+    let end = position(id.split('-').next().unwrap_or_default())?;
+    let mut events = Vec::with_capacity(fields.len() / 2);
     let mut fields = fields.into_iter();
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        match name.as_str() {
-            "a" => address = Some(value),
-            "e" => text = Some(value),
-            _ => {}
-        }
+        events.push(match name.as_str() {
+            EVENT => StreamEvent { cursor: end, address: None, text: value },
+            number => {
+                let (address, text) = value.rsplit_once('\0').ok_or_else(foreign)?;
+                StreamEvent { cursor: position(number)?, address: read_indexed(address), text: text.to_owned() }
+            }
+        });
     }
-    let (Some(number), Some(text)) = (number, text) else {
-        return Err(StoreError::Unavailable("a stream of the locks holds something else than events".to_owned()));
-    };
-    Ok(StreamEvent { cursor: EventCursor::from_number(number), address, text })
+    Ok(Events { end, events })
 }
 
 pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
@@ -119,7 +134,8 @@ pub(super) async fn history(
     let (newest, first) = try_join(newest, first_kept(shared, &stream)).await?;
     let newest: Vec<Entry> = read(newest).map_err(StoreError::of_reading)?;
     let newest = newest.into_iter().map(read_entry).collect::<Result<Vec<_>, _>>()?;
-    let kept = newest.into_iter().filter(|event| first.is_some_and(|first| event.cursor >= first));
+    let newest = newest.into_iter().flat_map(|entry| entry.events);
+    let kept = newest.filter(|event| first.is_some_and(|first| event.cursor >= first));
     kept.map(|event| decode_event(event.cursor, address.clone(), &event.text)).collect()
 }
 
@@ -130,7 +146,7 @@ async fn first_kept(shared: &Shared, stream: &str) -> Result<Option<EventCursor>
         return Ok(Some(EventCursor::from_number(now.as_ms().saturating_sub(shared.history_ms) * PER_MS)));
     }
     let first = oldest(shared, &[shared.layout.tail()], EventCursor::START, 1).await?;
-    Ok(first.first().map(|event| event.cursor))
+    Ok(first.first().and_then(|entry| entry.events.first()).map(|event| event.cursor))
 }
 
 /// Deletes old events. In a cluster there is nothing to do: streams are trimmed when they are written, and expire.
@@ -155,16 +171,21 @@ async fn delete_oldest(shared: &Shared, streams: &[String], bound: Timestamp, li
         return Ok(0);
     }
     let oldest = oldest(shared, streams, EventCursor::START, limit).await?;
-    let oldest = oldest.iter().map(|event| (event.cursor, at(&event.text), 1));
-    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
+    let count = |entry: &Events| entry.events.len();
+    let last_at = |entry: &Events| entry.events.last().map_or(Timestamp::default(), |event| at(&event.text));
+    let Some(end) = end_of_older(oldest.iter().map(|entry| (entry.end, last_at(entry), count(entry))), bound, limit)
+    else {
+        return Ok(0);
+    };
+    let deleted: usize = oldest.iter().filter(|entry| entry.end <= end).map(count).sum();
     let trim = |stream: &String| {
         let mut trim = redis::cmd("XTRIM");
         trim.arg(stream).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
         (stream.clone(), trim)
     };
     let trims: Vec<(String, Cmd)> = streams.iter().map(trim).collect();
-    let deleted = shared.servers.send_each(&trims).await.map_err(|failed| failed.of_write())?;
-    deleted.into_iter().map(read::<u64>).sum()
+    shared.servers.send_each(&trims).await.map_err(|failed| failed.of_write())?;
+    Ok(deleted as u64)
 }
 
 fn at(text: &str) -> Timestamp {

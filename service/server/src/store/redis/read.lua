@@ -1,7 +1,24 @@
--- Returns the next entries of several streams, all read at the same moment.
--- KEYS: the streams. ARGV: 1 the id before the first entry; 2 the most entries of each stream.
+-- Returns the next entries of several streams, all read at the same moment. An entry has one event or several, one in each field.
+-- KEYS: the streams. ARGV: 1 the id before the first entry; 2 how many events of each stream are enough.
+local STEP = 64
+local enough = tonumber(ARGV[2])
+
+local function read(stream)
+    local page, after, events, count = {}, ARGV[1], 0, 0
+    repeat
+        count = math.min(STEP, enough - events)
+        local entries = redis.call('XRANGE', stream, '(' .. after, '+', 'COUNT', count)
+        for _, entry in ipairs(entries) do
+            page[#page + 1] = entry
+            after = entry[1]
+            events = events + #entry[2] / 2
+        end
+    until #entries < count or events >= enough
+    return page
+end
+
 local pages = {}
 for i, stream in ipairs(KEYS) do
-    pages[i] = redis.call('XRANGE', stream, '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+    pages[i] = read(stream)
 end
 return pages
