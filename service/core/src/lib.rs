@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod gate;
+mod hex;
 pub mod key;
 pub mod lock;
 pub mod time;

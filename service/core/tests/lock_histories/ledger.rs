@@ -236,6 +236,6 @@ fn remembered(state: &LockState, lease_id: &LeaseId) -> Option<EndReason> {
 }
 
 fn survives_json(state: &LockState) -> bool {
-    let text = serde_json::to_string(state).unwrap();
+    let text = state.to_json().unwrap();
     serde_json::from_str::<LockState>(&text).is_ok_and(|read| read == *state)
 }

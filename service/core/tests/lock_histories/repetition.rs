@@ -45,5 +45,5 @@ fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
 
 /// As JSON, because only the rules can change a state.
 fn without_acknowledgements(state: &LockState) -> String {
-    serde_json::to_string(state).unwrap().replace(",\"acknowledged\":true", "")
+    state.to_json().unwrap().replace(",\"acknowledged\":true", "")
 }

@@ -5,6 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
+/// Most answers are no longer.
+const LINE_BYTES: usize = 512;
+
 /// 200 with a body of JSON.
 pub fn ok(body: &impl Serialize) -> Response {
     json(StatusCode::OK, body)
@@ -19,7 +22,10 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
 
 /// Compact JSON with a newline at its end.
 pub fn json_line(body: &impl Serialize) -> Vec<u8> {
-    let mut line = serde_json::to_vec(body).unwrap_or_default();
+    let mut line = Vec::with_capacity(LINE_BYTES);
+    if serde_json::to_writer(&mut line, body).is_err() {
+        line.clear();
+    }
     line.push(b'\n');
     line
 }

@@ -4,14 +4,27 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use time::OffsetDateTime;
-use time::macros::format_description;
 
 /// RFC 3339 in UTC, to the ms.
 pub fn rfc3339(at: Timestamp) -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
     let nanoseconds = i128::from(at.as_ms()) * 1_000_000;
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    at.format(format).unwrap_or_default()
+    let mut text = *b"0000-00-00T00:00:00.000Z";
+    write_digits(&mut text[..4], at.year().unsigned_abs());
+    write_digits(&mut text[5..7], u8::from(at.month()).into());
+    write_digits(&mut text[8..10], at.day().into());
+    write_digits(&mut text[11..13], at.hour().into());
+    write_digits(&mut text[14..16], at.minute().into());
+    write_digits(&mut text[17..19], at.second().into());
+    write_digits(&mut text[20..23], at.millisecond().into());
+    str::from_utf8(&text).unwrap_or_default().to_owned()
+}
+
+fn write_digits(digits: &mut [u8], mut number: u32) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
 }
 
 /// Whole ms.
@@ -25,6 +38,13 @@ mod tests {
 
     #[test]
     fn times_are_utc_to_the_ms() {
-        assert_eq!(rfc3339(Timestamp::from_ms(1_700_000_000_005)), "2023-11-14T22:13:20.005Z");
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_700_000_000_005, "2023-11-14T22:13:20.005Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (u64::MAX, "1970-01-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::from_ms(ms)), text);
+        }
     }
 }

@@ -91,10 +91,10 @@ impl Hosts {
     /// Addresses, names without a dot and `localhost` are own names: an attacker cannot register one of them and let it resolve to
     /// this node in a victim's browser.
     fn is_own(&self, name: &str) -> bool {
-        let is_address = name.parse::<Ipv4Addr>().is_ok() || bracketed(name).is_some();
-        is_address
-            || name.eq_ignore_ascii_case(&self.listen)
+        name.eq_ignore_ascii_case(&self.listen)
             || (!name.contains(['.', '[']))
+            || name.parse::<Ipv4Addr>().is_ok()
+            || bracketed(name).is_some()
             || ends_with(name, ".localhost")
             || self.is_allowed(name, true)
     }

@@ -46,7 +46,10 @@ impl<'a> LockPath<'a> {
 /// # Errors
 /// `invalid-key`, with the rule that the key breaks; `forbidden`.
 pub fn address(caller: &Caller, encoded: &str) -> Result<Address, Problem> {
-    let text = percent_decode_str(encoded).decode_utf8();
+    let text = match encoded.contains('%') {
+        true => percent_decode_str(encoded).decode_utf8(),
+        false => Ok(encoded.into()),
+    };
     let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
     let key = Key::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, format!("The key {error}.")))?;
     check_keys(caller, key.as_str())?;

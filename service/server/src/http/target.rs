@@ -32,7 +32,10 @@ pub fn check(uri: &Uri) -> Result<(), Problem> {
 
 pub fn has_api_key(uri: &Uri) -> bool {
     let sent = uri.path_and_query().map_or("", |sent| sent.as_str());
-    access::has_api_key(&percent_decode_str(sent).decode_utf8_lossy())
+    match sent.contains('%') {
+        true => access::has_api_key(&percent_decode_str(sent).decode_utf8_lossy()),
+        false => access::has_api_key(sent),
+    }
 }
 
 fn is_text(encoded: &str) -> bool {

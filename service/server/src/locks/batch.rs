@@ -62,7 +62,7 @@ pub(super) struct Served {
 
 /// A key that is to be served apart, with all that it was given.
 pub(super) struct Apart {
-    pub work: Work,
+    pub work: Box<Work>,
     /// Another session keeps its row locked: it is not only changed often.
     pub is_busy: bool,
 }
@@ -89,7 +89,7 @@ pub(super) struct Failed {
 
 /// A key on its way through the rounds.
 struct Entry {
-    work: Work,
+    work: Box<Work>,
     losses: u32,
     /// The base was loaded in this batch, so an answer may be given from it.
     is_fresh: bool,
@@ -108,12 +108,12 @@ pub(super) struct Moment {
 type Pending = (Entry, Evaluation);
 
 impl Entry {
-    fn new(work: Work) -> Self {
+    fn new(work: Box<Work>) -> Self {
         Self { work, losses: 0, is_fresh: false, uncounted: Uncounted::default() }
     }
 
     fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
-        let Work { address, arrived, .. } = self.work;
+        let Work { address, arrived, .. } = *self.work;
         Done { address, result: Err(Failed { failure, unknown, unknown_alone: None, arrived }) }
     }
 
@@ -125,13 +125,14 @@ impl Entry {
     }
 
     fn conclude(self, stored: Stored, evaluation: Evaluation) -> Done {
-        let Work { address, arrived, epoch, .. } = self.work;
+        let Work { address, arrived, epoch, .. } = *self.work;
         let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
         Done { address, result: Ok((stored, Evaluated { epoch, outcomes, answered, notified, arrived, refusals })) }
     }
 
     fn again(self, losses: u32) -> Self {
-        let work = Work { base: None, ..self.work };
+        let mut work = self.work;
+        work.base = None;
         Self { losses: self.losses + losses, ..Self::new(work) }
     }
 }
@@ -142,7 +143,7 @@ const TOO_SLOW: Failure = Failure::Overloaded("other nodes keep changing this ke
 /// would hold up the others.
 pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
     let mut run = Run::new(node, queue_of, Instant::now() + node.limits.store_timeout);
-    let mut open: Vec<Entry> = works.into_iter().map(Entry::new).collect();
+    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry::new(Box::new(work))).collect();
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
@@ -154,7 +155,7 @@ pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Ad
 }
 
 /// Takes one key to its end, with its state locked in the store, so that no other node can change it meanwhile.
-pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadline: Instant) -> Option<Done> {
+pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, deadline: Instant) -> Option<Done> {
     let mut run = Run::new(node, |_: &Address| queue, deadline);
     let mut open = vec![Entry::new(work)];
     for _ in 0..ROUNDS_MAX {
@@ -323,7 +324,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     fn evaluate(&mut self, entry: Entry, now: Timestamp, terms: Terms) -> Option<Pending> {
-        let Work { address, commands, arrived, ended, uncertain, base, is_alone, .. } = &entry.work;
+        let Work { address, commands, arrived, ended, uncertain, base, is_alone, .. } = &*entry.work;
         let absent = Stored::default();
         let state = &base.as_ref().unwrap_or(&absent).state;
         if *is_alone && let [Command::Acquire(request)] = commands.as_slice() {
@@ -342,7 +343,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     fn changes(&self, changed: &mut [Pending], moment: Moment) -> Vec<Change> {
         let change = |(entry, evaluation): &mut Pending| {
             entry.uncounted = Uncounted::of(&evaluation.events);
-            let Work { address, base, .. } = &entry.work;
+            let Work { address, base, .. } = &*entry.work;
             let version = base.as_ref().map(|base| base.version).unwrap_or_default();
             let stored = Stored { version, state: std::mem::take(&mut evaluation.state) };
             self.node.change(address, stored, std::mem::take(&mut evaluation.events), moment)
@@ -473,9 +474,10 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 }
 
 fn loaded(entries: Vec<Entry>, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Entry> {
-    entries.into_iter().zip(states).map(move |(entry, stored)| Entry {
-        work: Work { base: Some(stored), epoch, ..entry.work },
-        is_fresh: true,
-        ..entry
+    entries.into_iter().zip(states).map(move |(mut entry, stored)| {
+        entry.work.base = Some(stored);
+        entry.work.epoch = epoch;
+        entry.is_fresh = true;
+        entry
     })
 }

@@ -348,7 +348,7 @@ impl Shard {
             } else if !self.only_waits(address, input, epoch) {
                 let work = self.work(address, input, epoch);
                 match self.apart.is_busy(address) {
-                    true => apart.push(Apart { work, is_busy: true }),
+                    true => apart.push(Apart { work: Box::new(work), is_busy: true }),
                     false => works.push(work),
                 }
             }

@@ -208,7 +208,13 @@ impl Body {
 
 /// The whole event as text: its kind, its time and its body, separated by spaces.
 pub(super) fn text_of_event(event: &Event) -> Result<String, serde_json::Error> {
-    Ok(format!("{} {} {}", event.kind.as_str(), event.at.as_ms(), serde_json::to_string(&Body::of(event))?))
+    let mut text = Vec::with_capacity(256);
+    text.extend_from_slice(event.kind.as_str().as_bytes());
+    text.push(b' ');
+    serde_json::to_writer(&mut text, &event.at)?;
+    text.push(b' ');
+    serde_json::to_writer(&mut text, &Body::of(event))?;
+    String::from_utf8(text).map_err(serde::ser::Error::custom)
 }
 
 pub(super) fn event_of_text(text: &str) -> Result<Event, Unreadable> {

@@ -9,7 +9,7 @@ fn metadata() -> Option<Metadata> {
 }
 
 fn written(state: &LockState) -> usize {
-    serde_json::to_string(state).unwrap().len()
+    state.to_json().unwrap().len()
 }
 
 #[test]

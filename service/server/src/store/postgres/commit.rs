@@ -161,7 +161,7 @@ pub(super) async fn write(
     let column =
         |value: fn(&Change) -> u64| -> Vec<i64> { sorted().map(|change| value(change).cast_signed()).collect() };
     let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
-    let states = sorted().map(|change| serde_json::to_string(&change.state)).collect::<Result<Vec<String>, _>>();
+    let states = sorted().map(|change| change.state.to_json()).collect::<Result<Vec<String>, _>>();
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
@@ -214,7 +214,7 @@ pub(super) async fn fill(
     states: &[CopiedState],
     copied: u64,
 ) -> Result<bool, sqlx::Error> {
-    let texts = states.iter().map(|copied| serde_json::to_string(&copied.state)).collect::<Result<Vec<String>, _>>();
+    let texts = states.iter().map(|copied| copied.state.to_json()).collect::<Result<Vec<String>, _>>();
     let texts = texts.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let row = connection
         .query(statements::FILL)

@@ -3,6 +3,8 @@
 //! All keys of one lock are in one slot of a cluster, because they have the same text in braces. The keys of another lock have
 //! another text in braces, unless the names of both locks have the same hash tag.
 
+use std::borrow::Cow;
+
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 
@@ -29,6 +31,11 @@ impl Layout {
 
     pub(super) fn state(&self, address: &Address) -> String {
         format!("{}:l:{}", self.prefix, text_of(address))
+    }
+
+    pub(super) fn state_and_history(&self, address: &Address) -> [String; 2] {
+        let text = text_of(address);
+        [[&self.prefix, ":l:", &text].concat(), [&self.prefix, ":h:", &text].concat()]
     }
 
     /// The stream of the key's events without renewals.
@@ -126,14 +133,17 @@ pub(super) fn text_of(address: &Address) -> String {
     let app = escaped(address.app.as_str());
     let key = address.key.as_str();
     match hash_tag(key) {
-        Some(tag) => format!("{{{}:{app}:{}}}:{key}", app.len(), escaped(tag)),
-        None => format!("{{{}:{app}:{}}}", app.len(), escaped(key)),
+        Some(tag) => ["{", &app.len().to_string(), ":", &app, ":", &escaped(tag), "}:", key].concat(),
+        None => ["{", &app.len().to_string(), ":", &app, ":", &escaped(key), "}"].concat(),
     }
 }
 
 /// Escapes the brace that would end the hash tag.
-fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace('}', "%7D")
+fn escaped(text: &str) -> Cow<'_, str> {
+    match text.contains(['%', '}']) {
+        true => text.replace('%', "%25").replace('}', "%7D").into(),
+        false => text.into(),
+    }
 }
 
 fn unescaped(text: &str) -> String {
@@ -158,7 +168,7 @@ pub(super) fn encode(
     keep: Timestamp,
     notice_at: Option<Timestamp>,
 ) -> Result<String, StoreError> {
-    let state = serde_json::to_string(state).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    let state = state.to_json().map_err(|error| StoreError::Unavailable(error.to_string()))?;
     Ok(format!("{} {} {} 0: {state}", version.number(), keep_until(keep), notice(notice_at)))
 }
 

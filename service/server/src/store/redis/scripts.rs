@@ -83,7 +83,7 @@ impl Call<'_> {
             keys.extend([layout.index(), layout.tail(), layout.renewed(), layout.counter(), layout.engine()]);
         }
         for entry in entries {
-            keys.extend([layout.state(entry.address), layout.history(entry.address)]);
+            keys.extend(layout.state_and_history(entry.address));
             if is_cluster {
                 keys.extend([layout.renewed_of(entry.address), layout.counter_of(entry.address)]);
             }
@@ -131,12 +131,9 @@ impl Call<'_> {
 pub(super) type Made = (Timestamp, Option<Vec<bool>>);
 
 pub(super) fn read_made(answer: Value) -> Result<Made, StoreError> {
-    let numbers: Vec<u64> = read(answer)?;
-    match &numbers[..] {
-        [now, 0] => Ok((Timestamp::from_ms(*now), None)),
-        [now, 1, made @ ..] => Ok((Timestamp::from_ms(*now), Some(made.iter().map(|made| *made == 1).collect()))),
-        _ => Err(unexpected()),
-    }
+    let (now, is_checked, made): (u64, bool, Vec<u8>) = read(answer)?;
+    let made = is_checked.then(|| made.iter().map(|made| *made == b'1').collect());
+    Ok((Timestamp::from_ms(now), made))
 }
 
 /// Reads an answer. If it cannot be read, the command was executed all the same.

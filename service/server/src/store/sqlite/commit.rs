@@ -83,7 +83,7 @@ pub(super) async fn write(
     now: Timestamp,
     changes: &[Change],
 ) -> Result<CommitResult, sqlx::Error> {
-    let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes))).fetch_all(&mut *connection).await?;
+    let rows = sqlx::query(statements::COMMIT).bind(Json(batch(now, changes)?)).fetch_all(&mut *connection).await?;
     let versions = checked(&rows, now, changes)?;
     let made = changes.iter().zip(&versions).filter(|(_, version)| version.is_some());
     let events = made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event)));
@@ -92,27 +92,33 @@ pub(super) async fn write(
     Ok(CommitResult::Checked(versions))
 }
 
-/// A change as the statement takes it: in JSON.
-pub(super) type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, &'a LockState);
+/// A change as the statement takes it: in JSON, the state as a text.
+pub(super) type ChangeRow<'a> = (&'a App, &'a Key, u64, u64, u64, Option<u64>, String);
 
-fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Vec<ChangeRow<'a>> {
+fn batch<'a>(now: Timestamp, changes: &'a [Change]) -> Result<Vec<ChangeRow<'a>>, sqlx::Error> {
     let row = |change: &'a Change| {
         let Change { address, expected, state, keep_until, notice_at, .. } = change;
         let version = expected.next(now).number();
         let notice_at = notice_at.map(Timestamp::as_ms);
-        (&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state)
+        let state = text_of(state)?;
+        Ok((&address.app, &address.key, version, expected.number(), keep_until.as_ms(), notice_at, state))
     };
     changes.iter().map(row).collect()
 }
 
 /// Copied states, as the statement takes them.
-pub(super) fn copied_rows<'a>(states: &'a [CopiedState]) -> Vec<ChangeRow<'a>> {
+pub(super) fn copied_rows<'a>(states: &'a [CopiedState]) -> Result<Vec<ChangeRow<'a>>, sqlx::Error> {
     let row = |copied: &'a CopiedState| {
         let CopiedState { address, state, notice_at, keep_until } = copied;
         let version = Version::fresh().number();
-        (&address.app, &address.key, version, 0, keep_until.as_ms(), notice_at.map(Timestamp::as_ms), state)
+        let (keep_until, notice_at) = (keep_until.as_ms(), notice_at.map(Timestamp::as_ms));
+        Ok((&address.app, &address.key, version, 0, keep_until, notice_at, text_of(state)?))
     };
     states.iter().map(row).collect()
+}
+
+fn text_of(state: &LockState) -> Result<String, sqlx::Error> {
+    state.to_json().map_err(|error| sqlx::Error::Encode(error.into()))
 }
 
 fn checked(rows: &[SqliteRow], now: Timestamp, changes: &[Change]) -> Result<Vec<Option<Version>>, sqlx::Error> {

@@ -404,8 +404,8 @@ impl LockStore for SqliteStore {
         let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
         if is_filling {
             commit::begin(&mut connection).await.map_err(|error| unavailable(&error))?;
-            let filled =
-                sqlx::query(statements::FILL).bind(Json(commit::copied_rows(states))).execute(&mut *connection);
+            let rows = commit::copied_rows(states).map_err(|error| unavailable(&error))?;
+            let filled = sqlx::query(statements::FILL).bind(Json(rows)).execute(&mut *connection);
             filled.await.map_err(|error| unavailable(&error))?;
             self.record.count(&mut connection, copied).await?;
             commit::commit(&mut connection).await?;

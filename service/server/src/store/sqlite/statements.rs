@@ -8,7 +8,7 @@ order by requested.key";
 
 pub(super) const COMMIT: &str = "
 insert into locks as l (app, key, version, replaces, keep_until, notice_at, state)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value -> 6
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
 from json_each(?1) as c
 -- The row of a change must still exist. A new row must not exist: the conflict below checks that.
 where value ->> 3 = 0 or exists (select 1 from locks where app = c.value ->> 0 and key = c.value ->> 1)
@@ -34,7 +34,7 @@ limit ?3";
 /// Writes copied states, replacing existing ones.
 pub(super) const FILL: &str = "
 insert into locks (app, key, version, replaces, keep_until, notice_at, state)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value -> 6
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
 from json_each(?1)
 where true
 on conflict (app, key) do update

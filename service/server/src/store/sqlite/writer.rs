@@ -65,7 +65,7 @@ impl Row {
             next: change.expected.next(now),
             keep_until: change.keep_until.as_ms().cast_signed(),
             notice_at: change.notice_at.map(|at| at.as_ms().cast_signed()),
-            state: serde_json::to_string(&change.state)?,
+            state: change.state.to_json()?,
             events: change.events.iter().map(event).collect::<Result<_, serde_json::Error>>()?,
         })
     }
