@@ -1,5 +1,5 @@
 //! The open connections of a node: as many as are allowed. When all are taken, an idle one makes room for a client that
-//! connects.
+//! connects. One that is idle for too long is closed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,12 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::client::Client;
 
 /// While no connection is idle: pause before the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often to look for connections that are idle for too long: so many times within the time that is allowed, and so often at most
+/// and at least.
+const IDLE_LOOKS: u32 = 8;
+const IDLE_LOOK_MIN: Duration = Duration::from_millis(10);
+const IDLE_LOOK_MAX: Duration = Duration::from_secs(1);
 
 pub struct Connections {
     permits: Arc<Semaphore>,
@@ -81,6 +87,20 @@ impl Connections {
         open.clients.insert(number, Arc::clone(&client));
         drop(open);
         Connection { client, number, connections: Arc::clone(self), _permit: permit }
+    }
+
+    /// Closes connections that have been idle for `time_max`. One look at all of them costs less than a timer for each request.
+    pub async fn close_idle(self: Arc<Self>, time_max: Duration) {
+        let mut looks = interval((time_max / IDLE_LOOKS).clamp(IDLE_LOOK_MIN, IDLE_LOOK_MAX));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            for client in self.open().clients.values() {
+                if client.idle_since().is_some_and(|since| since.elapsed() >= time_max) {
+                    client.close_if_idle();
+                }
+            }
+        }
     }
 
     fn close_longest_idle(&self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +59,10 @@ pub async fn serve(
 ) {
     let graceful = GracefulShutdown::new();
     let connections = Connections::new(limits.connections_max);
+    let ended = CancellationToken::new();
+    let closing = Arc::clone(&connections).close_idle(limits.header_timeout);
+    tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
+    let _ended = ended.drop_guard();
     let (body_timeout, access_log) = (limits.body_timeout, limits.access_log);
     let (ids, proxies, cors) = (RequestIds::new(), limits.proxies.clone(), limits.cors.clone());
     let answering = Arc::new(Answering { endpoints, requests, hosts, ids, body_timeout, access_log, proxies, cors });
@@ -105,7 +109,7 @@ pub async fn serve(
                 };
                 drop(handshake);
                 let stream = client.stream(transport);
-                let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), &answering, &limits)).await;
+                let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), &answering)).await;
             });
             connection.client.serve(serving).await;
         });
@@ -121,7 +125,6 @@ fn serving(
     client: Arc<Client>,
     peer: IpAddr,
     answering: &Arc<Answering>,
-    limits: &ServerLimits,
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
     let answering = Arc::clone(answering);
     let service = service_fn(move |request| {
@@ -129,8 +132,6 @@ fn serving(
         async move { answering.answer(client, peer, Box::new(request)).await }
     });
     http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
         .max_buf_size(HEADER_BYTES_MAX)
         // `Client` notices the end of the connection itself.
         .half_close(true)
