@@ -96,17 +96,20 @@ create table locks (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Removes all states and events, if the store is filling for this epoch.
+-- Removes all states and events, if the store is filling for this epoch and nothing is copied to it yet: a request that is carried out
+-- late, or twice, removes no copied state.
 create function clear_locks(epoch bigint, knows_timeline boolean) returns boolean
 language plpgsql volatile as $$
 declare
     is_filling boolean;
 begin
-    select f.is_in_force into is_filling from latchgate.fence('locks', 'filling', epoch, knows_timeline) f;
+    select f.is_in_force and r.copied = 0 into is_filling
+    from latchgate.fence('locks', 'filling', epoch, knows_timeline) f, latchgate.engine_records r
+    where r.purpose = 'locks';
     if is_filling then
         truncate latchgate.locks, latchgate.lock_events;
     end if;
-    return is_filling;
+    return coalesce(is_filling, false);
 end
 $$;
 

@@ -53,7 +53,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let copied = tokio::select! {
             copied = self.copy_all(from, to, epoch) => copied,
             // This node may wait for a page whose request was lost.
-            () = self.ended_elsewhere(to, epoch) => Ok(None),
+            () = self.ended_elsewhere(from, to, epoch) => Ok(None),
         };
         match copied {
             Ok(Some(copied)) => {
@@ -72,13 +72,16 @@ impl<E: ?Sized + Engine> Inner<E> {
         }
     }
 
-    /// Returns when the target takes no more.
-    async fn ended_elsewhere(&self, to: usize, epoch: Epoch) {
+    /// Returns when the target takes no more, or the source is active again.
+    async fn ended_elsewhere(&self, from: usize, to: usize, epoch: Epoch) {
+        let has_ended = async |index: usize, state| {
+            let reading = self.slots[index].read(self.patience).await;
+            reading.is_ok_and(|reading| !(reading.is(state) && reading.epoch() == epoch))
+        };
         loop {
             sleep(TAKE_OVER).await;
-            if let Ok(target) = self.slots[to].read(self.patience).await
-                && !(target.is(EngineState::Filling) && target.epoch() == epoch)
-            {
+            let ended = join(has_ended(from, EngineState::Moving), has_ended(to, EngineState::Filling)).await;
+            if ended.0 || ended.1 {
                 return;
             }
         }

@@ -173,7 +173,7 @@ fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) 
         // This node has used neither engine since the copy began, so the other one has not become active: an operator who leaves a
         // stopped engine vouches that it stays so until every node uses the other one.
         Moving if other.is_long_gone && may_be_given_up(reading, memory) => {
-            give_up(index, engine, reading, record, memory, "the engine to copy to does not answer")
+            give_up(index, (engine, reading, record), false, memory, "the engine to copy to does not answer")
         }
         state => Next::Wait(format!(
             "{} is {}, and {} does not answer: if that is stopped, say so",
@@ -184,28 +184,52 @@ fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) 
     }
 }
 
-/// Whether the copy of an engine is known not to have been left for the other one, which does not answer.
+/// Whether the copy of an engine is known not to have been left for the other one. This node has used an engine before the copy began,
+/// and none since: one that was copied to is used in the epoch of its copy, or in a later one.
 pub(super) fn may_be_given_up(moving: &Reading, memory: Memory) -> bool {
-    memory.epoch > Epoch::NONE && memory.epoch <= moving.epoch()
+    memory.epoch > Epoch::NONE && memory.epoch < moving.epoch()
 }
 
-/// The frozen engine is active again. If it has failed over meanwhile, this write is the last that knows of it. If it was left during
-/// the copy, leases of the other engine are missing.
+/// Whether an engine was left during its copy, as far as this node can tell. The record of the other one proves that it was not, unless
+/// its store may forget: it has only been filling since the copy began.
+pub(super) fn may_have_been_left(moving: &Reading, other: &Reading, may_forget: bool, memory: Memory) -> bool {
+    let since = other.record.as_ref().map_or(Epoch::NONE, |record| record.since);
+    let is_only_filling = other.is(Filling)
+        && since > Epoch::NONE
+        && since <= moving.epoch()
+        && memory.epoch < moving.epoch()
+        && !may_forget
+        && !other.is_after_fail_over;
+    !is_only_filling && !may_be_given_up(moving, memory)
+}
+
+/// The frozen engine is active again.
 fn give_up(
     index: usize,
-    engine: Seen<'_>,
-    reading: &Reading,
-    record: &EngineRecord,
+    (engine, reading, record): (Seen<'_>, &Reading, &EngineRecord),
+    was_left: bool,
     memory: Memory,
     why: &'static str,
 ) -> Next {
+    let record = given_up(reading, record, was_left, engine.is_trusted, memory);
+    Next::Write { engine: index, record, why }
+}
+
+/// The record of a frozen engine that is active again. If it has failed over meanwhile, this write is the last that knows of it. If it
+/// was left during the copy, leases of the other engine are missing.
+pub(super) fn given_up(
+    reading: &Reading,
+    record: &EngineRecord,
+    was_left: bool,
+    is_trusted: bool,
+    memory: Memory,
+) -> EngineRecord {
     let next = EngineRecord {
         longest_lease: known_longest(record, memory, reading.now),
         ..record.turned(Active, record.epoch.max(memory.epoch).next(reading.now))
     };
-    let was_left = record.epoch < memory.epoch;
-    let is_held_off = was_left || reading.is_after_fail_over && !engine.is_trusted;
-    Next::Write { engine: index, record: if is_held_off { next.held_off(reading.now) } else { next }, why }
+    let is_held_off = was_left || reading.is_after_fail_over && !is_trusted;
+    if is_held_off { next.held_off(reading.now) } else { next }
 }
 
 fn of_both(seen: [Seen<'_>; 2], readings: [&Reading; 2], pair: &[String], memory: Memory) -> Next {
@@ -260,7 +284,8 @@ fn with_one_record(
         },
         Moving => {
             let why = "the engine to copy to has lost its record";
-            give_up(other, seen[other], readings[other], there, memory, why)
+            let was_left = !may_be_given_up(readings[other], memory);
+            give_up(other, (seen[other], readings[other], there), was_left, memory, why)
         }
         Standby if there.epoch == Epoch::NONE => {
             let record = first_active(seen[empty], readings[empty], pair, memory);
@@ -294,44 +319,54 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
         if one.pair.is_empty() {
             return Next::Wait(format!("{} has been used alone since it was in the pair: empty it", seen[index].name));
         }
+        let was_left = || may_have_been_left(readings[index], readings[1 - index], seen[1 - index].may_forget, memory);
         match (one.state, other.state) {
-            // An engine that stopped during a copy may be back after the operator has left it.
-            (Active | Moving, Active) if one.epoch < other.epoch => {
+            // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of
+            // its copy has lost the record that it was retired.
+            (Active, Active) if one.epoch < other.epoch => {
+                let record = one.turned(Retired, other.epoch);
+                return Next::Write { engine: index, record, why: "the other engine is active in a later epoch" };
+            }
+            (Moving, Active) if one.epoch <= other.epoch => {
                 let record = one.turned(Retired, other.epoch);
                 return Next::Write { engine: index, record, why: "the other engine is active in a later epoch" };
             }
             (Moving, Filling) if one.epoch == other.epoch => {
-                if readings.iter().any(|reading| reading.is_after_fail_over) {
+                // A node that has used an engine in the epoch of the copy knows that both have lost their last records.
+                if readings.iter().any(|reading| reading.is_after_fail_over) || memory.epoch >= one.epoch {
                     let why = "an engine has failed over during the copy";
-                    return give_up(index, seen[index], readings[index], one, memory, why);
+                    return give_up(index, (seen[index], readings[index], one), was_left(), memory, why);
                 }
                 return Next::Copy { from: index, to: 1 - index };
             }
             (Moving, _) => {
                 let why = "the other engine is not to be copied to";
-                return give_up(index, seen[index], readings[index], one, memory, why);
+                return give_up(index, (seen[index], readings[index], one), was_left(), memory, why);
             }
             (Retired, Filling)
                 if was_never_left(readings[index], readings[1 - index], seen[1 - index].may_forget, memory) =>
             {
                 let why = "the engine that it was copied to was emptied for another switch before it became active";
-                return give_up(index, seen[index], readings[index], &one.turned(Retired, other.epoch), memory, why);
+                let one = one.turned(Retired, other.epoch);
+                return give_up(index, (seen[index], readings[index], &one), false, memory, why);
             }
             (Retired, Filling) if is_copied(readings[index], readings[1 - index]) => {
                 return Next::Write {
                     engine: 1 - index,
-                    record: take_over(readings[index], readings[1 - index], one, other),
+                    record: take_over(readings[index], readings[1 - index], one, other, memory),
                     why: "all states are copied",
                 };
             }
             // An order of a time when neither engine was active: the standby's record was written when this one was empty.
-            (Filling, Standby) if one.epoch == other.epoch && !readings[index].is_after_fail_over => {
-                let record = emptied(one, readings[index].now);
-                return Next::Write {
-                    engine: index,
-                    record,
-                    why: "neither engine was active, and this one was emptied",
-                };
+            // That it has not been active since is sure only of a store that does not forget.
+            (Filling, Standby)
+                if one.epoch == other.epoch && !readings[index].is_after_fail_over && !seen[index].may_forget =>
+            {
+                let why = "neither engine was active, and this one was emptied";
+                let now = readings[index].now;
+                let known = EngineRecord { longest_lease: known_longest(one, memory, now), ..one.clone() };
+                let epoch = if memory.epoch < one.epoch { one.epoch } else { memory.epoch.next(now) };
+                return Next::Write { engine: index, record: EngineRecord { epoch, ..emptied(&known, now) }, why };
             }
             _ => {}
         }
@@ -379,8 +414,8 @@ pub(super) fn emptied(filling: &EngineRecord, now: Timestamp) -> EngineRecord {
 /// no hold-off ends too early.
 const READINGS_APART_MS: u64 = 2_000;
 
-/// The record of the engine that all states were copied to.
-fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord) -> EngineRecord {
+/// The record of the engine that all states were copied to. If a node has used it in its epoch, it has lost what came after the copy.
+fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord, memory: Memory) -> EngineRecord {
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
     let moved = |at: Timestamp| {
         if at == Timestamp::default() {
@@ -396,9 +431,10 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
         since: filling.epoch,
         ..filling.turned(Active, filling.epoch)
     };
-    if to.is_after_fail_over {
-        let epoch = filling.epoch.next(to.now);
-        return EngineRecord { epoch, ..record.held_off(to.now) };
+    if to.is_after_fail_over || memory.epoch >= filling.epoch {
+        let epoch = filling.epoch.max(memory.epoch).next(to.now);
+        let longest_lease = known_longest(&record, memory, to.now);
+        return EngineRecord { epoch, longest_lease, ..record }.held_off(to.now);
     }
     record
 }
@@ -430,7 +466,12 @@ mod tests {
     }
 
     fn next_of(one: Option<&Reading>, other: Option<&Reading>) -> Next {
-        let memory = Memory { epoch: Epoch::from_number(2), longest_lease: LongestLease::short(60_000) };
+        next_after(2, one, other)
+    }
+
+    /// Of a node that has used an engine in this epoch.
+    fn next_after(epoch: u64, one: Option<&Reading>, other: Option<&Reading>) -> Next {
+        let memory = Memory { epoch: Epoch::from_number(epoch), longest_lease: LongestLease::short(60_000) };
         next(&[seen("one", one), seen("other", other)], &pair(), memory)
     }
 
@@ -442,9 +483,9 @@ mod tests {
 
     #[test]
     fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
-        let lost = |state| reading(state, 2, &pair(), true);
-        let standby = reading(Standby, 2, &pair(), false);
-        let filling = reading(Filling, 2, &pair(), false);
+        let lost = |state| reading(state, 3, &pair(), true);
+        let standby = reading(Standby, 3, &pair(), false);
+        let filling = reading(Filling, 3, &pair(), false);
         let fresh = Reading { now: NOW, ..Reading::default() };
         let alone = reading(Active, 2, &[], true);
         for (one, other) in [
@@ -494,6 +535,9 @@ mod tests {
         for (one, other) in [(&failed_over, &standby), (&filling, &before)] {
             assert!(matches!(next_of(Some(one), Some(other)), Next::Wait(_)));
         }
+        let forgetful = Seen { may_forget: true, ..seen("one", Some(&filling)) };
+        let next = next(&[forgetful, seen("other", Some(&standby))], &pair(), Memory::default());
+        assert!(matches!(next, Next::Wait(_)), "{next:?}");
     }
 
     #[test]
@@ -510,8 +554,49 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_given_up_without_a_fail_over_needs_no_hold_off() {
-        let (moving, standby) = (reading(Moving, 2, &pair(), false), reading(Standby, 1, &pair(), false));
+        let (moving, standby) = (reading(Moving, 3, &pair(), false), reading(Standby, 1, &pair(), false));
         assert_eq!(hold_off_of(&next_of(Some(&moving), Some(&standby))), 0);
         assert_eq!(hold_off_of(&next_of(Some(&moving), None)), 0);
+    }
+
+    #[test]
+    fn a_copy_is_given_up_without_a_hold_off_only_by_who_knows_that_it_was_not_left() {
+        let fresh = Reading { now: NOW, ..Reading::default() };
+        let moving = reading(Moving, 3, &pair(), false);
+        let mut filling = reading(Filling, 4, &pair(), false);
+        filling.record.as_mut().unwrap().since = Epoch::from_number(3);
+        let first = LONGEST;
+        let of = |other: &Reading, may_forget, memory| {
+            let other = Seen { may_forget, ..seen("other", Some(other)) };
+            hold_off_of(&next(&[seen("one", Some(&moving)), other], &pair(), memory))
+        };
+        // It has been filling since this copy began, and nothing else.
+        assert_eq!(of(&filling, false, first), 0);
+        assert!(of(&filling, true, first) >= 60_000);
+        assert!(of(&fresh, true, first) >= 60_000);
+        let used = Memory { epoch: Epoch::from_number(2), ..LONGEST };
+        assert_eq!((of(&filling, true, used), of(&fresh, true, used)), (0, 0));
+    }
+
+    #[test]
+    fn an_engine_that_has_lost_the_record_of_its_retirement_does_not_go_on() {
+        let moving = reading(Moving, 3, &pair(), false);
+        let active = reading(Active, 3, &pair(), false);
+        let Next::Write { engine: 0, record, .. } = next_of(Some(&moving), Some(&active)) else { panic!("retired") };
+        assert_eq!(record.state, Retired);
+        // The node has used the other one in the epoch of the copy.
+        assert!(matches!(next_after(3, Some(&moving), None), Next::Wait(_)));
+        let filling = reading(Filling, 3, &pair(), false);
+        assert!(hold_off_of(&next_after(3, Some(&moving), Some(&filling))) >= 60_000);
+    }
+
+    #[test]
+    fn an_engine_that_has_lost_what_came_after_its_copy_is_held_off() {
+        let (retired, filling) = (reading(Retired, 3, &pair(), false), reading(Filling, 3, &pair(), false));
+        assert_eq!(hold_off_of(&next_after(2, Some(&retired), Some(&filling))), 0);
+        let next = next_after(3, Some(&retired), Some(&filling));
+        assert!(hold_off_of(&next) >= 60_000);
+        let Next::Write { engine: 1, record, .. } = next else { panic!("the other one takes over") };
+        assert!(record.epoch > Epoch::from_number(3));
     }
 }

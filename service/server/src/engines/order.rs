@@ -4,7 +4,9 @@ use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::{Watched, bounded};
-use super::decide::{Memory, emptied, is_copied, known_longest, may_be_given_up, was_never_left};
+use super::decide::{
+    Memory, emptied, given_up, is_copied, known_longest, may_be_given_up, may_have_been_left, was_never_left,
+};
 use super::{Engine, Engines, Inner, LOOK_SOON, Past};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
@@ -97,7 +99,7 @@ impl<E: ?Sized + Engine> Engines<E> {
 impl<E: ?Sized + Engine> Inner<E> {
     /// Writes the records that begin the switch. Returns the engine to wait for, and from which epoch on.
     async fn give(&self, order: &SwitchOrder) -> Result<(Option<usize>, Epoch), OrderFailure> {
-        let to = match &order.to {
+        let mut ordered = match &order.to {
             Some(name) => {
                 Some(self.slots.iter().position(|slot| slot.spec.name == *name).ok_or(OrderFailure::UnknownEngine)?)
             }
@@ -107,7 +109,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             let mut past = self.looking.lock().await;
             let readings = self.read_all(&mut past).await;
             let active = Self::active(&past, &readings);
-            let to = match (to, active) {
+            let to = match (ordered, active) {
                 (Some(to), _) => to,
                 (None, Some(active)) if self.slots.len() > 1 => 1 - active,
                 // A copy is under way, or the active engine does not answer.
@@ -118,6 +120,8 @@ impl<E: ?Sized + Engine> Inner<E> {
                 }
                 _ => return Err(OrderFailure::OneEngine),
             };
+            // Once an engine of this order is active, it is not switched back.
+            ordered = Some(to);
             let target = readings[to].as_ref().map_err(|_| self.no_answer(to))?;
             if active == Some(to) {
                 if !order.force {
@@ -128,10 +132,12 @@ impl<E: ?Sized + Engine> Inner<E> {
                 return Ok((None, target.epoch()));
             }
             let from = 1 - to;
-            // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped.
+            // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped. What was
+            // copied may be out of date then, and is not used.
             let is_in_use = readings[from].is_ok() || may_be_given_up(target, past.memory);
             if target.is(EngineState::Moving) && active.is_none() && is_in_use {
-                if let Some(epoch) = self.give_up(to, target).await? {
+                let source = readings[from].as_ref().ok();
+                if let Some(epoch) = self.give_up(past.memory, (to, target), (from, source)).await? {
                     return Ok((Some(to), epoch));
                 }
                 self.look(&mut past).await;
@@ -206,11 +212,19 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     /// The engine is being copied, and it is to stay active. `None`: another node was faster.
-    async fn give_up(&self, to: usize, target: &Reading) -> Result<Option<Epoch>, OrderFailure> {
+    async fn give_up(
+        &self,
+        memory: Memory,
+        (to, target): (usize, &Reading),
+        (from, source): (usize, Option<&Reading>),
+    ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
-        let epoch = record.epoch.next(target.now);
-        let written = self.slots[to].change(self.patience, target, &record.turned(EngineState::Active, epoch)).await;
-        Ok(written.map_err(|error| self.failed(to, &error))?.then_some(epoch))
+        let was_left = source.is_some_and(|source| may_have_been_left(target, source, self.may_forget(from), memory));
+        let bound = EngineRecord { longest_lease: self.longest_known(memory, target.now), ..record.clone() };
+        let record = if was_left { &bound } else { record };
+        let next = given_up(target, record, was_left, self.slots[to].spec.is_trusted, memory);
+        let written = self.slots[to].change(self.patience, target, &next).await;
+        Ok(written.map_err(|error| self.failed(to, &error))?.then_some(next.epoch))
     }
 
     /// The other engine is stopped: what this one held when it was left does not count.
@@ -230,16 +244,9 @@ impl<E: ?Sized + Engine> Inner<E> {
     /// Empties an engine. Its record has the longest lease that this node knows of, in case nothing is copied to it.
     async fn fill(&self, memory: Memory, to: usize, target: &Reading, epoch: Epoch) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
-        let longest_lease = if memory.epoch > Epoch::NONE {
-            memory.longest_lease
-        } else {
-            // This node has never used the engine that is left: the longest lease allowed is the bound.
-            let short = LongestLease::short(self.lease_ms_max);
-            LongestLease { ms: self.lease_ms_max, until: target.now.plus_ms(self.lease_ms_max), ..short }
-        };
         let filling = EngineRecord {
             since: Self::filling_since(target).unwrap_or(epoch),
-            longest_lease,
+            longest_lease: self.longest_known(memory, target.now),
             ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
         };
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
@@ -247,6 +254,16 @@ impl<E: ?Sized + Engine> Inner<E> {
         }
         let store = self.slots[to].store().await.map_err(failed)?;
         bounded(store.empty(epoch)).await.map_err(failed)
+    }
+
+    /// The longest lease that may be live on an engine that is left.
+    fn longest_known(&self, memory: Memory, now: Timestamp) -> LongestLease {
+        if memory.epoch > Epoch::NONE {
+            return memory.longest_lease;
+        }
+        // This node has never used it: the longest lease allowed is the bound.
+        let short = LongestLease::short(self.lease_ms_max);
+        LongestLease { ms: self.lease_ms_max, until: now.plus_ms(self.lease_ms_max), ..short }
     }
 
     /// The first of the epochs in which the engine has been filling, if it is. A fail-over may have forgotten that it was active.
@@ -258,8 +275,12 @@ impl<E: ?Sized + Engine> Inner<E> {
 
     /// Whether a look at these records makes one of the engines active.
     fn is_settled_by_a_look(&self, retired: &Reading, (index, filling): (usize, &Reading), memory: Memory) -> bool {
-        let may_forget = self.slots[index].if_open().is_some_and(|store| store.may_forget());
-        is_copied(retired, filling) || was_never_left(retired, filling, may_forget, memory)
+        is_copied(retired, filling) || was_never_left(retired, filling, self.may_forget(index), memory)
+    }
+
+    /// Whether the engine's store may lose its record. One that was never opened may.
+    fn may_forget(&self, index: usize) -> bool {
+        self.slots[index].if_open().is_none_or(|store| store.may_forget())
     }
 
     /// Makes an emptied engine active, with a hold-off of the longest lease that was known when it was emptied.
@@ -358,7 +379,11 @@ mod tests {
     async fn write(store: &MemoryStore, state: EngineState, epoch: u64) {
         let read = store.read_record().await.unwrap();
         let pair = ["one".to_owned(), "other".to_owned()];
-        let next = EngineRecord::new(state, Epoch::from_number(epoch), &pair);
+        let mut next = EngineRecord::new(state, Epoch::from_number(epoch), &pair);
+        next.longest_lease = LongestLease::short(60_000);
+        if state == EngineState::Filling {
+            next.since = next.epoch;
+        }
         assert!(store.write_record(&read, &next).await.unwrap());
     }
 
@@ -441,6 +466,19 @@ mod tests {
         engines.switch(&SwitchOrder { is_stopped: true, ..to(None) }, PATIENCE).await.unwrap();
         let read = one.read_record().await.unwrap();
         assert!(read.record.unwrap().hold_off_until > read.now.plus_ms(50_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_for_an_engine_that_was_left_during_a_copy_begins_a_hold_off() {
+        let (engines, stores) = pair([(EngineState::Standby, 2), (EngineState::Active, 3)]).await;
+        let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
+        write(&stores[0], EngineState::Moving, 2).await;
+        write(&stores[1], EngineState::Standby, 1).await;
+        engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
+        let read = stores[0].read_record().await.unwrap();
+        let record = read.record.unwrap();
+        assert_eq!(record.state, EngineState::Active);
+        assert!(record.hold_off_until > read.now.plus_ms(50_000) && record.epoch > Epoch::from_number(3));
     }
 
     #[tokio::test(start_paused = true)]

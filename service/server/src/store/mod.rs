@@ -361,7 +361,8 @@ pub trait LockStore: RecordStore + AuditStore {
     /// may repeat a page that failed.
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
 
-    /// Removes all states and events. Returns `false` and does nothing unless the store is filling for `epoch`.
+    /// Removes all states and events. Returns `false` and does nothing unless the store is filling for `epoch` and no state is copied
+    /// to it yet.
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Writes states, replacing existing ones, and records that `copied` states have been written in total. Returns `false`

@@ -395,7 +395,7 @@ impl LockStore for MemoryStore {
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut tables = self.shared.tables();
-        let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch);
+        let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch) && tables.engine.reading.copied == 0;
         if is_filling {
             tables.rows.clear();
             tables.events.clear();

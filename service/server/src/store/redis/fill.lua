@@ -4,7 +4,10 @@
 -- it is due, or '-'.
 local record = redis.call('GET', KEYS[1])
 if not record or string.sub(record, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+local copied = tonumber(string.match(record, '^%a+ %d+ %d+ (%d+) '))
 if ARGV[2] == '' then
+    -- A request that is carried out late, or twice, removes no copied state.
+    if copied > 0 then return 0 end
     for i = 3, #ARGV do
         redis.call('DEL', KEYS[i])
         redis.call('ZREM', KEYS[2], ARGV[i])
@@ -20,8 +23,7 @@ for i = 3, #KEYS do
     end
     redis.call('ZADD', KEYS[2], 0, ARGV[at])
 end
-local copied = string.match(record, '^%a+ %d+ %d+ (%d+) ')
-if tonumber(copied) < tonumber(ARGV[2]) then
+if copied < tonumber(ARGV[2]) then
     redis.call('SET', KEYS[1], (string.gsub(record, '^(%a+ %d+ %d+) %d+', '%1 ' .. ARGV[2], 1)))
 end
 return 1

@@ -390,7 +390,8 @@ impl LockStore for SqliteStore {
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut connection = self.check_out_writer().await?;
-        let is_filling = self.record.is_in_force(EngineState::Filling, epoch);
+        let is_copied_to = self.record.read(&mut connection, self.clock.now()).await?.copied > 0;
+        let is_filling = self.record.is_in_force(EngineState::Filling, epoch) && !is_copied_to;
         if is_filling {
             let cleared = sqlx::raw_sql(statements::CLEAR).execute(&mut *connection).await;
             cleared.map_err(|error| unavailable(&error))?;
