@@ -80,16 +80,44 @@ impl EventRows {
     }
 }
 
-/// The events of a row, in order.
-pub(super) fn unpack(base: i64, events: &str) -> Result<Vec<LoggedEvent>, sqlx::Error> {
-    let read = |line| unpack_one(base, line).map_err(sqlx::Error::Decode);
-    events.lines().map(read).collect()
+/// One event of a row, not decoded yet.
+pub(super) struct Line<'a> {
+    pub cursor: EventCursor,
+    text: &'a str,
 }
 
-fn unpack_one(base: i64, line: &str) -> Result<LoggedEvent, Box<dyn std::error::Error + Send + Sync>> {
-    let (number, text) = line.split_once(' ').ok_or("not an event")?;
-    let (app, key, kind, at, body): (String, String, String, u64, &RawValue) = serde_json::from_str(text)?;
-    let cursor = EventCursor::from_number((base + number.parse::<i64>()?).cast_unsigned());
-    let address = Address { app: App::parse(&app)?, key: Key::of_event(&key)? };
-    Ok(LoggedEvent { cursor, address, event: event_from(&kind, Timestamp::from_ms(at), body.get())? })
+/// The events of a row, in order.
+pub(super) fn lines(base: i64, events: &str) -> impl Iterator<Item = Result<Line<'_>, sqlx::Error>> {
+    events.lines().map(move |line| {
+        let (number, text) = line.split_once(' ').unwrap_or_default();
+        let number = number.parse::<i64>().map_err(|_| sqlx::Error::Decode("not an event".into()))?;
+        Ok(Line { cursor: EventCursor::from_number((base + number).cast_unsigned()), text })
+    })
+}
+
+/// What the texts of all events of an app, or of one key, begin with.
+pub(super) fn beginning(app: &App, key: Option<&Key>) -> Result<String, sqlx::Error> {
+    let names = match key {
+        Some(key) => serde_json::to_string(&(app, key)),
+        None => serde_json::to_string(&(app,)),
+    };
+    let names = names.map_err(|error| sqlx::Error::Encode(error.into()))?;
+    Ok(format!("{},", names.trim_end_matches(']')))
+}
+
+impl Line<'_> {
+    pub(super) fn begins_with(&self, beginning: &str) -> bool {
+        self.text.starts_with(beginning)
+    }
+
+    pub(super) fn decode(&self) -> Result<LoggedEvent, sqlx::Error> {
+        self.read().map_err(sqlx::Error::Decode)
+    }
+
+    fn read(&self) -> Result<LoggedEvent, Box<dyn std::error::Error + Send + Sync>> {
+        let (app, key, kind, at, body): (String, String, String, u64, &RawValue) = serde_json::from_str(self.text)?;
+        let address = Address { app: App::parse(&app)?, key: Key::of_event(&key)? };
+        let event = event_from(&kind, Timestamp::from_ms(at), body.get())?;
+        Ok(LoggedEvent { cursor: self.cursor, address, event })
+    }
 }

@@ -5,7 +5,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::event_rows::{EventRows, unpack};
+use super::event_rows::{EventRows, Line, beginning, lines};
 use crate::store::events::{end_of_older, hash_of};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
@@ -108,22 +108,34 @@ pub(super) async fn page(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
         .fetch_all(connection)
         .await?;
-    let mut found = Vec::new();
+    let mut found: Vec<Line<'_>> = Vec::new();
     for row in &rows {
-        found.extend(unpack(row.try_get(0)?, row.try_get(1)?)?);
+        for line in lines(row.try_get(0)?, row.try_get(1)?) {
+            found.push(line?);
+        }
     }
-    found.retain(|logged| logged.cursor > after);
-    found.sort_unstable_by_key(|logged| logged.cursor);
+    found.retain(|line| line.cursor > after);
+    found.sort_unstable_by_key(|line| line.cursor);
     found.truncate(limit);
-    let last = found.last().map_or(after, |logged| logged.cursor);
-    found.retain(|LoggedEvent { address, .. }| address.app == *app && scope.includes(&address.key));
-    Ok((found, last))
+    let last = found.last().map_or(after, |line| line.cursor);
+    // One that cannot be decoded is in the way of its own app only.
+    let key = if let Scope::Key(key) = scope { Some(key) } else { None };
+    let beginning = beginning(app, key)?;
+    let mut events = Vec::new();
+    for line in found.iter().filter(|line| line.begins_with(&beginning)) {
+        events.push(line.decode()?);
+    }
+    events.retain(|LoggedEvent { address, .. }| scope.includes(&address.key));
+    Ok((events, last))
 }
 
 pub(super) async fn last(connection: &mut SqliteConnection) -> Result<EventCursor, sqlx::Error> {
     let number: i64 = sqlx::query_scalar(LAST).fetch_one(connection).await?;
     Ok(EventCursor::from_number(number.cast_unsigned()))
 }
+
+/// Rows of one statement of a history. Each has all events of a commit.
+const HISTORY_ROWS: usize = 32;
 
 /// Looks at one slice after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice
 /// of an idle one by itself.
@@ -135,6 +147,7 @@ pub(super) async fn history(
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, sqlx::Error> {
     let mut found = Vec::new();
+    let beginning = beginning(app, Some(key))?;
     let bounds = sqlx::query(BOUNDS).bind(before.number.cast_signed()).fetch_one(&mut *connection).await?;
     let (Some(mut newest), Some(oldest)) = (bounds.try_get::<Option<i64>, _>(0)?, bounds.try_get::<Option<i64>, _>(1)?)
     else {
@@ -143,7 +156,7 @@ pub(super) async fn history(
     let mut slices = 1;
     while found.len() < limit && newest >= oldest {
         let first = (newest >> SLICE_BITS).saturating_sub(slices - 1).max(oldest >> SLICE_BITS);
-        let wanted = limit - found.len();
+        let wanted = (limit - found.len()).min(HISTORY_ROWS);
         let rows = sqlx::query(HISTORY)
             .bind(hash_of(app, key))
             .bind(newest >> SLICE_BITS)
@@ -153,11 +166,13 @@ pub(super) async fn history(
             .fetch_all(&mut *connection)
             .await?;
         for row in &rows {
-            let mut events = unpack(row.try_get(1)?, row.try_get(2)?)?;
-            let is_wanted = |LoggedEvent { address, cursor, .. }: &LoggedEvent| {
-                address.app == *app && address.key == *key && *cursor < before
-            };
-            events.retain(is_wanted);
+            let mut events = Vec::new();
+            for line in lines(row.try_get(1)?, row.try_get(2)?) {
+                let line = line?;
+                if line.cursor < before && line.begins_with(&beginning) {
+                    events.push(line.decode()?);
+                }
+            }
             found.extend(events.into_iter().rev());
         }
         match rows.last() {
