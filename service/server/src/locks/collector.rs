@@ -11,18 +11,29 @@ use super::call::{Call, Envelope};
 use super::node::Node;
 use super::shard_of;
 
+/// If one in so many rows of a step was removed, the next step is not put off.
+const PRODUCTIVE: usize = 4;
+
 pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) {
     let mut after: Option<Address> = None;
+    let mut pause = node.limits.collect_interval;
+    let mut trimmed = Instant::now();
     loop {
-        tokio::time::sleep(node.limits.collect_interval).await;
+        tokio::time::sleep(pause).await;
+        pause = node.limits.collect_interval;
         if !node.health.is_up() || node.store.standing().is_none() {
             continue;
         }
+        let began = Instant::now();
         let step = node.store.collect(after.as_ref(), node.limits.collect_rows);
         match timeout(node.limits.store_timeout, step).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
                     tracing::debug!(removed = collected.removed, "idle keys were collected");
+                }
+                if is_productive(collected.removed, collected.due.len(), node.limits.collect_rows) {
+                    // So at most half of the time is spent on it.
+                    pause = pause.min(began.elapsed());
                 }
                 for address in collected.due {
                     // If the shard is full, the next walk finds the key again.
@@ -34,10 +45,17 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
             Ok(Err(error)) => tracing::warn!(%error, "a step of the collection failed"),
             Err(_) => tracing::warn!("a step of the collection took too long"),
         }
-        if node.history.is_kept() {
+        if node.history.is_kept() && trimmed.elapsed() >= node.limits.collect_interval {
             trim(&node).await;
+            trimmed = Instant::now();
         }
     }
+}
+
+/// Whether there is much to remove, and little for the shards to do: keys whose leases have expired are not to fill their queues.
+fn is_productive(removed: u64, due: usize, rows: usize) -> bool {
+    let share = rows.div_ceil(PRODUCTIVE);
+    removed >= share as u64 && due < share
 }
 
 /// Deletes old events in steps, for no longer than one interval of the collection.

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause, Released};
-use latchgate::store::{Change, CommitResult, LockStore, Stored};
-use latchgate_core::lock::Metadata;
-use latchgate_core::{App, Timestamp};
+use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
+use latchgate_core::lock::{LockState, Metadata};
+use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
@@ -46,6 +46,24 @@ pub async fn a_collected_key_goes_on_with_higher_tokens(world: &World) {
     assert!(eventually(PATIENCE, is_collected).await);
     let after = hold(&node, "second").await.lease.token;
     assert!(after > before);
+}
+
+pub async fn many_idle_keys_are_collected_without_waiting_for_each_step(world: &World) {
+    let store = world.store().await;
+    // With a step each second, this would take longer than the test waits.
+    let node = start_with(store.clone(), Limits { collect_rows: 4, ..patient() }).await;
+    let epoch = store.read_record().await.unwrap().epoch();
+    let change = |number: u32| {
+        let address = Address { app: App::default(), key: Key::parse(&format!("idle-{number:03}")).unwrap() };
+        let (expected, state) = (Version::ABSENT, LockState::default());
+        let keep_until = Timestamp::from_ms(1);
+        Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until, epoch }
+    };
+    let changes: Vec<Change> = (0..500).map(change).collect();
+    let now = store.ping().await.unwrap();
+    store.commit(now, &changes).await.unwrap();
+    let are_collected = || async { node.list(&App::default(), "", None, 10).await.unwrap().0.is_empty() };
+    assert!(eventually(PATIENCE, are_collected).await);
 }
 
 /// Makes the key's row removable. Returns whether the commit was made.
