@@ -103,6 +103,8 @@ language plpgsql volatile as $$
 declare
     is_filling boolean;
 begin
+    -- A copier's write in flight holds this lock shared, and has counted before it is released.
+    perform pg_advisory_xact_lock(1279742547, latchgate.record_lock('locks'));
     select f.is_in_force and r.copied = 0 into is_filling
     from latchgate.fence('locks', 'filling', epoch, knows_timeline) f, latchgate.engine_records r
     where r.purpose = 'locks';

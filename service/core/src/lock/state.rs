@@ -12,18 +12,23 @@ use crate::time::Timestamp;
 ///
 /// Only [`super::step`] changes it. A store keeps it as a value with a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
     pub(super) token: u64,
     /// How many permits there are; see [`LockState::limit_in_force`].
+    #[serde(default)]
     pub(super) limit: Option<Limit>,
+    #[serde(default)]
     pub(super) holders: Vec<Lease>,
+    #[serde(default)]
     pub(super) turns: Vec<Turn>,
     /// The lock-delay: no lease is granted before this.
+    #[serde(default)]
     pub(super) delay_until: Option<Timestamp>,
     /// The highest token presented to the fence register.
+    #[serde(default)]
     pub(super) fence: u64,
+    #[serde(default)]
     pub(super) recent: Recent,
 }
 

@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use super::slot::no_answer;
 use super::{Engine, Inner, Past};
 use crate::store::StoreError;
-use crate::store::engine_record::{EngineState, Epoch, Reading};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
 /// States in one page.
 const PAGE: usize = 1_000;
@@ -61,7 +61,7 @@ impl<E: ?Sized + Engine> Inner<E> {
                 let from_index = from;
                 let (from, to) = (&self.slots[from].spec.name, &self.slots[to].spec.name);
                 tracing::info!(%from, %to, copied, took_ms, "all states are copied");
-                self.decide(from_index, source, epoch).await
+                self.decide(from_index, source, epoch, copied).await
             }
             // The target is not filling for this epoch any more: the records say what became of it.
             Ok(None) => true,
@@ -88,9 +88,10 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     /// The deciding compare-and-set: from here on the copy is what counts.
-    async fn decide(&self, index: usize, source: &Reading, epoch: Epoch) -> bool {
+    async fn decide(&self, index: usize, source: &Reading, epoch: Epoch, copied: u64) -> bool {
         let Some(record) = &source.record else { return false };
-        self.slots[index].write(self.patience, source, &record.turned(EngineState::Retired, epoch)).await.is_ok()
+        let retired = EngineRecord { copied, ..record.turned(EngineState::Retired, epoch) };
+        self.slots[index].write(self.patience, source, &retired).await.is_ok()
     }
 
     /// Returns how many were copied; `None` if the target takes no more.

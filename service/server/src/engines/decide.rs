@@ -35,6 +35,20 @@ pub struct Memory {
     pub epoch: Epoch,
     /// The longest lease in use, as far as it knows: of the engine that it used last, and its own.
     pub longest_lease: LongestLease,
+    /// The longest lease that a caller may request, in ms.
+    pub lease_ms_max: u64,
+}
+
+impl Memory {
+    /// The longest lease that may be live on an engine that is left, or has lost what it had. A node that has used none knows only what
+    /// is allowed.
+    pub fn longest_live(self, now: Timestamp) -> LongestLease {
+        if self.epoch > Epoch::NONE {
+            return self.longest_lease;
+        }
+        let until = now.plus_ms(self.lease_ms_max);
+        LongestLease { ms: self.lease_ms_max, until, ..LongestLease::short(self.lease_ms_max) }
+    }
 }
 
 /// What to do next.
@@ -102,9 +116,10 @@ fn active(index: usize, engine: Seen<'_>, reading: &Reading, record: &EngineReco
     let write = |record, why| Next::Write { engine: index, record, why };
     let next = record.epoch.max(memory.epoch).next(reading.now);
     if reading.is_after_fail_over {
-        let fresh =
-            EngineRecord { longest_lease: known_longest(record, memory, reading.now), ..record.turned(Active, next) };
-        if engine.is_trusted {
+        let longest_lease = record.longest_lease.or_later(memory.longest_lease, reading.now);
+        let fresh = EngineRecord { longest_lease, ..record.turned(Active, next) };
+        // An older record than is known proves that the fail-over lost commits.
+        if engine.is_trusted && record.epoch >= memory.epoch {
             return write(fresh, FAILED_OVER_TRUSTED);
         }
         return write(fresh.held_off(reading.now), FAILED_OVER);
@@ -114,7 +129,7 @@ fn active(index: usize, engine: Seen<'_>, reading: &Reading, record: &EngineReco
     }
     if record.hold_off_until > reading.now && memory.epoch < record.epoch {
         // Another node began the hold-off, and may have known of shorter leases only.
-        let longest_lease = known_longest(record, memory, reading.now);
+        let longest_lease = record.longest_lease.or_later(memory.longest_lease, reading.now);
         if longest_lease != record.longest_lease {
             let fresh = EngineRecord { longest_lease, ..record.turned(Active, next) };
             return write(fresh.held_off(reading.now), "this node knows of longer leases: the hold-off is extended");
@@ -123,16 +138,17 @@ fn active(index: usize, engine: Seen<'_>, reading: &Reading, record: &EngineReco
     Next::Serve(index)
 }
 
-/// Of two entries the one that ends later from `now` on.
-pub(super) fn known_longest(record: &EngineRecord, memory: Memory, now: Timestamp) -> LongestLease {
-    let (theirs, ours) = (record.longest_lease, memory.longest_lease);
-    if ours.hold_off_until(now) > theirs.hold_off_until(now) { ours } else { theirs }
-}
-
 /// A record in place of one that is lost, or is older than this node's memory of it.
 fn after_loss(engine: Seen<'_>, reading: &Reading, pair: &[String], memory: Memory) -> EngineRecord {
     let epoch = memory.epoch.max(reading.epoch()).next(reading.now);
-    let record = EngineRecord { longest_lease: memory.longest_lease, ..EngineRecord::new(Active, epoch, pair) };
+    let none = EngineRecord::new(Active, epoch, pair);
+    let known = reading.record.as_ref().unwrap_or(&none);
+    let record = EngineRecord {
+        longest_lease: known.longest_lease.or_later(memory.longest_live(reading.now), reading.now),
+        hold_off_until: known.hold_off_until,
+        forced_until: known.forced_until,
+        ..none.clone()
+    };
     if engine.is_trusted && engine.may_forget { record } else { record.held_off(reading.now) }
 }
 
@@ -185,7 +201,8 @@ fn of_one(index: usize, seen: [Seen<'_>; 2], reading: &Reading, memory: Memory) 
 }
 
 /// Whether the copy of an engine is known not to have been left for the other one. This node has used an engine before the copy began,
-/// and none since: one that was copied to is used in the epoch of its copy, or in a later one.
+/// and none since: one that was copied to is used in the epoch of its copy, or in a later one. That other nodes have not either rests on
+/// the record of the other engine, or on an operator who vouches that this is stopped.
 pub(super) fn may_be_given_up(moving: &Reading, memory: Memory) -> bool {
     memory.epoch > Epoch::NONE && memory.epoch < moving.epoch()
 }
@@ -224,8 +241,9 @@ pub(super) fn given_up(
     is_trusted: bool,
     memory: Memory,
 ) -> EngineRecord {
+    let ours = if was_left { memory.longest_live(reading.now) } else { memory.longest_lease };
     let next = EngineRecord {
-        longest_lease: known_longest(record, memory, reading.now),
+        longest_lease: record.longest_lease.or_later(ours, reading.now),
         ..record.turned(Active, record.epoch.max(memory.epoch).next(reading.now))
     };
     let is_held_off = was_left || reading.is_after_fail_over && !is_trusted;
@@ -292,13 +310,19 @@ fn with_one_record(
             Next::Write { engine: empty, record, why: "the pair is new" }
         }
         Standby | Filling | Retired => {
-            let memory = Memory {
-                epoch: memory.epoch.max(there.epoch),
-                longest_lease: known_longest(there, memory, readings[empty].now),
-            };
+            let memory = knowing(there, memory, readings[empty].now);
             let record = after_loss(seen[empty], readings[empty], pair, memory);
             Next::Write { engine: empty, record, why: LOST }
         }
+    }
+}
+
+/// What a node knows that reads of a later epoch in this record.
+fn knowing(record: &EngineRecord, memory: Memory, now: Timestamp) -> Memory {
+    Memory {
+        epoch: memory.epoch.max(record.epoch),
+        longest_lease: record.longest_lease.or_later(memory.longest_live(now), now),
+        ..memory
     }
 }
 
@@ -324,11 +348,11 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
             // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of
             // its copy has lost the record that it was retired.
             (Active, Active) if one.epoch < other.epoch => {
-                let record = one.turned(Retired, other.epoch);
+                let record = left_for(one, other);
                 return Next::Write { engine: index, record, why: "the other engine is active in a later epoch" };
             }
             (Moving, Active) if one.epoch <= other.epoch => {
-                let record = one.turned(Retired, other.epoch);
+                let record = left_for(one, other);
                 return Next::Write { engine: index, record, why: "the other engine is active in a later epoch" };
             }
             (Moving, Filling) if one.epoch == other.epoch => {
@@ -364,9 +388,11 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
             {
                 let why = "neither engine was active, and this one was emptied";
                 let now = readings[index].now;
-                let known = EngineRecord { longest_lease: known_longest(one, memory, now), ..one.clone() };
+                let longest_lease = one.longest_lease.or_later(memory.longest_lease, now);
+                let known = EngineRecord { longest_lease, ..one.clone() };
                 let epoch = if memory.epoch < one.epoch { one.epoch } else { memory.epoch.next(now) };
-                return Next::Write { engine: index, record: EngineRecord { epoch, ..emptied(&known, now) }, why };
+                let record = EngineRecord { epoch, since: epoch, ..emptied(&known, now) };
+                return Next::Write { engine: index, record, why };
             }
             _ => {}
         }
@@ -380,9 +406,14 @@ fn with_records(seen: [Seen<'_>; 2], readings: [&Reading; 2], records: [&EngineR
         return Next::Write { engine: 1 - index, record, why: "the pair is new" };
     }
     // An engine that was retired for a later epoch knows that this one has lost its record of that.
-    let newest = if matches!(other.state, Standby | Retired) { memory.epoch.max(other.epoch) } else { memory.epoch };
-    let memory = Memory { epoch: newest, ..memory };
+    let is_later = matches!(other.state, Standby | Retired) && other.epoch > one.epoch.max(memory.epoch);
+    let memory = if is_later { knowing(other, memory, readings[index].now) } else { memory };
     active(index, seen[index], readings[index], one, memory)
+}
+
+/// The record of an engine whose states are not known to be on the other one.
+fn left_for(one: &EngineRecord, other: &EngineRecord) -> EngineRecord {
+    EngineRecord { copied: u64::MAX, ..one.turned(Retired, other.epoch) }
 }
 
 /// Whether all states of the retired engine are copied to the filling one, which is the next to become active.
@@ -414,7 +445,8 @@ pub(super) fn emptied(filling: &EngineRecord, now: Timestamp) -> EngineRecord {
 /// no hold-off ends too early.
 const READINGS_APART_MS: u64 = 2_000;
 
-/// The record of the engine that all states were copied to. If a node has used it in its epoch, it has lost what came after the copy.
+/// The record of the engine that all states were copied to. If a node has used it in its epoch, it has lost what came after the copy; with
+/// fewer states than were copied, also a part of that.
 fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord, memory: Memory) -> EngineRecord {
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
     let moved = |at: Timestamp| {
@@ -431,10 +463,10 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
         since: filling.epoch,
         ..filling.turned(Active, filling.epoch)
     };
-    if to.is_after_fail_over || memory.epoch >= filling.epoch {
+    if to.is_after_fail_over || memory.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(memory.epoch).next(to.now);
-        let longest_lease = known_longest(&record, memory, to.now);
-        return EngineRecord { epoch, longest_lease, ..record }.held_off(to.now);
+        let longest_lease = record.longest_lease.or_later(memory.longest_live(to.now), to.now);
+        return EngineRecord { epoch, since: epoch, longest_lease, ..record }.held_off(to.now);
     }
     record
 }
@@ -448,6 +480,7 @@ mod tests {
     const LONGEST: Memory = Memory {
         epoch: Epoch::NONE,
         longest_lease: LongestLease { short_ms: 60_000, ms: 0, until: Timestamp::from_ms(0) },
+        lease_ms_max: 3_600_000,
     };
 
     fn pair() -> [String; 2] {
@@ -471,7 +504,7 @@ mod tests {
 
     /// Of a node that has used an engine in this epoch.
     fn next_after(epoch: u64, one: Option<&Reading>, other: Option<&Reading>) -> Next {
-        let memory = Memory { epoch: Epoch::from_number(epoch), longest_lease: LongestLease::short(60_000) };
+        let memory = Memory { epoch: Epoch::from_number(epoch), ..LONGEST };
         next(&[seen("one", one), seen("other", other)], &pair(), memory)
     }
 
@@ -557,6 +590,42 @@ mod tests {
         let (moving, standby) = (reading(Moving, 3, &pair(), false), reading(Standby, 1, &pair(), false));
         assert_eq!(hold_off_of(&next_of(Some(&moving), Some(&standby))), 0);
         assert_eq!(hold_off_of(&next_of(Some(&moving), None)), 0);
+    }
+
+    #[test]
+    fn a_node_that_knows_nothing_of_a_lost_engine_holds_off_for_the_longest_lease_that_is_allowed() {
+        let lost = Reading { now: NOW, ..Reading::default() };
+        let old = reading(Active, 2, &pair(), false);
+        let retired = reading(Retired, 3, &pair(), false);
+        for left in [&lost, &old] {
+            let next = |memory| next(&[seen("one", Some(&retired)), seen("other", Some(left))], &pair(), memory);
+            assert!(hold_off_of(&next(LONGEST)) >= 3_600_000);
+            let used = Memory { epoch: Epoch::from_number(3), ..LONGEST };
+            assert!((60_000..3_600_000).contains(&hold_off_of(&next(used))));
+        }
+    }
+
+    #[test]
+    fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
+        let mut retired = reading(Retired, 3, &pair(), false);
+        retired.record.as_mut().unwrap().copied = 10;
+        let filling = |copied| Reading { copied, ..reading(Filling, 3, &pair(), false) };
+        let of = |filling: &Reading| {
+            hold_off_of(&next(&[seen("one", Some(&retired)), seen("other", Some(filling))], &pair(), LONGEST))
+        };
+        assert_eq!(of(&filling(10)), 0);
+        assert!(of(&filling(9)) >= 3_600_000);
+    }
+
+    #[test]
+    fn a_trusted_engine_whose_record_is_older_than_is_known_is_held_off_all_the_same() {
+        let of = |epoch, memory| {
+            let promoted = reading(Active, epoch, &[], true);
+            let engine = Seen { is_trusted: true, ..seen("one", Some(&promoted)) };
+            hold_off_of(&next(&[engine], &[], Memory { epoch: Epoch::from_number(memory), ..LONGEST }))
+        };
+        assert_eq!((of(3, 3), of(3, 0)), (0, 0));
+        assert!(of(2, 3) >= 60_000);
     }
 
     #[test]

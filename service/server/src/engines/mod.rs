@@ -122,14 +122,12 @@ struct Inner<E: ?Sized> {
     pair: Vec<String>,
     /// Longest time for an engine's answer.
     patience: Duration,
-    /// The longest lease that a caller may request, in ms.
-    lease_ms_max: u64,
     standing: watch::Sender<Option<Arc<Standing<E>>>>,
     view: watch::Sender<View>,
     /// One look at a time.
     looking: tokio::sync::Mutex<Past>,
-    /// As of the active engine's record.
-    longest_lease: Mutex<LongestLease>,
+    /// As of the record of the engine in use, and its epoch.
+    longest_lease: Mutex<(Epoch, LongestLease)>,
 }
 
 /// What a node remembers between looks.
@@ -174,7 +172,7 @@ impl<E: ?Sized + Engine> Engines<E> {
         }
         if let Some(standing) = engines.standing() {
             let now = standing.store.read_record().await?.now;
-            engines.cover(LongestLease::short(lease_ms_max).short_ms, now).await?;
+            engines.cover(LongestLease::short(lease_ms_max).short_ms, now, 0).await?;
         }
         Ok(engines)
     }
@@ -188,11 +186,10 @@ impl<E: ?Sized + Engine> Engines<E> {
             pair: if is_of_pair { pair } else { Vec::new() },
             slots: specs.into_iter().map(|spec| Slot::new(spec, is_of_pair)).collect(),
             patience,
-            lease_ms_max,
             standing: watch::Sender::new(None),
             view: watch::Sender::default(),
             looking: tokio::sync::Mutex::new(Past {
-                memory: Memory { longest_lease: LongestLease::short(lease_ms_max), ..Memory::default() },
+                memory: Memory { longest_lease: LongestLease::short(lease_ms_max), lease_ms_max, epoch: Epoch::NONE },
                 ..Past::default()
             }),
             longest_lease: Mutex::default(),
@@ -272,6 +269,7 @@ impl<E: ?Sized + Engine> Inner<E> {
     async fn look_until_settled(&self, past: &mut Past) {
         for _ in 0..ROUNDS_MAX {
             let readings = self.read_all(past).await;
+            self.remember_longest(past, &readings);
             let next = decide::next(&self.seen(past, &readings), &self.pair, past.memory);
             match next {
                 Next::Serve(index) => return self.serve(past, index, &readings),
@@ -330,7 +328,7 @@ impl<E: ?Sized + Engine> Inner<E> {
                 is_long_gone: past.answered[index].is_some_and(|at| at.elapsed() > LONG_GONE),
                 // An engine of a pair that is back is no longer left out: it may become active, and then be out of reach.
                 is_left_out: spec.is_left_out && (self.pair.is_empty() || !past.has_answered[index]),
-                may_forget: self.slots[index].if_open().is_some_and(|store| store.may_forget()),
+                may_forget: self.slots[index].may_forget(),
                 is_trusted: spec.is_trusted,
             }
         };
@@ -340,8 +338,9 @@ impl<E: ?Sized + Engine> Inner<E> {
     fn serve(&self, past: &mut Past, index: usize, readings: &[Result<Reading, StoreError>]) {
         let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
         let Some(record) = &reading.record else { return };
-        past.memory = Memory { epoch: past.memory.epoch.max(record.epoch), longest_lease: record.longest_lease };
-        *self.longest() = record.longest_lease;
+        let epoch = past.memory.epoch.max(record.epoch);
+        past.memory = Memory { epoch, longest_lease: record.longest_lease, ..past.memory };
+        *self.longest() = (record.epoch, record.longest_lease);
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);
@@ -399,7 +398,24 @@ impl<E: ?Sized + Engine> Inner<E> {
         self.view.send_replace(View { engines, trouble });
     }
 
-    fn longest(&self) -> std::sync::MutexGuard<'_, LongestLease> {
+    /// The record may have been widened since the last look, and be lost by this one.
+    fn remember_longest(&self, past: &mut Past, readings: &[Result<Reading, StoreError>]) {
+        let Some(now) = readings.iter().flatten().map(|reading| reading.now).max() else { return };
+        let (epoch, longest) = *self.longest();
+        if epoch == past.memory.epoch {
+            past.memory.longest_lease = past.memory.longest_lease.or_later(longest, now);
+        }
+    }
+
+    /// Notes what the record says in this epoch.
+    fn learn_longest(&self, epoch: Epoch, longest_lease: LongestLease) {
+        let mut known = self.longest();
+        if known.0 == epoch {
+            known.1 = longest_lease;
+        }
+    }
+
+    fn longest(&self) -> std::sync::MutexGuard<'_, (Epoch, LongestLease)> {
         self.longest_lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,12 +4,10 @@ use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::{Watched, bounded};
-use super::decide::{
-    Memory, emptied, given_up, is_copied, known_longest, may_be_given_up, may_have_been_left, was_never_left,
-};
+use super::decide::{Memory, emptied, given_up, is_copied, may_be_given_up, may_have_been_left, was_never_left};
 use super::{Engine, Engines, Inner, LOOK_SOON, Past};
 use crate::store::StoreError;
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
 /// A switch as an operator orders it.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +109,8 @@ impl<E: ?Sized + Engine> Inner<E> {
             let active = Self::active(&past, &readings);
             let to = match (ordered, active) {
                 (Some(to), _) => to,
+                // The only one that answers is to go on.
+                (None, Some(active)) if order.is_stopped && Self::is_in_doubt(active, &readings) => active,
                 (None, Some(active)) if self.slots.len() > 1 => 1 - active,
                 // A copy is under way, or the active engine does not answer.
                 (None, None) if self.slots.len() > 1 => {
@@ -123,7 +123,8 @@ impl<E: ?Sized + Engine> Inner<E> {
             // Once an engine of this order is active, it is not switched back.
             ordered = Some(to);
             let target = readings[to].as_ref().map_err(|_| self.no_answer(to))?;
-            if active == Some(to) {
+            let is_in_doubt = active == Some(to) && Self::is_in_doubt(to, &readings);
+            if active == Some(to) && !is_in_doubt {
                 if !order.force {
                     return Ok((None, target.epoch()));
                 }
@@ -135,40 +136,29 @@ impl<E: ?Sized + Engine> Inner<E> {
             // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped. What was
             // copied may be out of date then, and is not used.
             let is_in_use = readings[from].is_ok() || may_be_given_up(target, past.memory);
-            if target.is(EngineState::Moving) && active.is_none() && is_in_use {
-                let source = readings[from].as_ref().ok();
-                if let Some(epoch) = self.give_up(past.memory, (to, target), (from, source)).await? {
-                    return Ok((Some(to), epoch));
+            let begun = match &readings[from] {
+                source if target.is(EngineState::Moving) && active.is_none() && is_in_use => {
+                    self.give_up(past.memory, (to, target), (from, source.as_ref().ok())).await?
                 }
-                self.look(&mut past).await;
-                continue;
-            }
-            match &readings[from] {
                 // A copy is decided, or was emptied after that: one of the engines becomes active first. Or this engine is to be
-                // retired first.
+                // retired first. The look below settles it.
                 Ok(source)
                     if self.is_settled_by_a_look(source, (to, target), past.memory)
                         || self.is_settled_by_a_look(target, (from, source), past.memory)
                         || target.is(EngineState::Moving)
                         || source.is(EngineState::Moving) && !target.is(EngineState::Filling) =>
                 {
-                    // The look below settles it.
+                    None
                 }
                 Ok(_) if order.is_stopped => return Err(OrderFailure::NotStopped(self.name(from))),
-                Ok(source) if source.is(EngineState::Moving) && target.is(EngineState::Filling) => {
-                    return Ok((Some(to), source.epoch()));
-                }
-                Ok(source) => {
-                    if let Some(epoch) = self.begin(&mut past, (from, source), (to, target)).await? {
-                        return Ok((Some(to), epoch));
-                    }
-                }
+                Ok(source) if source.is(EngineState::Moving) && target.is(EngineState::Filling) => Some(source.epoch()),
+                Ok(source) => self.begin(&mut past, (from, source), (to, target)).await?,
                 Err(_) if !order.is_stopped => return Err(OrderFailure::InDoubt(self.name(from))),
-                Err(_) => {
-                    if let Some(epoch) = self.abandon(&mut past, (to, target), order.force).await? {
-                        return Ok((Some(to), epoch));
-                    }
-                }
+                Err(_) if is_in_doubt => self.go_on(&mut past, (to, target), order.force).await?,
+                Err(_) => self.abandon(&mut past, (to, target), order.force).await?,
+            };
+            if let Some(epoch) = begun {
+                return Ok((Some(to), epoch));
             }
             self.look(&mut past).await;
             drop(past);
@@ -190,7 +180,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let active = source.record.as_ref().filter(|_| is_active);
         if let (None, Some(record)) = (active, &source.record) {
             // Other nodes may have granted longer leases there than this one knows of.
-            past.memory.longest_lease = known_longest(record, past.memory, source.now);
+            past.memory.longest_lease = record.longest_lease.or_later(past.memory.longest_lease, source.now);
         }
         if !self.fill(past.memory, to, target, epoch).await? {
             return Ok(None);
@@ -219,12 +209,36 @@ impl<E: ?Sized + Engine> Inner<E> {
         (from, source): (usize, Option<&Reading>),
     ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
-        let was_left = source.is_some_and(|source| may_have_been_left(target, source, self.may_forget(from), memory));
-        let bound = EngineRecord { longest_lease: self.longest_known(memory, target.now), ..record.clone() };
-        let record = if was_left { &bound } else { record };
+        let was_left =
+            source.is_some_and(|source| may_have_been_left(target, source, self.slots[from].may_forget(), memory));
         let next = given_up(target, record, was_left, self.slots[to].spec.is_trusted, memory);
         let written = self.slots[to].change(self.patience, target, &next).await;
         Ok(written.map_err(|error| self.failed(to, &error))?.then_some(next.epoch))
+    }
+
+    /// Whether an engine that is active, as its record says, may have forgotten in a fail-over that it was left for the other one, which does
+    /// not answer.
+    fn is_in_doubt(index: usize, readings: &[Result<Reading, StoreError>]) -> bool {
+        let is_active = |reading: &Reading| reading.is(EngineState::Active) && reading.is_after_fail_over;
+        readings[index].as_ref().is_ok_and(is_active) && readings.len() > 1 && readings[1 - index].is_err()
+    }
+
+    /// The other engine is stopped, and this one goes on after its fail-over. `None`: another node was faster.
+    async fn go_on(
+        &self,
+        past: &mut Past,
+        (to, target): (usize, &Reading),
+        force: bool,
+    ) -> Result<Option<Epoch>, OrderFailure> {
+        let Some(record) = &target.record else { return Ok(None) };
+        let held = given_up(target, record, true, false, past.memory);
+        let next = if force { forced(&held) } else { held };
+        let is_written = self.slots[to].write(self.patience, target, &next).await;
+        let is_written = is_written.map_err(|error| self.failed(to, &error))?;
+        if is_written {
+            past.memory = Memory { epoch: next.epoch, longest_lease: next.longest_lease, ..past.memory };
+        }
+        Ok(is_written.then_some(next.epoch))
     }
 
     /// The other engine is stopped: what this one held when it was left does not count.
@@ -246,7 +260,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let failed = |error: StoreError| self.failed(to, &error);
         let filling = EngineRecord {
             since: Self::filling_since(target).unwrap_or(epoch),
-            longest_lease: self.longest_known(memory, target.now),
+            longest_lease: memory.longest_live(target.now),
             ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
         };
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
@@ -254,16 +268,6 @@ impl<E: ?Sized + Engine> Inner<E> {
         }
         let store = self.slots[to].store().await.map_err(failed)?;
         bounded(store.empty(epoch)).await.map_err(failed)
-    }
-
-    /// The longest lease that may be live on an engine that is left.
-    fn longest_known(&self, memory: Memory, now: Timestamp) -> LongestLease {
-        if memory.epoch > Epoch::NONE {
-            return memory.longest_lease;
-        }
-        // This node has never used it: the longest lease allowed is the bound.
-        let short = LongestLease::short(self.lease_ms_max);
-        LongestLease { ms: self.lease_ms_max, until: now.plus_ms(self.lease_ms_max), ..short }
     }
 
     /// The first of the epochs in which the engine has been filling, if it is. A fail-over may have forgotten that it was active.
@@ -275,12 +279,7 @@ impl<E: ?Sized + Engine> Inner<E> {
 
     /// Whether a look at these records makes one of the engines active.
     fn is_settled_by_a_look(&self, retired: &Reading, (index, filling): (usize, &Reading), memory: Memory) -> bool {
-        is_copied(retired, filling) || was_never_left(retired, filling, self.may_forget(index), memory)
-    }
-
-    /// Whether the engine's store may lose its record. One that was never opened may.
-    fn may_forget(&self, index: usize) -> bool {
-        self.slots[index].if_open().is_none_or(|store| store.may_forget())
+        is_copied(retired, filling) || was_never_left(retired, filling, self.slots[index].may_forget(), memory)
     }
 
     /// Makes an emptied engine active, with a hold-off of the longest lease that was known when it was emptied.
@@ -299,7 +298,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let is_written = self.slots[to].write(self.patience, &reading, &record).await.map_err(failed)?;
         if is_written {
             // The operator has vouched for it to this node, so it need not read the engine that was left.
-            past.memory = Memory { epoch, longest_lease: record.longest_lease };
+            past.memory = Memory { epoch, longest_lease: record.longest_lease, ..past.memory };
         }
         Ok(is_written.then_some(epoch))
     }
@@ -371,6 +370,7 @@ mod tests {
 
     use super::super::{EngineSpec, LockEngines, Opener};
     use super::*;
+    use crate::store::engine_record::LongestLease;
     use crate::store::memory::MemoryStore;
     use crate::store::{LockStore, RecordStore};
 

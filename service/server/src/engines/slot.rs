@@ -105,6 +105,11 @@ impl<E: ?Sized + Engine> Slot<E> {
         self.store.get()
     }
 
+    /// See [`super::decide::Seen::may_forget`]. Of no meaning until it is open.
+    pub(super) fn may_forget(&self) -> bool {
+        self.if_open().is_some_and(|store| store.may_forget())
+    }
+
     pub(super) async fn read(&self, patience: Duration) -> Result<Reading, StoreError> {
         let read = async { self.store().await?.read_record().await };
         timeout(patience, read).await.unwrap_or_else(|_| Err(no_answer()))

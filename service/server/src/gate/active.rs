@@ -116,7 +116,7 @@ impl Inner {
         if now == Timestamp::default() {
             now = active.target.gate.read_now().await?;
         }
-        let covered = active.engines.cover(lease_ms, now).await;
+        let covered = active.engines.cover(lease_ms, now, 0).await;
         let is_over = active.engines.standing().is_none_or(|standing| standing.epoch != active.epoch);
         if covered.is_err() && is_over { Err(StoreError::EpochOver) } else { covered }
     }

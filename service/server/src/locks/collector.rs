@@ -2,20 +2,28 @@
 //! have expired without a waiter, and deletes events past their retention.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::call::{Call, Envelope};
+use super::limits::Limits;
 use super::node::Node;
 use super::shard_of;
+use crate::store::Collected;
 
-/// If one in so many rows of a step was removed, the next step is not put off.
-const PRODUCTIVE: usize = 4;
+/// A step or a walk that removes at least one in so many of its rows is productive.
+const PRODUCTIVE: u64 = 4;
+
+/// How often the time of a step is waited after it. So 1/20 of the time is spent on a walk, and a half where it is productive.
+const WAITED: u32 = 19;
+const WAITED_IF_PRODUCTIVE: u32 = 1;
 
 pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) {
     let mut after: Option<Address> = None;
+    let mut walk = Walk::default();
     let mut pause = node.limits.collect_interval;
     let mut trimmed = Instant::now();
     loop {
@@ -31,10 +39,7 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
                 if collected.removed > 0 {
                     tracing::debug!(removed = collected.removed, "idle keys were collected");
                 }
-                if is_productive(collected.removed, collected.due.len(), node.limits.collect_rows) {
-                    // So at most half of the time is spent on it.
-                    pause = pause.min(began.elapsed());
-                }
+                pause = walk.pause_after(&collected, began.elapsed(), &node.limits);
                 for address in collected.due {
                     // If the shard is full, the next walk finds the key again.
                     let shard = &shards[shard_of(&address, shards.len())];
@@ -52,10 +57,33 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
     }
 }
 
-/// Whether there is much to remove, and little for the shards to do: keys whose leases have expired are not to fill their queues.
-fn is_productive(removed: u64, due: usize, rows: usize) -> bool {
-    let share = rows.div_ceil(PRODUCTIVE);
-    removed >= share as u64 && due < share
+/// What the steps since the begin of a walk have done, and whether the walk before was productive.
+#[derive(Default)]
+struct Walk {
+    rows: u64,
+    removed: u64,
+    was_productive: bool,
+}
+
+impl Walk {
+    /// A full interval at the end of a walk. Before it less, by what the step has cost; but no more than `collect_rows` keys whose
+    /// leases have expired are given to the shards in an interval, so that they do not fill the queues.
+    fn pause_after(&mut self, step: &Collected, took: Duration, limits: &Limits) -> Duration {
+        let rows = limits.collect_rows as u64;
+        let is_productive = |removed: u64, rows: u64| removed >= rows.div_ceil(PRODUCTIVE);
+        self.rows += rows;
+        self.removed += step.removed;
+        if step.next.is_none() {
+            let was_productive = is_productive(self.removed, self.rows);
+            *self = Self { was_productive, ..Self::default() };
+            return limits.collect_interval;
+        }
+        let is_productive =
+            self.was_productive || is_productive(self.removed, self.rows) || is_productive(step.removed, rows);
+        let for_cost = took * if is_productive { WAITED_IF_PRODUCTIVE } else { WAITED };
+        let for_due = limits.collect_interval.mul_f64(step.due.len() as f64 / limits.collect_rows as f64);
+        for_cost.max(for_due).min(limits.collect_interval)
+    }
 }
 
 /// Deletes old events in steps, for no longer than one interval of the collection.
@@ -73,5 +101,52 @@ async fn trim(node: &Node) {
             Ok(Err(error)) => return tracing::warn!(%error, "old events could not be deleted"),
             Err(_) => return tracing::warn!("deleting old events took too long"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use latchgate_core::{App, Key};
+
+    use super::*;
+
+    const TOOK: Duration = Duration::from_millis(2);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn address(number: usize) -> Address {
+        Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() }
+    }
+
+    fn step(removed: u64, due: usize) -> Collected {
+        Collected { removed, due: (0..due).map(address).collect(), next: Some(address(0)) }
+    }
+
+    fn end() -> Collected {
+        Collected { next: None, ..step(0, 0) }
+    }
+
+    fn pauses(steps: &[Collected]) -> Vec<Duration> {
+        let mut walk = Walk::default();
+        steps.iter().map(|step| walk.pause_after(step, TOOK, &Limits::default())).collect()
+    }
+
+    #[test]
+    fn a_walk_takes_a_share_of_the_time_and_waits_an_interval_at_its_end() {
+        let steps =
+            [step(0, 0), step(0, 0), step(250, 0), step(249, 0), step(1_000, 0), step(1_000, 0), step(0, 0), end()];
+        assert_eq!(pauses(&steps), [TOOK * 19, TOOK * 19, TOOK, TOOK * 19, TOOK, TOOK, TOOK, SECOND]);
+    }
+
+    #[test]
+    fn a_walk_after_one_that_removed_a_quarter_of_its_rows_is_faster() {
+        assert_eq!(
+            pauses(&[step(1_000, 0), end(), step(0, 0), end(), step(0, 0)])[1..],
+            [SECOND, TOOK, SECOND, TOOK * 19]
+        );
+    }
+
+    #[test]
+    fn no_more_expired_leases_are_noticed_in_an_interval_than_one_step_has_rows() {
+        assert_eq!(pauses(&[step(0, 100), step(0, 1_000), step(500, 500)]), [SECOND / 10, SECOND, SECOND / 2]);
     }
 }

@@ -48,7 +48,7 @@ impl Locks {
             if !matches!(&renewed, RenewedMany::Renewed { leases, now } if last(leases, *now)) {
                 return Ok(renewed);
             }
-            self.cover(wanted_ms).await?;
+            self.cover(wanted_ms, std::time::Duration::ZERO).await?;
             return self.renew_many_now(addresses, lease_id, Some(wanted_ms)).await;
         }
         self.renew_many_now(addresses, lease_id, ttl_ms).await

@@ -162,7 +162,7 @@ impl Locks {
         if shard.capacity() < shard.max_capacity() / 4 {
             return Err(Failure::Overloaded("too many calls wait for this key's shard"));
         }
-        self.cover(request.ttl_ms).await?;
+        self.cover(request.ttl_ms, request.wait).await?;
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let lease_id = request.lease_id.clone();
@@ -204,7 +204,7 @@ impl Locks {
             if !matches!(&renewed, Renewed::Renewed { lease, now } if lasts_for(lease, covered_ms, *now)) {
                 return Ok(renewed);
             }
-            self.cover(wanted_ms).await?;
+            self.cover(wanted_ms, Duration::ZERO).await?;
             return self.renew_now(address, renewal(Some(wanted_ms))).await;
         }
         self.renew_now(address, renewal(ttl_ms)).await
@@ -346,9 +346,10 @@ impl Locks {
         self.node.closing.cancel();
     }
 
-    /// Returns when a lease of `ttl_ms` may be granted: at once unless it is the longest in use.
-    async fn cover(&self, ttl_ms: u64) -> Answer<()> {
-        let covered = self.node.store.cover(ttl_ms, self.now()).await;
+    /// Returns when a lease of `ttl_ms` may be granted within `wait`: at once unless it is the longest in use.
+    async fn cover(&self, ttl_ms: u64, wait: Duration) -> Answer<()> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let covered = self.node.store.cover(ttl_ms, self.now(), wait_ms).await;
         covered.map_err(|error| Failure::StoreUnavailable(error.to_string()))
     }
 

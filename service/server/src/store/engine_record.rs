@@ -121,6 +121,10 @@ pub struct EngineRecord {
     pub forced_until: Timestamp,
     #[serde(default)]
     pub longest_lease: LongestLease,
+    /// How many states the copier had copied when it retired this engine: one with fewer has lost some. The highest number if none
+    /// can be known to have all.
+    #[serde(default)]
+    pub copied: u64,
     /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did. While it is
     /// filling: the first of the epochs in which it has been filling, and nothing else, up to now.
     #[serde(default)]
@@ -163,25 +167,25 @@ impl LongestLease {
         Self { short_ms: lease_ms_max.min(LEASE_MS_SHORT), ..Self::default() }
     }
 
-    /// Whether a hold-off that begins at any time from `now` on outlasts a lease of `ttl_ms` that is granted at `now`.
-    pub fn covers(self, ttl_ms: u64, now: Timestamp) -> bool {
-        ttl_ms <= self.short_ms || (ttl_ms <= self.ms && now.plus_ms(ttl_ms) <= self.until)
+    /// Whether a hold-off that begins after the grant of a lease of `ttl_ms` outlasts it, if it is granted by `latest`.
+    pub fn covers(self, ttl_ms: u64, latest: Timestamp) -> bool {
+        ttl_ms <= self.short_ms || (ttl_ms <= self.ms && latest.plus_ms(ttl_ms) <= self.until)
     }
 
-    /// The longest lease that is covered if it is granted at `now`, in ms.
-    pub fn covered_ms(self, now: Timestamp) -> u64 {
-        self.ms.min(self.until.ms_since(now)).max(self.short_ms)
+    /// The longest lease that is covered if it is granted by `latest`, in ms.
+    pub fn covered_ms(self, latest: Timestamp) -> u64 {
+        self.ms.min(self.until.ms_since(latest)).max(self.short_ms)
     }
 
-    /// What covers a lease of `ttl_ms` too, granted at `now` or soon after. It lapses by itself when no such lease is
+    /// What covers a lease of `ttl_ms` too, granted between `now` and `latest`. It lapses by itself when no such lease is
     /// granted for about twice its length.
     #[must_use]
-    pub fn widened(self, ttl_ms: u64, now: Timestamp) -> Self {
+    pub fn widened(self, ttl_ms: u64, now: Timestamp, latest: Timestamp) -> Self {
         if ttl_ms <= LEASE_MS_SHORT {
             return Self { short_ms: self.short_ms.max(ttl_ms), ..self };
         }
         let ms = ttl_ms.next_power_of_two();
-        let until = now.plus_ms(2 * ms);
+        let until = latest.plus_ms(2 * ms);
         // What is left of the entry before ends within the new one, or the new one is no longer than the one before.
         if ms >= self.ms || self.until.ms_since(now) <= ms {
             return Self { ms, until: until.max(self.until), ..self };
@@ -192,6 +196,12 @@ impl LongestLease {
     /// As the entry says at `now`, in ms.
     pub fn ms_at(self, now: Timestamp) -> u64 {
         if self.until > now { self.ms.max(self.short_ms) } else { self.short_ms }
+    }
+
+    /// Of two entries the one that ends later from `now` on.
+    #[must_use]
+    pub fn or_later(self, other: Self, now: Timestamp) -> Self {
+        if other.hold_off_until(now) > self.hold_off_until(now) { other } else { self }
     }
 
     /// The end of a hold-off that begins at `now`.
@@ -213,6 +223,7 @@ impl EngineRecord {
             hold_off_until: Timestamp::default(),
             forced_until: Timestamp::default(),
             longest_lease: LongestLease::default(),
+            copied: 0,
             since: Epoch::NONE,
             noticed: Noticed::default(),
         }
@@ -312,32 +323,36 @@ mod tests {
     #[test]
     fn a_hold_off_outlasts_every_lease_that_was_covered_when_it_was_granted() {
         let mut longest = LongestLease::short(u64::MAX);
-        let mut leases: Vec<Timestamp> = Vec::new();
+        // When each was granted, and when it ends.
+        let mut leases: Vec<(Timestamp, Timestamp)> = Vec::new();
         let mut now = NOW;
         for round in 0..2_000_u64 {
             now = now.plus_ms(1 + (round * 7_919) % 90_000);
             let ttl_ms = [100, 59_000, 61_000, 300_000, 3_600_000][usize::try_from(round % 5).unwrap()];
             // Long leases come in phases, so that the entry lapses in between.
             let ttl_ms = if round % 400 < 200 { ttl_ms } else { ttl_ms.min(300_000) };
-            if !longest.covers(ttl_ms, now) {
-                longest = longest.widened(ttl_ms, now);
-                assert!(longest.covers(ttl_ms, now));
+            // Callers wait for their grants.
+            let latest = now.plus_ms([0, 50_000, 7_200_000][usize::try_from(round % 3).unwrap()]);
+            if !longest.covers(ttl_ms, latest) {
+                longest = longest.widened(ttl_ms, now, latest);
+                assert!(longest.covers(ttl_ms, latest));
             }
-            leases.push(now.plus_ms(ttl_ms));
-            leases.retain(|end| *end > now);
-            assert!(leases.iter().all(|end| *end <= longest.hold_off_until(now)), "{round}: {longest:?}");
+            leases.push((latest, latest.plus_ms(ttl_ms)));
+            leases.retain(|(_, end)| *end > now);
+            let is_outlasted = |(granted, end): &(_, _)| *granted > now || *end <= longest.hold_off_until(now);
+            assert!(leases.iter().all(is_outlasted), "{round}: {longest:?}");
         }
     }
 
     #[test]
     fn a_hold_off_is_short_again_when_no_long_lease_was_granted_for_long() {
-        let longest = LongestLease::short(u64::MAX).widened(3_600_000, NOW);
+        let longest = LongestLease::short(u64::MAX).widened(3_600_000, NOW, NOW);
         assert!(longest.hold_off_until(NOW).ms_since(NOW) >= 3_600_000);
         let later = NOW.plus_ms(10_000_000);
         assert!(longest.hold_off_until(later).ms_since(later) <= LEASE_MS_SHORT + HOLD_OFF_MARGIN_MS);
         // A shorter one that is granted near the end of a longer one does not carry that on.
         let late = NOW.plus_ms(8_300_000);
-        let longest = longest.widened(300_000, late);
+        let longest = longest.widened(300_000, late, late);
         assert!(longest.ms < 3_600_000, "{longest:?}");
     }
 

@@ -48,22 +48,28 @@ pub async fn a_collected_key_goes_on_with_higher_tokens(world: &World) {
     assert!(after > before);
 }
 
-pub async fn many_idle_keys_are_collected_without_waiting_for_each_step(world: &World) {
+pub async fn idle_keys_behind_many_others_are_collected_without_an_interval_for_each_step(world: &World) {
     let store = world.store().await;
-    // With a step each second, this would take longer than the test waits.
+    // With a step each second, the rows in use would take longer than the test waits, and so would the idle ones.
     let node = start_with(store.clone(), Limits { collect_rows: 4, ..patient() }).await;
     let epoch = store.read_record().await.unwrap().epoch();
+    let in_use = store.ping().await.unwrap().plus_ms(3_600_000);
     let change = |number: u32| {
-        let address = Address { app: App::default(), key: Key::parse(&format!("idle-{number:03}")).unwrap() };
+        let is_idle = number >= 160;
+        let name = if is_idle { "idle" } else { "held" };
+        let address = Address { app: App::default(), key: Key::parse(&format!("{name}-{number:04}")).unwrap() };
         let (expected, state) = (Version::ABSENT, LockState::default());
-        let keep_until = Timestamp::from_ms(1);
-        Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until, epoch }
+        let keep_until = if is_idle { Timestamp::from_ms(1) } else { in_use };
+        let notice_at = (!is_idle).then_some(in_use);
+        Change { address, expected, state, events: Vec::new(), notice_at, keep_until, epoch }
     };
-    let changes: Vec<Change> = (0..500).map(change).collect();
-    let now = store.ping().await.unwrap();
-    store.commit(now, &changes).await.unwrap();
-    let are_collected = || async { node.list(&App::default(), "", None, 10).await.unwrap().0.is_empty() };
+    let changes: Vec<Change> = (0..660).map(change).collect();
+    for changes in changes.chunks(500) {
+        store.commit(store.ping().await.unwrap(), changes).await.unwrap();
+    }
+    let are_collected = || async { node.list(&App::default(), "idle", None, 10).await.unwrap().0.is_empty() };
     assert!(eventually(PATIENCE, are_collected).await);
+    assert_eq!(node.list(&App::default(), "held", None, 500).await.unwrap().0.len(), 160);
 }
 
 /// Makes the key's row removable. Returns whether the commit was made.

@@ -115,7 +115,7 @@ every_store! {
     limits: [
         more_waiters_than_allowed_are_refused_at_once,
         a_collected_key_goes_on_with_higher_tokens,
-        many_idle_keys_are_collected_without_waiting_for_each_step,
+        idle_keys_behind_many_others_are_collected_without_an_interval_for_each_step,
         a_key_without_space_refuses_more_leases_for_good,
         a_repeated_release_on_a_busy_key_is_already_done,
     ];

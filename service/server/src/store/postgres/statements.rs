@@ -186,14 +186,15 @@ pub(super) const COLLECT: &str = r#"
 with clock as materialized (
     select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
 ), page as (
-    select app, key, version, notice_at from locks
+    select app, key, version, keep_until, notice_at from locks
     where (app, key) > ($1 collate "C", $2 collate "C")
     order by app, key
     limit $3
 ), idle as (
     -- A row that another session has locked is in use, or is found by the next walk.
     select l.app, l.key from clock, page p join locks l on l.app = p.app and l.key = p.key
-    where l.version = p.version and l.keep_until < clock.now and l.notice_at is null
+    where p.keep_until < clock.now and p.notice_at is null
+        and l.version = p.version and l.keep_until = p.keep_until and l.notice_at is null
     for update of l skip locked
 ), removed as (
     delete from locks l using idle where l.app = idle.app and l.key = idle.key

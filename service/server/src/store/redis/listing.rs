@@ -144,11 +144,12 @@ async fn collect_scanned(shared: &Shared, limit: usize) -> Result<Collected, Sto
     let found = master.send(&scan_step(shared, position, limit)).await.map_err(|failed| failed.of_read())?;
     let (next, found): (u64, Vec<String>) = read(found).map_err(StoreError::of_reading)?;
     let addresses: Vec<Address> = found.iter().filter_map(|key| shared.layout.address_of(key)).collect();
+    let last = addresses.last().cloned().filter(|_| next != 0);
     let now = shared.clock(found.first().map_or("", String::as_str)).await?;
     let values = shared.values(&addresses).await?;
     let is_due = |value: Option<Vec<u8>>| value.and_then(|value| due_at(&value)).is_some_and(|at| at < now);
     let due = addresses.into_iter().zip(values).filter_map(|(address, value)| is_due(value).then_some(address));
-    let collected = Collected { removed: 0, due: due.collect(), next: None };
+    let collected = Collected { removed: 0, due: due.collect(), next: last };
     shared.set_walk(if next == 0 { (number + 1, 0) } else { (number, next) });
     Ok(collected)
 }
