@@ -110,7 +110,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             let to = match (ordered, active) {
                 (Some(to), _) => to,
                 // The only one that answers is to go on.
-                (None, Some(active)) if order.is_stopped && Self::is_in_doubt(active, &readings) => active,
+                (None, Some(active)) if Self::is_in_doubt(active, &readings) => active,
                 (None, Some(active)) if self.slots.len() > 1 => 1 - active,
                 // A copy is under way, or the active engine does not answer.
                 (None, None) if self.slots.len() > 1 => {

@@ -169,3 +169,24 @@ async fn a_hold_off_is_as_long_as_the_longest_lease_in_use() {
     let left = status(&nodes[1]).await["hold_off_ms"].as_u64().unwrap();
     assert!((290_000..600_000).contains(&left), "{left}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_was_promoted_beside_a_stopped_one_goes_on_when_an_operator_says_so() {
+    let mut world = World::start(1).await;
+    let nodes = world.nodes(2, &["pg", "one"], &[]).await;
+    let before = granted(&nodes[0].node, "k", json!({})).await;
+    world.redis[0].kill9();
+    // As on a standby that was promoted: it is on another timeline than the record says.
+    let promoted = "update latchgate.engine_records set server = split_part(server, '/', 1) || '/FFFFFFFF'";
+    world.postgres.query(world.database_name(), promoted).await;
+    let in_doubt = || async { switch(&nodes[0], json!({})).await.code() == "engine-in-doubt" };
+    assert!(eventually(LONG, in_doubt).await, "{}", nodes[0].node.log());
+    for order in [json!({ "engine": "pg" }), json!({ "engine": "pg", "force": true })] {
+        switch(&nodes[0], order).await.assert_problem(409, "engine-in-doubt");
+    }
+    let answer = switch(&nodes[0], json!({ "stopped": true })).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(answer.body["locks"]["hold_off_ms"].as_u64().unwrap() > 0, "{}", answer.body);
+    let next = granted(&nodes[1].node, "other", json!({ "wait_ms": 20_000 })).await;
+    assert!(next.token() > before.token());
+}
