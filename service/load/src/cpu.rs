@@ -1,8 +1,8 @@
-//! CPU time and memory of local processes, by `/proc`. CPU time is hardly touched by other load on the machine.
+//! CPU time, memory and disk writes of local processes, by `/proc`. CPU time is hardly touched by other load on the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
@@ -12,6 +12,12 @@ pub struct Watched {
     pub node: Vec<u32>,
     pub store: Vec<u32>,
 }
+
+/// A store that writes less than this in a second has written what it put off, in bytes.
+const CALM_BYTES: u64 = 1 << 20;
+const CALM_SECONDS: u32 = 3;
+/// Postgres spreads the writes of a checkpoint over up to five minutes.
+const CALM_MAX: Duration = Duration::from_secs(330);
 
 /// CPU time of a measurement, in µs; `None` if no process is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +48,19 @@ impl Watched {
         })
     }
 
+    /// Returns when the store has written to its disk what it put off.
+    pub async fn store_is_calm(&self) {
+        let until = Instant::now() + CALM_MAX;
+        let (mut before, mut calm_seconds) = (written_bytes(&self.store), 0);
+        while before > 0 && calm_seconds < CALM_SECONDS && Instant::now() < until {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let after = written_bytes(&self.store);
+            // It falls when a process ends.
+            calm_seconds = if after.abs_diff(before) < CALM_BYTES { calm_seconds + 1 } else { 0 };
+            before = after;
+        }
+    }
+
     /// Memory of the node that is in use, in KiB.
     pub fn node_memory_kib(&self) -> Option<u64> {
         let of = |pid: &u32| {
@@ -50,6 +69,15 @@ impl Watched {
         };
         self.node.iter().map(of).sum::<Option<u64>>().filter(|kib| *kib > 0)
     }
+}
+
+/// The bytes that these processes and their descendants have written to disks so far; 0 if that cannot be read.
+fn written_bytes(pids: &[u32]) -> u64 {
+    let of = |pid: u32| {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse::<u64>().ok())
+    };
+    with_descendants(pids).into_iter().filter_map(of).sum()
 }
 
 /// The CPU time so far of these processes and their descendants; `None` if there are none.

@@ -273,6 +273,8 @@ async fn held(settings: &Settings, run: u64, meter: &Arc<Meter>) -> anyhow::Resu
     ensure!(settings.leases > 0, "no leases to hold");
     let alone = others(settings, meter).await?;
     let held = Held::take(&settings.targets, run, settings.leases).await?;
+    // What is measured is acquires beside leases, not beside the writes that taking so many has left.
+    settings.watched.store_is_calm().await;
     let beside = others(settings, meter).await?;
     let memory_kib = settings.watched.node_memory_kib();
     held.give_back().await?;
