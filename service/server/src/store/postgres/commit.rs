@@ -165,10 +165,13 @@ pub(super) async fn write(
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
+    let is_one = changes.len() == 1 && events::are_alike(&logged);
     let statement = match (changes.iter().any(is_new), logged.is_empty()) {
         (false, true) => statements::COMMIT_CHANGED,
+        (false, false) if is_one => statements::COMMIT_ONE_CHANGED_AND_LOG,
         (false, false) => statements::COMMIT_CHANGED_AND_LOG,
         (true, true) => statements::COMMIT_WITH_NEW,
+        (true, false) if is_one => statements::COMMIT_ONE_NEW_AND_LOG,
         (true, false) => statements::COMMIT_WITH_NEW_AND_LOG,
     };
     let query = connection

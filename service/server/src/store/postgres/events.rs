@@ -22,6 +22,69 @@ use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
+/// Where the events of a statement come in the order of all. The transaction gets its `xid` here, and the events their numbers.
+macro_rules! placed {
+    () => {
+        "greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1) as xid,
+        nextval('lock_event_numbers') as base"
+    };
+}
+
+/// Writes the arrays as they are, from `$place`.
+macro_rules! logged_whole {
+    ($apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal, $($place:tt)+) => {
+        concat!(
+            "insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
+    select xid, base, base + cardinality(",
+            $events,
+            "::text[]), ",
+            $at,
+            "::bigint, cardinality(",
+            $events,
+            "::text[]), ",
+            $is_renewals,
+            "::boolean,
+        case when ",
+            $is_renewals,
+            " then '{}' else array(select hash # event_slice(xid) from unnest(",
+            $hashes,
+            "::bigint[]) as hash) end,
+        ",
+            $apps,
+            "::text[], ",
+            $keys,
+            "::text[], null, ",
+            $events,
+            "
+    from ",
+            $($place)+
+        )
+    };
+}
+
+/// Writes the events of one change, if it was made: they are all renewals, or none is. Most of the time that a commit of one change takes
+/// in Postgres goes into the parts of its statement, so it has no others.
+macro_rules! logged_of_one {
+    ($made:literal, $apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal) => {
+        concat!(
+            "logged as (
+    ",
+            logged_whole!(
+                $apps,
+                $keys,
+                $events,
+                $hashes,
+                $is_renewals,
+                $at,
+                concat!("(select ", placed!(), " where ", $made, " > 0) place")
+            ),
+            "
+)"
+        )
+    };
+}
+pub(super) use {logged_of_one, logged_whole, placed};
+
 /// Writes the events that [`bind`] binds, in the order of the arrays. `made` is how many changes were made, `all` whether all were;
 /// then the arrays are written as they are, unless some events are renewals and some are not. `is_made` is the condition of an
 /// event whose change was made. A number is taken, and the transaction gets its `xid`, only if a change was made.
@@ -32,8 +95,9 @@ macro_rules! logged {
     ) => {
         concat!(
             "place as materialized (
-    select greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1) as xid,
-        nextval('lock_event_numbers') as base, ",
+    select ",
+            placed!(),
+            ", ",
             $is_renewals,
             "::boolean is not null and ",
             $all,
@@ -59,29 +123,9 @@ macro_rules! logged {
             $is_made,
             " end
 ), logged as (
-    insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
-    select xid, base, base + cardinality(",
-            $events,
-            "), ",
-            $at,
-            "::bigint, cardinality(",
-            $events,
-            "), ",
-            $is_renewals,
-            ",
-        case when ",
-            $is_renewals,
-            " then '{}' else array(select hash # event_slice(xid) from unnest(",
-            $hashes,
-            ") as hash) end,
-        ",
-            $apps,
-            ", ",
-            $keys,
-            ", null, ",
-            $events,
+    ",
+            logged_whole!($apps, $keys, $events, $hashes, $is_renewals, $at, "place where is_whole"),
             "
-    from place where is_whole
     union all
     select xid, base, base + (select count(*) from kept), ",
             $at,
@@ -164,6 +208,13 @@ with gone as (
 )
 select coalesce(sum(count), 0)::bigint from gone";
 
+/// Whether all are renewals, or none is.
+pub(super) fn are_alike(events: &[(&Address, &Event)]) -> bool {
+    let mut are_renewals = events.iter().map(|(_, event)| event.kind == EventKind::Renewed);
+    let first = are_renewals.next();
+    are_renewals.all(|is_renewal| Some(is_renewal) == first)
+}
+
 /// Binds the events as the statements take them: three arrays of texts and one of hashes; whether they are renewals, null if some
 /// are and some are not; and the time of the newest.
 pub(super) fn bind<'q>(
@@ -174,8 +225,8 @@ pub(super) fn bind<'q>(
         return Err(sqlx::Error::Encode("too many events for one commit".into()));
     }
     let texts: Result<Vec<String>, _> = events.iter().map(|(_, event)| text_of_event(event)).collect();
-    let renewals = events.iter().filter(|(_, event)| event.kind == EventKind::Renewed).count();
-    let is_renewals = if renewals == 0 { Some(false) } else { (renewals == events.len()).then_some(true) };
+    let first = events.first().map(|(_, event)| event.kind == EventKind::Renewed);
+    let is_renewals = first.filter(|_| are_alike(events));
     let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())

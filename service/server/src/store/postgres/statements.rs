@@ -1,7 +1,7 @@
 //! The SQL. The clock is always `clock_timestamp()`, because `now()` stands still during a transaction, also while it waits
 //! for locks.
 
-use super::events::logged;
+use super::events::{logged, logged_of_one, logged_whole, placed};
 
 /// One row for each address, in the order of the request. The lateral subquery with its limit makes the planner use one probe
 /// of the primary key for each address. Record and states are from one snapshot, so the record applies to the states.
@@ -108,6 +108,31 @@ macro_rules! logged_if_made {
     };
 }
 
+/// One new row.
+macro_rules! one_new {
+    () => {
+        concat!(
+            clock!(),
+            r#", written as (
+    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
+    select c.*
+    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+        as c (app, key, version, replaces, keep_until, notice_at, state)
+    where clock.is_right
+    on conflict (app, key) do nothing
+    returning app, key
+)"#
+        )
+    };
+}
+
+/// Writes the events of the only change.
+macro_rules! one_logged {
+    () => {
+        logged_of_one!("(select count(*) from written)", "$13", "$14", "$15", "$16", "$17", "$18")
+    };
+}
+
 macro_rules! answered {
     () => {
         r#"
@@ -120,6 +145,8 @@ from written"#
 
 pub(super) const COMMIT_CHANGED: &str = concat!(changed!(), answered!());
 pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), ", ", logged_if_made!(), answered!());
+pub(super) const COMMIT_ONE_CHANGED_AND_LOG: &str = concat!(changed!(), ", ", one_logged!(), answered!());
+pub(super) const COMMIT_ONE_NEW_AND_LOG: &str = concat!(one_new!(), ", ", one_logged!(), answered!());
 pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
 pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), ", ", logged_if_made!(), answered!());
 
