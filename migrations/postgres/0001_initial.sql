@@ -228,6 +228,109 @@ create index lock_events_renewals on lock_events (xid, last) where is_renewals;
 create function event_slice(xid bigint) returns bigint language sql immutable
 as $$ select xid >> 12 $$;
 
+-- Writes events in the order of the arrays: one row, or two if some are renewals and some are not; then `are_renewals` is null. A number is
+-- taken, and the transaction gets its `xid`. See postgres/events.rs.
+create function log_lock_events(
+    apps text[], keys text[], events text[], hashes bigint[], are_renewals boolean, at bigint
+) returns void
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    base bigint := nextval('latchgate.lock_event_numbers');
+    xid bigint :=
+        greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1);
+    slice bigint := latchgate.event_slice(xid);
+begin
+    if are_renewals is not null then
+        insert into latchgate.lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
+        values (
+            xid, base, base + cardinality(events), at, cardinality(events), are_renewals,
+            case when are_renewals then '{}' else array(select h # slice from unnest(hashes) as h) end, apps, keys, null, events
+        );
+        return;
+    end if;
+    insert into latchgate.lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
+    select xid, base, base + cardinality(events), at, count(*), e.is_renewal,
+        coalesce(array_agg(e.hash # slice order by e.number) filter (where not e.is_renewal), '{}'),
+        array_agg(e.app order by e.number), array_agg(e.key order by e.number), array_agg(e.number::integer order by e.number),
+        array_agg(e.event order by e.number)
+    from (
+        select u.*, starts_with(u.event, 'renewed ') as is_renewal
+        from unnest(apps, keys, events, hashes) with ordinality as u (app, key, event, hash, number)
+    ) e
+    group by e.is_renewal;
+end
+$$;
+
+-- Writes the rows of a batch: of a change with `replaces` 0 a new one, of another one the row whose version is `replaces`. Then their events.
+-- Writes nothing unless the store is active in this epoch and the caller's clock, `caller_now`, is right. Waits for a locked row no longer
+-- than `row_wait`: the other keys of the batch are not to wait for one key. If not all changes were made, `apps_written` and `keys_written`
+-- say which were.
+--
+-- It is a function because most of the time that a small commit takes in Postgres goes into the preparation of its statement. Of a function
+-- only the parts are prepared that are needed.
+create function commit_locks(
+    apps text[], keys text[], versions bigint[], versions_replaced bigint[], times_kept bigint[], times_noticed bigint[], states text[],
+    caller_now bigint, clock_bound bigint, epoch bigint, knows_timeline boolean, row_wait text,
+    event_apps text[], event_keys text[], events text[], hashes bigint[], are_renewals boolean, newest bigint,
+    out now bigint, out is_in_force boolean, out written bigint, out apps_written text[], out keys_written text[]
+)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    fenced record;
+    inserted bigint := 0;
+begin
+    fenced := latchgate.fence('locks', 'active', epoch, knows_timeline);
+    now := fenced.now;
+    is_in_force := fenced.is_in_force;
+    written := 0;
+    if not is_in_force or abs(now - caller_now) > clock_bound then
+        return;
+    end if;
+    -- An assignment costs less than `perform`.
+    row_wait := set_config('lock_timeout', row_wait, true);
+    -- First all inserts, then all updates. An insert may have to wait for a transaction that inserts or updates the same row. If the batch
+    -- already held rows that it had updated, two batches could deadlock. In this order, a batch that holds updated rows waits only for
+    -- updates, which follow the order of the keys.
+    if 0 = any (versions_replaced) then
+        insert into latchgate.locks (app, key, version, replaces, keep_until, notice_at, state)
+        select c.*
+        from unnest(apps, keys, versions, versions_replaced, times_kept, times_noticed, states)
+            as c (app, key, version, replaces, keep_until, notice_at, state)
+        where c.replaces = 0
+        on conflict do nothing;
+        get diagnostics inserted = row_count;
+    end if;
+    -- A plain update needs half the log records of `on conflict do update`, which locks each row in a separate step. The settings in
+    -- sessions.rs force a nested loop, which takes the rows in the order of the arrays, so that two batches cannot deadlock.
+    if inserted < cardinality(apps) then
+        update latchgate.locks l
+        set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at, state = c.state
+        from unnest(apps, keys, versions, versions_replaced, times_kept, times_noticed, states)
+            as c (app, key, version, replaces, keep_until, notice_at, state)
+        where c.replaces > 0
+            and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces;
+        get diagnostics written = row_count;
+    end if;
+    written := written + inserted;
+    if written < cardinality(apps) then
+        -- No version is used twice.
+        select array_agg(l.app), array_agg(l.key) into apps_written, keys_written
+        from unnest(apps, keys, versions) as c (app, key, version)
+        join latchgate.locks l on l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.version;
+        select array_agg(e.app order by e.number), array_agg(e.key order by e.number), array_agg(e.event order by e.number),
+            array_agg(e.hash order by e.number)
+        into event_apps, event_keys, events, hashes
+        from unnest(event_apps, event_keys, events, hashes) with ordinality as e (app, key, event, hash, number)
+        where (e.app collate "C", e.key collate "C") in (select u.app, u.key from unnest(apps_written, keys_written) as u (app, key));
+    end if;
+    if cardinality(events) > 0 then
+        perform latchgate.log_lock_events(event_apps, event_keys, events, hashes, are_renewals, newest);
+    end if;
+end
+$$;
+
 -- The events of a key without renewals, newest first: at most `most` before a position. It looks at one slice of transactions
 -- after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice of an idle one.
 create function lock_history(wanted_app text, wanted_key text, hash bigint, before_xid bigint, before_number bigint, most bigint)

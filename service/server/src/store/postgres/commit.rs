@@ -165,17 +165,8 @@ pub(super) async fn write(
     let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
-    let is_one = changes.len() == 1 && events::are_alike(&logged);
-    let statement = match (changes.iter().any(is_new), logged.is_empty()) {
-        (false, true) => statements::COMMIT_CHANGED,
-        (false, false) if is_one => statements::COMMIT_ONE_CHANGED_AND_LOG,
-        (false, false) => statements::COMMIT_CHANGED_AND_LOG,
-        (true, true) => statements::COMMIT_WITH_NEW,
-        (true, false) if is_one => statements::COMMIT_ONE_NEW_AND_LOG,
-        (true, false) => statements::COMMIT_WITH_NEW_AND_LOG,
-    };
     let query = connection
-        .query(statement)
+        .query(statements::COMMIT)
         .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
         .bind(order.iter().map(|&index| versions[index].number().cast_signed()).collect::<Vec<i64>>())
@@ -188,8 +179,7 @@ pub(super) async fn write(
         .bind(epoch.number().cast_signed())
         .bind(knows_timeline)
         .bind(in_ms(row_wait));
-    let query = if logged.is_empty() { query } else { events::bind(query, &logged)? };
-    let row = query.fetch_one(&mut **connection).await?;
+    let row = events::bind(query, &logged)?.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;
     if !row.try_get::<bool, _>(1)? {
         return Ok(None);

@@ -22,130 +22,7 @@ use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-/// Where the events of a statement come in the order of all. The transaction gets its `xid` here, and the events their numbers.
-macro_rules! placed {
-    () => {
-        "greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1) as xid,
-        nextval('lock_event_numbers') as base"
-    };
-}
-
-/// Writes the arrays as they are, from `$place`.
-macro_rules! logged_whole {
-    ($apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal, $($place:tt)+) => {
-        concat!(
-            "insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
-    select xid, base, base + cardinality(",
-            $events,
-            "::text[]), ",
-            $at,
-            "::bigint, cardinality(",
-            $events,
-            "::text[]), ",
-            $is_renewals,
-            "::boolean,
-        case when ",
-            $is_renewals,
-            " then '{}' else array(select hash # event_slice(xid) from unnest(",
-            $hashes,
-            "::bigint[]) as hash) end,
-        ",
-            $apps,
-            "::text[], ",
-            $keys,
-            "::text[], null, ",
-            $events,
-            "
-    from ",
-            $($place)+
-        )
-    };
-}
-
-/// Writes the events of one change, if it was made: they are all renewals, or none is. Most of the time that a commit of one change takes
-/// in Postgres goes into the parts of its statement, so it has no others.
-macro_rules! logged_of_one {
-    ($made:literal, $apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal) => {
-        concat!(
-            "logged as (
-    ",
-            logged_whole!(
-                $apps,
-                $keys,
-                $events,
-                $hashes,
-                $is_renewals,
-                $at,
-                concat!("(select ", placed!(), " where ", $made, " > 0) place")
-            ),
-            "
-)"
-        )
-    };
-}
-pub(super) use {logged_of_one, logged_whole, placed};
-
-/// Writes the events that [`bind`] binds, in the order of the arrays. `made` is how many changes were made, `all` whether all were;
-/// then the arrays are written as they are, unless some events are renewals and some are not. `is_made` is the condition of an
-/// event whose change was made. A number is taken, and the transaction gets its `xid`, only if a change was made.
-macro_rules! logged {
-    (
-        made: $made:literal, all: $all:literal, is_made: $is_made:literal,
-        $apps:literal, $keys:literal, $events:literal, $hashes:literal, $is_renewals:literal, $at:literal
-    ) => {
-        concat!(
-            "place as materialized (
-    select ",
-            placed!(),
-            ", ",
-            $is_renewals,
-            "::boolean is not null and ",
-            $all,
-            " as is_whole
-    where ",
-            $made,
-            " > 0
-), kept as materialized (
-    select app, key, event, hash, starts_with(event, 'renewed ') as is_renewal,
-        row_number() over (order by position) as number
-    from unnest(",
-            $apps,
-            "::text[], ",
-            $keys,
-            "::text[], ",
-            $events,
-            "::text[], ",
-            $hashes,
-            "::bigint[]) with ordinality as e (app, key, event, hash, position)
-    where (select not is_whole from place) and case when ",
-            $all,
-            " then true else ",
-            $is_made,
-            " end
-), logged as (
-    ",
-            logged_whole!($apps, $keys, $events, $hashes, $is_renewals, $at, "place where is_whole"),
-            "
-    union all
-    select xid, base, base + (select count(*) from kept), ",
-            $at,
-            ", count(*), is_renewal,
-        coalesce(array_agg(hash # event_slice(xid)) filter (where not is_renewal), '{}'),
-        array_agg(app order by number), array_agg(key order by number), array_agg(number::integer order by number),
-        array_agg(event order by number)
-    from place, kept
-    group by xid, base, is_renewal
-)"
-        )
-    };
-}
-pub(super) use logged;
-
-const LOG: &str = concat!(
-    "with ",
-    logged!(made: "cardinality($1::text[])", all: "true", is_made: "true", "$1", "$2", "$3", "$4", "$5", "$6"),
-    " select"
-);
+const LOG: &str = "select log_lock_events($1, $2, $3, $4, $5, $6)";
 
 /// The most events that one statement numbers.
 const LOGGED_MAX: usize = 1 << 20;
@@ -208,13 +85,6 @@ with gone as (
 )
 select coalesce(sum(count), 0)::bigint from gone";
 
-/// Whether all are renewals, or none is.
-pub(super) fn are_alike(events: &[(&Address, &Event)]) -> bool {
-    let mut are_renewals = events.iter().map(|(_, event)| event.kind == EventKind::Renewed);
-    let first = are_renewals.next();
-    are_renewals.all(|is_renewal| Some(is_renewal) == first)
-}
-
 /// Binds the events as the statements take them: three arrays of texts and one of hashes; whether they are renewals, null if some
 /// are and some are not; and the time of the newest.
 pub(super) fn bind<'q>(
@@ -225,8 +95,8 @@ pub(super) fn bind<'q>(
         return Err(sqlx::Error::Encode("too many events for one commit".into()));
     }
     let texts: Result<Vec<String>, _> = events.iter().map(|(_, event)| text_of_event(event)).collect();
-    let first = events.first().map(|(_, event)| event.kind == EventKind::Renewed);
-    let is_renewals = first.filter(|_| are_alike(events));
+    let renewals = events.iter().filter(|(_, event)| event.kind == EventKind::Renewed).count();
+    let is_renewals = if renewals == 0 { Some(false) } else { (renewals == events.len()).then_some(true) };
     let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())
@@ -238,6 +108,9 @@ pub(super) fn bind<'q>(
 }
 
 pub(super) async fn log(connection: &mut Session, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
     let events: Vec<(&Address, &Event)> = events.iter().map(|(address, event)| (address, event)).collect();
     bind(connection.query(LOG), &events)?.execute(&mut **connection).await?;
     Ok(())

@@ -1,8 +1,6 @@
 //! The SQL. The clock is always `clock_timestamp()`, because `now()` stands still during a transaction, also while it waits
 //! for locks.
 
-use super::events::{logged, logged_of_one, logged_whole, placed};
-
 /// One row for each address, in the order of the request. The lateral subquery with its limit makes the planner use one probe
 /// of the primary key for each address. Record and states are from one snapshot, so the record applies to the states.
 pub(super) const LOAD: &str = r#"
@@ -28,127 +26,10 @@ where (app, key) in (select app collate "C", key collate "C" from unnest($1::tex
 order by app, key
 for update"#;
 
-/// The conditions of every write: the store is active in the epoch of the changes, and the caller's clock is right. From here on
-/// the statement waits for a locked row no longer than `$12`: the other keys of the batch are not to wait for one key.
-macro_rules! clock {
-    () => {
-        r#"
-with clock as materialized (
-    select now, is_in_force,
-        is_in_force and abs(now - $8) <= $9 and set_config('lock_timeout', $12, true) is not null as is_right
-    from fence('locks', 'active', $10, $11)
-)"#
-    };
-}
-
-/// Updates the rows whose version is the expected one, if the conditions of [`clock!`] are met. The whole batch is one
-/// statement. It returns the clock, the number of rows written, and, if some were not, the keys of those that were.
-///
-/// A plain update needs half the log records of `on conflict do update`, which locks each row in a separate step. The settings
-/// in `sessions.rs` force a nested loop, which takes the rows in the order of the arrays, so that two batches cannot deadlock.
-macro_rules! changed {
-    () => {
-        concat!(
-            clock!(),
-            r#", written as (
-    update locks l
-    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
-        state = c.state
-    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-        as c (app, key, version, replaces, keep_until, notice_at, state)
-    where clock.is_right
-        and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
-    returning l.app, l.key
-)"#
-        )
-    };
-}
-
-/// The same for a batch with new rows: first all inserts, then all updates. An insert may have to wait for a transaction that
-/// inserts or updates the same row. If the batch already held rows that it had updated, two batches could deadlock. In this
-/// order, a batch that holds updated rows waits only for updates, which follow the order of the keys.
-macro_rules! changed_with_new {
-    () => {
-        concat!(
-            clock!(),
-            r#", change as materialized (
-    select c.*
-    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-        as c (app, key, version, replaces, keep_until, notice_at, state)
-    where clock.is_right
-), inserted as (
-    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
-    select app, key, version, replaces, keep_until, notice_at, state from change where replaces = 0
-    on conflict (app, key) do nothing
-    returning app, key
-), updated as (
-    update locks l
-    set version = c.version, replaces = c.replaces, keep_until = c.keep_until, notice_at = c.notice_at,
-        state = c.state
-    from change c
-    where c.replaces > 0
-        and l.app = c.app collate "C" and l.key = c.key collate "C" and l.version = c.replaces
-    returning l.app, l.key
-), written as (
-    select app, key from inserted union all select app, key from updated
-)"#
-        )
-    };
-}
-
-/// Writes the events of the changes that were made.
-macro_rules! logged_if_made {
-    () => {
-        logged!(
-            made: "(select count(*) from written)",
-            all: "(select count(*) from written) = cardinality($1)",
-            is_made: "(app collate \"C\", key collate \"C\") in (select app, key from written)",
-            "$13", "$14", "$15", "$16", "$17", "$18"
-        )
-    };
-}
-
-/// One new row.
-macro_rules! one_new {
-    () => {
-        concat!(
-            clock!(),
-            r#", written as (
-    insert into locks (app, key, version, replaces, keep_until, notice_at, state)
-    select c.*
-    from clock, unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-        as c (app, key, version, replaces, keep_until, notice_at, state)
-    where clock.is_right
-    on conflict (app, key) do nothing
-    returning app, key
-)"#
-        )
-    };
-}
-
-/// Writes the events of the only change.
-macro_rules! one_logged {
-    () => {
-        logged_of_one!("(select count(*) from written)", "$13", "$14", "$15", "$16", "$17", "$18")
-    };
-}
-
-macro_rules! answered {
-    () => {
-        r#"
-select (select now from clock), (select is_in_force from clock), count(*),
-    case when count(*) < cardinality($1) then array_agg(app) end,
-    case when count(*) < cardinality($1) then array_agg(key) end
-from written"#
-    };
-}
-
-pub(super) const COMMIT_CHANGED: &str = concat!(changed!(), answered!());
-pub(super) const COMMIT_CHANGED_AND_LOG: &str = concat!(changed!(), ", ", logged_if_made!(), answered!());
-pub(super) const COMMIT_ONE_CHANGED_AND_LOG: &str = concat!(changed!(), ", ", one_logged!(), answered!());
-pub(super) const COMMIT_ONE_NEW_AND_LOG: &str = concat!(one_new!(), ", ", one_logged!(), answered!());
-pub(super) const COMMIT_WITH_NEW: &str = concat!(changed_with_new!(), answered!());
-pub(super) const COMMIT_WITH_NEW_AND_LOG: &str = concat!(changed_with_new!(), ", ", logged_if_made!(), answered!());
+/// See the function.
+pub(super) const COMMIT: &str = "
+select now, is_in_force, written, apps_written, keys_written
+from commit_locks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
 /// The clock, and which of the addresses have a row that no other session has locked.
 pub(super) const UNLOCKED: &str = r#"
