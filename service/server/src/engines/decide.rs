@@ -40,10 +40,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The longest lease that may be live on an engine that is left, or has lost what it had. A node that has used none knows only what
-    /// is allowed.
-    pub fn longest_live(self, now: Timestamp) -> LongestLease {
-        if self.epoch > Epoch::NONE {
+    /// The longest lease that may be live on an engine that was used in the epoch `left`, or later, and is left or has lost what it had. A
+    /// node that has used none since knows only what is allowed.
+    pub fn longest_live(self, left: Epoch, now: Timestamp) -> LongestLease {
+        if self.epoch > Epoch::NONE && self.epoch >= left {
             return self.longest_lease;
         }
         let until = now.plus_ms(self.lease_ms_max);
@@ -144,7 +144,7 @@ fn after_loss(engine: Seen<'_>, reading: &Reading, pair: &[String], memory: Memo
     let none = EngineRecord::new(Active, epoch, pair);
     let known = reading.record.as_ref().unwrap_or(&none);
     let record = EngineRecord {
-        longest_lease: known.longest_lease.or_later(memory.longest_live(reading.now), reading.now),
+        longest_lease: known.longest_lease.or_later(memory.longest_live(reading.epoch(), reading.now), reading.now),
         hold_off_until: known.hold_off_until,
         forced_until: known.forced_until,
         ..none.clone()
@@ -241,7 +241,7 @@ pub(super) fn given_up(
     is_trusted: bool,
     memory: Memory,
 ) -> EngineRecord {
-    let ours = if was_left { memory.longest_live(reading.now) } else { memory.longest_lease };
+    let ours = if was_left { memory.longest_live(record.epoch, reading.now) } else { memory.longest_lease };
     let next = EngineRecord {
         longest_lease: record.longest_lease.or_later(ours, reading.now),
         ..record.turned(Active, record.epoch.max(memory.epoch).next(reading.now))
@@ -321,7 +321,7 @@ fn with_one_record(
 fn knowing(record: &EngineRecord, memory: Memory, now: Timestamp) -> Memory {
     Memory {
         epoch: memory.epoch.max(record.epoch),
-        longest_lease: record.longest_lease.or_later(memory.longest_live(now), now),
+        longest_lease: record.longest_lease.or_later(memory.longest_live(record.epoch, now), now),
         ..memory
     }
 }
@@ -465,7 +465,7 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
     };
     if to.is_after_fail_over || memory.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(memory.epoch).next(to.now);
-        let longest_lease = record.longest_lease.or_later(memory.longest_live(to.now), to.now);
+        let longest_lease = record.longest_lease.or_later(memory.longest_live(filling.epoch, to.now), to.now);
         return EngineRecord { epoch, since: epoch, longest_lease, ..record }.held_off(to.now);
     }
     record
@@ -599,7 +599,8 @@ mod tests {
         let retired = reading(Retired, 3, &pair(), false);
         for left in [&lost, &old] {
             let next = |memory| next(&[seen("one", Some(&retired)), seen("other", Some(left))], &pair(), memory);
-            assert!(hold_off_of(&next(LONGEST)) >= 3_600_000);
+            let before = Memory { epoch: Epoch::from_number(2), ..LONGEST };
+            assert!(hold_off_of(&next(LONGEST)) >= 3_600_000 && hold_off_of(&next(before)) >= 3_600_000);
             let used = Memory { epoch: Epoch::from_number(3), ..LONGEST };
             assert!((60_000..3_600_000).contains(&hold_off_of(&next(used))));
         }

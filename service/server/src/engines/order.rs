@@ -231,7 +231,9 @@ impl<E: ?Sized + Engine> Inner<E> {
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
-        let held = given_up(target, record, true, false, past.memory);
+        // As of one that is emptied: the other one's clock may be ahead, and its epoch with it.
+        let epoch = record.epoch.max(past.memory.epoch).ahead_of(target.now);
+        let held = EngineRecord { epoch, ..given_up(target, record, true, false, past.memory) };
         let next = if force { forced(&held) } else { held };
         let is_written = self.slots[to].write(self.patience, target, &next).await;
         let is_written = is_written.map_err(|error| self.failed(to, &error))?;
@@ -260,7 +262,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let failed = |error: StoreError| self.failed(to, &error);
         let filling = EngineRecord {
             since: Self::filling_since(target).unwrap_or(epoch),
-            longest_lease: memory.longest_live(target.now),
+            longest_lease: memory.longest_live(target.epoch(), target.now),
             ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
         };
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {

@@ -1,12 +1,13 @@
 //! The engine in use, and calls to it. If the store refuses the epoch, the engine records are read again and the call is repeated.
 
 use std::future::Future;
+use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord, Phase};
 
 use super::stamp::Home;
-use super::{Inner, Target, apply, is_down};
+use super::{Inner, Target, apply, is_down, ms};
 use crate::engines::GateEngines;
 use crate::store::StoreError;
 use crate::store::engine_record::{Epoch, LEASE_MS_SHORT};
@@ -107,8 +108,8 @@ impl Inner {
         Err(self.engines(home).unavailable())
     }
 
-    /// Returns when a lease of `lease_ms` may be claimed in the engine in use: see [`GateEngines::cover`].
-    pub(super) async fn cover(&self, active: &Active<'_>, lease_ms: u64) -> Result<(), StoreError> {
+    /// Returns when a lease of `lease_ms` may be claimed within `wait` in the engine in use: see [`GateEngines::cover`].
+    pub(super) async fn cover(&self, active: &Active<'_>, lease_ms: u64, wait: Duration) -> Result<(), StoreError> {
         if lease_ms <= LEASE_MS_SHORT {
             return Ok(());
         }
@@ -116,7 +117,7 @@ impl Inner {
         if now == Timestamp::default() {
             now = active.target.gate.read_now().await?;
         }
-        let covered = active.engines.cover(lease_ms, now, 0).await;
+        let covered = active.engines.cover(lease_ms, now, ms(wait)).await;
         let is_over = active.engines.standing().is_none_or(|standing| standing.epoch != active.epoch);
         if covered.is_err() && is_over { Err(StoreError::EpochOver) } else { covered }
     }
@@ -137,7 +138,7 @@ impl Inner {
                 _ => return Ok(()),
             },
         };
-        match self.cover(&active, lease_ms).await {
+        match self.cover(&active, lease_ms, Duration::ZERO).await {
             // The heartbeat itself finds the engine in use.
             Err(StoreError::EpochOver) => Ok(()),
             covered => covered,

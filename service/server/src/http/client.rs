@@ -147,6 +147,9 @@ impl Client {
         let mut state = self.state();
         state.serving = Serving::Request;
         state.requests += 1;
+        // It may be answered before the next look.
+        state.idle_since = None;
+        state.is_closing = false;
     }
 
     /// The whole request has been read. From now on it ends with its client.

@@ -201,7 +201,8 @@ impl LongestLease {
     /// Of two entries the one that ends later from `now` on.
     #[must_use]
     pub fn or_later(self, other: Self, now: Timestamp) -> Self {
-        if other.hold_off_until(now) > self.hold_off_until(now) { other } else { self }
+        let end = |entry: Self| (entry.hold_off_until(now), entry.until);
+        if end(other) > end(self) { other } else { self }
     }
 
     /// The end of a hold-off that begins at `now`.

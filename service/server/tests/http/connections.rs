@@ -111,6 +111,18 @@ async fn idle_connections_make_room_for_a_client_that_has_a_request() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_used_is_not_closed_as_idle() {
+    let node = Node::start(BIN, &["--header-timeout-ms", "300"]).await;
+    let mut used = Raw::connect(&node).await;
+    let began = std::time::Instant::now();
+    // The looks for idle connections are a second apart. These requests are answered at once.
+    while began.elapsed() < std::time::Duration::from_secs(3) {
+        used.send(getting("/healthz")).await;
+        assert_eq!(used.answer().await.expect("the connection is open").status, 200);
+    }
+}
+
+#[tokio::test]
 async fn the_limits_fit_the_limit_of_open_files_and_are_logged_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(script(dir.path(), "ulimit -n 264", "\"$@\""), &[]).await;

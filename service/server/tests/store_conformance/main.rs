@@ -111,6 +111,7 @@ every_store! {
         renewals_are_deleted_before_the_rest,
         a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts,
         a_commit_with_very_many_events_is_read_and_deleted_in_parts,
+        a_reader_resumes_within_a_commit_and_misses_no_event,
         a_reader_continues_after_the_events_it_has_read_are_deleted,
     ];
     collecting: [

@@ -146,6 +146,27 @@ pub async fn a_commit_with_very_many_events_is_read_and_deleted_in_parts(world: 
     assert_eq!(world.all_events().await, []);
 }
 
+pub async fn a_reader_resumes_within_a_commit_and_misses_no_event(world: &World) {
+    const ALL: u64 = 101;
+    let change = |number: u64| {
+        let events = vec![event(EventKind::Granted, number)];
+        Change { events, ..new(&at(&format!("key-{number:02}")), state(1)) }
+    };
+    world.commit(&(1..=40).map(change).collect::<Vec<_>>()).await;
+    for number in 41..ALL {
+        world.write_events(&at("key"), &[event(EventKind::Granted, number)]).await;
+    }
+    world.write_events(&at("key"), &[event(EventKind::Renewed, ALL)]).await;
+    let scope = crate::watching::ALL;
+    let all = world.events_until(scope, EventCursor::START, 1_000, ALL).await;
+    for limit in [1, 10, 31, 32, 40, 70] {
+        for from in [0, 20, 30, 31, 32, 39] {
+            let rest = world.events_until(scope, all[from].cursor, limit, ALL).await;
+            assert_eq!(tokens(&rest), tokens(&all[from + 1..]), "{limit} at a time, after {from}");
+        }
+    }
+}
+
 pub async fn a_reader_continues_after_the_events_it_has_read_are_deleted(world: &World) {
     let all = crate::watching::ALL;
     world.write_events(&at("key"), &(1..=9).map(|number| event(EventKind::Granted, number)).collect::<Vec<_>>()).await;

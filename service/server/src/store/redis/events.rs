@@ -70,8 +70,8 @@ pub(super) async fn page(
     Ok((events, last))
 }
 
-/// The next entries of streams that share one sequence of numbers, in order: at least `limit` events if there are as many. The first
-/// one may have events up to `after`. One script reads all streams at once: otherwise an event could be added before one that was
+/// The next entries of streams that share one sequence of numbers, in order: at least `limit` events after `after` if there are as many. The
+/// first one may have events up to it. One script reads all streams at once: otherwise an event could be added before one that was
 /// already read.
 async fn oldest(
     shared: &Shared,

@@ -1,6 +1,7 @@
 -- Returns the next entries of several streams, all read at the same moment. An entry has one event or several, one in each field.
--- KEYS: the streams. ARGV: 1 the id before the first entry; 2 how many events of each stream are enough.
-local STEP = 64
+-- KEYS: the streams. ARGV: 1 the id before the first entry; 2 how many events of each stream are enough, besides those of its first
+-- entry: they may all be from before the reader's position.
+local STEP = 16
 local enough = tonumber(ARGV[2])
 
 local function read(stream)
@@ -11,7 +12,7 @@ local function read(stream)
         for _, entry in ipairs(entries) do
             page[#page + 1] = entry
             after = entry[1]
-            events = events + #entry[2] / 2
+            if #page > 1 then events = events + #entry[2] / 2 end
         end
     until #entries < count or events >= enough
     return page
