@@ -82,7 +82,7 @@ pub struct LockArgs {
 
     /// How many bytes of a key's state are for leases that have ended, so that a repeated release is recognised. They are
     /// remembered for half a minute if the bytes suffice, and the last 8 always.
-    #[arg(long, value_name = "BYTES", env = "LATCHGATE_ENDED_BYTES_MAX", default_value_t = 1_024)]
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_ENDED_BYTES_MAX", default_value_t = 256)]
     pub ended_bytes_max: usize,
 
     /// How long the state of a key is kept after its last lease has ended, in ms; at least a minute.

@@ -105,6 +105,8 @@ impl Client {
         let mut state = self.state();
         state.input = Some(input);
         state.is_awaited = false;
+        // The time for the first request begins after the handshake.
+        state.idle_since = None;
         drop(state);
         ClientStream { client: Arc::clone(self), output }
     }

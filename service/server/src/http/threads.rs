@@ -26,16 +26,17 @@ impl Threads {
         if count < APART_FROM {
             handles.push(Handle::current());
         }
-        let mut runtimes = Vec::new();
+        // From here on dropped as below.
+        let mut threads = Self { handles, next: AtomicUsize::new(0), runtimes: Vec::new() };
         for number in 1..count {
             // One worker, and not `new_current_thread`: that writes to its event descriptor for each task that a shard wakes, even
             // while it is awake.
             let mut builder = Builder::new_multi_thread();
             let runtime = builder.worker_threads(1).thread_name(format!("serve-{number}")).enable_all().build()?;
-            handles.push(runtime.handle().clone());
-            runtimes.push(runtime);
+            threads.handles.push(runtime.handle().clone());
+            threads.runtimes.push(runtime);
         }
-        Ok(Arc::new(Self { handles, next: AtomicUsize::new(0), runtimes }))
+        Ok(Arc::new(threads))
     }
 
     /// The runtime of the next connection.

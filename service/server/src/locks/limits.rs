@@ -67,7 +67,7 @@ impl Default for Limits {
             cached_keys_per_shard: 20_000,
             cached_bytes_per_shard: 64 << 20,
             key_bytes_max: 256 << 10,
-            ended_bytes_max: 1_024,
+            ended_bytes_max: 256,
             ticket_hold: Duration::from_millis(250),
             ttl_ms_max: 3_600_000,
             store_timeout: Duration::from_millis(800),

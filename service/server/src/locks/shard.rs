@@ -129,10 +129,15 @@ impl Shard {
             }
             // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
             // returns at once.
-            tokio::task::yield_now().await;
-            while calls.len() < BATCH_MAX {
-                let Ok(envelope) = self.calls.try_recv() else { break };
-                calls.push(envelope);
+            let mut is_arriving = true;
+            while is_arriving {
+                tokio::task::yield_now().await;
+                let before = calls.len();
+                while calls.len() < BATCH_MAX {
+                    let Ok(envelope) = self.calls.try_recv() else { break };
+                    calls.push(envelope);
+                }
+                is_arriving = calls.len() > before;
             }
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);

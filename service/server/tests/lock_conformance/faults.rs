@@ -317,7 +317,7 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
     store.lost_answers.store(1, Ordering::SeqCst);
     let released = node.release(&key(), id("me")).await;
     assert!(matches!(released, Err(Failure::OutcomeUnknown(_))), "{released:?}");
-    for number in 0..40 {
+    for number in 0..20 {
         let name = format!("other-{number}");
         hold(&other, &name).await;
         release(&other, &name).await;

@@ -120,7 +120,7 @@ pub async fn a_repeated_release_on_a_busy_key_is_already_done(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     release(&node, "me").await;
-    for number in 0..40 {
+    for number in 0..20 {
         let name = format!("other-{number}");
         hold(&node, &name).await;
         release(&node, &name).await;

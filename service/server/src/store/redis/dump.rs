@@ -38,10 +38,6 @@ pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreEr
             return Ok(false);
         }
         if found.is_empty() {
-            // The streams of events go too: with a switch of engines, cursors begin anew.
-            let mut delete = redis::cmd("DEL");
-            delete.arg(shared.layout.tail()).arg(shared.layout.renewed());
-            shared.servers.send(&shared.layout.tail(), &delete).await.map_err(|failed| failed.of_write())?;
             return Ok(true);
         }
     }
@@ -66,8 +62,9 @@ pub(super) async fn fill(
 }
 
 async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> Result<bool, StoreError> {
-    let mut keys = vec![shared.layout.engine(), shared.layout.index()];
-    keys.extend(addresses.iter().map(|address| shared.layout.state(address)));
+    let layout = &shared.layout;
+    let mut keys = vec![layout.engine(), layout.index(), layout.tail(), layout.renewed()];
+    keys.extend(addresses.iter().map(|address| layout.state(address)));
     let answer = shared.servers.run(&FILL, &keys, &arguments).await;
     read(answer.map_err(|failed| failed.of_write())?)
 }
