@@ -5,7 +5,7 @@
 /// is off, nothing either. Answers the clock, whether the record says so, and a row for each write that was not made, with the
 /// record that is there in the place of a claim. Of several claims of one operation, at most one is made.
 ///
-/// First come all inserts, then all updates, each in the order of the arrays (see `changed_with_new!` in `store/postgres/statements.rs`):
+/// First come all inserts, then all updates, each in the order of the arrays (see `commit_locks` in the migration):
 /// so two statements cannot deadlock. A row is replaced by its version: a statement that had to wait for its lock finds another
 /// version there.
 pub(super) const WRITE: &str = r#"
