@@ -231,7 +231,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
-        // As of one that is emptied: the other one's clock may be ahead, and its epoch with it.
+        // The other engine's clock may be ahead, and its epoch with it. So this epoch is as far ahead as that of an engine that is emptied.
         let epoch = record.epoch.max(past.memory.epoch).ahead_of(target.now);
         let held = EngineRecord { epoch, ..given_up(target, record, true, false, past.memory) };
         let next = if force { forced(&held) } else { held };

@@ -26,7 +26,7 @@ impl Threads {
         if count < APART_FROM {
             handles.push(Handle::current());
         }
-        // From here on dropped as below.
+        // If a thread is refused, those before it end as `drop` ends them.
         let mut threads = Self { handles, next: AtomicUsize::new(0), runtimes: Vec::new() };
         for number in 1..count {
             // One worker, and not `new_current_thread`: that writes to its event descriptor for each task that a shard wakes, even

@@ -127,8 +127,8 @@ impl Shard {
             for (one, arrived) in returned {
                 self.take_back(one, arrived, &mut inputs);
             }
-            // Handlers that are ready to run send their calls first, so that one commit serves them all. If none is, this
-            // returns at once.
+            // Handlers that are ready to run send their calls first, as long as calls come, so that one commit serves them all. If
+            // none is, the first yield returns at once.
             let mut is_arriving = true;
             while is_arriving {
                 tokio::task::yield_now().await;

@@ -7,7 +7,7 @@
 //!
 //! `xid` is the writer's own transaction, unless that had to wait for row locks. Then other transactions have committed since
 //! it got its number, perhaps to the same key, and its events must come after theirs. So `xid` is at least that of the last
-//! transaction that had ended when the statement began.
+//! transaction that had ended when the events are written, after all waits.
 
 use std::sync::{Mutex, PoisonError};
 

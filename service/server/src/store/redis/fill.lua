@@ -1,7 +1,8 @@
 -- If the store is filling: writes copied states, replacing existing ones, or removes states.
--- KEYS: the engine record; the index; the streams of events and of renewals; the states. ARGV: 1 how the record must begin; 2 how many states were copied in total,
--- or '' to remove states; then for each state its address and, unless it is removed, its value, until when it is kept, and when
--- it is due, or '-'. When nothing is left to remove, the streams go: with a switch of engines, cursors begin anew.
+-- KEYS: the engine record; the index; the streams of events and of renewals; the states. The gate counts with the first two alone.
+-- ARGV: 1 how the record must begin; 2 how many states were copied in total, or '' to remove states; then for each state its address
+-- and, unless it is removed, its value, until when it is kept, and when it is due, or '-'. A removal of no state removes the streams: with
+-- a switch of engines, cursors begin anew.
 local record = redis.call('GET', KEYS[1])
 if not record or string.sub(record, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 local copied = tonumber(string.match(record, '^%a+ %d+ %d+ (%d+) '))
