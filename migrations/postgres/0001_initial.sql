@@ -184,34 +184,28 @@ create index audit_records_class on audit_records (class, at, id);
 create sequence lock_event_numbers increment by 1048576;
 
 -- The events of keys, for watchers and for the history. They are written in the statement that makes the changes: one row for all
--- events of a statement, or two if some of them are renewals, because an index entry and a row for each event cost more than a
--- commit without events.
+-- events of a statement, because an index entry and a row for each event cost more than a commit without events.
 create table lock_events (
     -- Orders commits: the transaction that wrote the events, or the last one that had ended at that time, whichever is later. Readers
     -- read only events below the oldest open transaction, so they miss none that commits late: see postgres/events.rs. On another
     -- server transactions have other numbers, so the table must be empty when it is moved there.
     xid          bigint not null,
-    -- Events are ordered by their numbers, within one `xid`. Those of a statement are `base + 1` to `last`, without a gap.
-    base         bigint not null,
+    -- Events are ordered by their numbers, within one `xid`. This is the number of the row's last event.
     last         bigint not null,
     -- ms since the Unix epoch: the time of the newest event.
     at           bigint not null,
-    -- How many events the row has.
+    -- How many events the row has. Their numbers are `last - count + 1` to `last`.
     count        integer not null,
-    -- Renewals are for watchers. They have rows of their own, which are deleted long before the others.
-    is_renewals  boolean not null,
-    -- One value for each event that is no renewal: a hash of its app and key, `#` with the slice of `xid` (see `event_slice`). So the
+    -- One value for each event: a hash of its app and key, `#` with the slice of `xid` (see `event_slice`). So the
     -- events of a busy key are found slice by slice.
     hashes       bigint[] not null,
     apps         text[] not null,
     keys         text[] not null,
-    -- The number of each event is `base` plus this; null: they are numbered from 1 on.
-    numbers      integer[],
     -- Kind, time in ms and body of each event, separated by spaces. The body is JSON: owner, mode, permits, token, waited_ms, held_ms,
     -- expires_at, reason, by, subject. Absent fields are left out.
     events       text[] not null,
     -- For watchers, and for deleting the oldest events.
-    primary key (xid, last, is_renewals)
+    primary key (xid, last)
 ) with (
     autovacuum_vacuum_scale_factor = 0.05
 );
@@ -221,18 +215,13 @@ alter table lock_events
     alter apps set storage external, alter keys set storage external, alter events set storage external;
 
 -- For the history of a key. Entries are collected, and put into the tree together; the limit bounds how long that takes.
-create index lock_events_hashes on lock_events using gin (hashes) with (fastupdate = on, gin_pending_list_limit = 256)
-    where not is_renewals;
-create index lock_events_renewals on lock_events (xid, last) where is_renewals;
+create index lock_events_hashes on lock_events using gin (hashes) with (fastupdate = on, gin_pending_list_limit = 256);
 
 create function event_slice(xid bigint) returns bigint language sql immutable
 as $$ select xid >> 12 $$;
 
--- Writes events in the order of the arrays: one row, or two if some are renewals and some are not; then `are_renewals` is null. A number is
--- taken, and the transaction gets its `xid`. See postgres/events.rs.
-create function log_lock_events(
-    apps text[], keys text[], events text[], hashes bigint[], are_renewals boolean, at bigint
-) returns void
+-- Writes events in the order of the arrays. A number is taken, and the transaction gets its `xid`. See postgres/events.rs.
+create function log_lock_events(apps text[], keys text[], events text[], hashes bigint[], at bigint) returns void
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
@@ -241,24 +230,10 @@ declare
         greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1);
     slice bigint := latchgate.event_slice(xid);
 begin
-    if are_renewals is not null then
-        insert into latchgate.lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
-        values (
-            xid, base, base + cardinality(events), at, cardinality(events), are_renewals,
-            case when are_renewals then '{}' else array(select h # slice from unnest(hashes) as h) end, apps, keys, null, events
-        );
-        return;
-    end if;
-    insert into latchgate.lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, numbers, events)
-    select xid, base, base + cardinality(events), at, count(*), e.is_renewal,
-        coalesce(array_agg(e.hash # slice order by e.number) filter (where not e.is_renewal), '{}'),
-        array_agg(e.app order by e.number), array_agg(e.key order by e.number), array_agg(e.number::integer order by e.number),
-        array_agg(e.event order by e.number)
-    from (
-        select u.*, starts_with(u.event, 'renewed ') as is_renewal
-        from unnest(apps, keys, events, hashes) with ordinality as u (app, key, event, hash, number)
-    ) e
-    group by e.is_renewal;
+    insert into latchgate.lock_events (xid, last, at, count, hashes, apps, keys, events)
+    values (
+        xid, base + cardinality(events), at, cardinality(events), array(select h # slice from unnest(hashes) as h), apps, keys, events
+    );
 end
 $$;
 
@@ -272,7 +247,7 @@ $$;
 create function commit_locks(
     apps text[], keys text[], versions bigint[], versions_replaced bigint[], times_kept bigint[], times_noticed bigint[], states text[],
     caller_now bigint, clock_bound bigint, epoch bigint, knows_timeline boolean, row_wait text,
-    event_apps text[], event_keys text[], events text[], hashes bigint[], are_renewals boolean, newest bigint,
+    event_apps text[], event_keys text[], events text[], hashes bigint[], newest bigint,
     out now bigint, out is_in_force boolean, out written bigint, out apps_written text[], out keys_written text[]
 )
 language plpgsql volatile as $$
@@ -326,12 +301,12 @@ begin
         where (e.app collate "C", e.key collate "C") in (select u.app, u.key from unnest(apps_written, keys_written) as u (app, key));
     end if;
     if cardinality(events) > 0 then
-        perform latchgate.log_lock_events(event_apps, event_keys, events, hashes, are_renewals, newest);
+        perform latchgate.log_lock_events(event_apps, event_keys, events, hashes, newest);
     end if;
 end
 $$;
 
--- The events of a key without renewals, newest first: at most `most` before a position. It looks at one slice of transactions
+-- The events of a key, newest first: at most `most` before a position. It looks at one slice of transactions
 -- after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice of an idle one.
 create function lock_history(wanted_app text, wanted_key text, hash bigint, before_xid bigint, before_number bigint, most bigint)
 returns table (xid bigint, number bigint, event text) language plpgsql stable
@@ -354,14 +329,14 @@ begin
         wanted := array(select hash # slice from generate_series(first_slice, newest) as slice);
         for packed in
             select * from latchgate.lock_events e
-            where e.hashes && wanted and not e.is_renewals
-                and latchgate.event_slice(e.xid) between first_slice and newest and (e.xid + 0, e.base) < (before_xid, before_number)
-            order by e.xid + 0 desc, e.base desc
+            where e.hashes && wanted and latchgate.event_slice(e.xid) between first_slice and newest
+                and (e.xid + 0, e.last - e.count) < (before_xid, before_number)
+            order by e.xid + 0 desc, e.last desc
         loop
             return query
                 select packed.xid, f.number, f.event
                 from (
-                    select packed.base + coalesce(packed.numbers[u.position], u.position) as number, u.event
+                    select packed.last - packed.count + u.position as number, u.event
                     from unnest(packed.apps, packed.keys, packed.events) with ordinality as u (app, key, event, position)
                     where u.app = wanted_app and u.key = wanted_key
                 ) f

@@ -54,27 +54,16 @@ create table lock_event_numbers (
 
 insert into lock_event_numbers (only_one, last) values (1, 0);
 
--- The events of keys, for watchers and for the history: one row for all events of a commit but renewals, because a row and an index
--- entry for each event cost more than a commit without events.
+-- The events of keys, for watchers and for the history: one row for all events of a commit, because a row and an index entry for
+-- each event cost more than a commit without events.
 create table lock_events (
     -- The number of the row's last event.
     last   integer primary key,
-    -- The number before the first event of the commit.
-    base   integer not null,
     -- ms since the Unix epoch: the time of the newest event.
     at     integer not null,
-    -- How many events the row has.
+    -- How many events the row has. Their numbers are `last - count + 1` to `last`.
     count  integer not null,
-    -- One line for each event: its number less `base`, and a JSON array of app, key, kind, time in ms and body.
-    events text not null
-) strict;
-
--- Renewals are for watchers. They are deleted long before the others.
-create table lock_renewals (
-    last   integer primary key,
-    base   integer not null,
-    at     integer not null,
-    count  integer not null,
+    -- One line for each event: a JSON array of app, key, kind, time in ms and body.
     events text not null
 ) strict;
 

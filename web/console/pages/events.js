@@ -20,7 +20,6 @@ export function events(view) {
   const nothing = empty("No event yet. Grants, releases, expiries and notices appear here as they happen.");
   const trouble = h("div", {});
   const input = h("input", { type: "search", value: prefix, class: "mono", placeholder: "orders/", autocomplete: "off", spellcheck: "false" });
-  const renewals = h("input", { type: "checkbox" });
   const pause = button("Pause", () => {
     isPaused = !isPaused;
     pause.textContent = isPaused ? "Go on" : "Pause";
@@ -46,7 +45,6 @@ export function events(view) {
         replace(trouble, problem && problem.status !== 401 && problemBox(problem));
       },
       onEvent: (kind, event) => {
-        if (kind === "renewed" && !renewals.checked) return;
         shown.unshift({ kind, ...event });
         shown.length = Math.min(shown.length, SHOWN_MAX);
         isDrawn = false;
@@ -72,7 +70,6 @@ export function events(view) {
     })),
     h("form", { class: "filters", role: "search", onsubmit: search },
       h("label", {}, "Key begins with", input),
-      h("label", { class: "check" }, renewals, "with renewals"),
       h("button", { type: "submit", class: "primary" }, "Watch")),
     trouble, list, nothing);
   connect();

@@ -12,7 +12,6 @@ use crate::time::Timestamp;
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     Granted,
-    Renewed,
     Released,
     Expired,
     /// The holder was asked to release the lock before the deadline in `expires_at`.
@@ -37,9 +36,8 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::Granted,
-        Self::Renewed,
         Self::Released,
         Self::Expired,
         Self::Revoking,
@@ -58,7 +56,6 @@ impl EventKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Granted => "granted",
-            Self::Renewed => "renewed",
             Self::Released => "released",
             Self::Expired => "expired",
             Self::Revoking => "revoking",

@@ -1,7 +1,6 @@
 //! Renewal: the holder extends its lease.
 
 use super::command::Renew;
-use super::event::{Event, EventKind};
 use super::lease::LeaseId;
 use super::outcome::{KeyFull, Lost, Outcome, Step};
 use super::size::metadata_bytes;
@@ -31,7 +30,7 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
     if *lease == before {
         return Step::unchanged(outcome);
     }
-    Step::changed(outcome).with(Event::of_lease(EventKind::Renewed, lease, now))
+    Step::changed(outcome)
 }
 
 impl LockState {

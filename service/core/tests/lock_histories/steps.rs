@@ -119,7 +119,6 @@ fn check_kept(broken: &mut Broken, context: &Context<'_>) -> Vec<Event> {
         let claimed = Lease { acknowledged: true, ..before.clone() };
         let is_kept = match context.command {
             Command::Renew(request) => {
-                events.push(event(EventKind::Renewed, after, context.now));
                 let renewed = Lease { ttl_ms: after.ttl_ms, expires_at: after.expires_at, ..claimed };
                 request.lease_id == before.lease_id && renewed == *after
             }

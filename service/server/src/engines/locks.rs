@@ -190,13 +190,8 @@ impl LockEngines {
         Ok(of_era(used.era, used.store.history(app, key, before, limit).await?))
     }
 
-    pub async fn trim(
-        &self,
-        older_than: Timestamp,
-        renewed_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError> {
-        self.used()?.store.trim(older_than, renewed_before, limit).await
+    pub async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.used()?.store.trim(older_than, limit).await
     }
 
     pub async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -89,12 +89,10 @@ impl Walk {
 /// Deletes old events in steps, for no longer than one interval of the collection.
 async fn trim(node: &Node) {
     let Some(now) = node.clock.now() else { return };
-    let ago = |ms: u64| Timestamp::from_ms(now.as_ms().saturating_sub(ms));
-    let older_than = ago(node.limits.history_retention_ms());
-    let renewed_before = ago(node.limits.renewed_retention_ms());
+    let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
     let started = Instant::now();
     while started.elapsed() < node.limits.collect_interval {
-        let step = node.store.trim(older_than, renewed_before, node.limits.collect_rows);
+        let step = node.store.trim(older_than, node.limits.collect_rows);
         match timeout(node.limits.store_timeout, step).await {
             Ok(Ok(deleted)) if deleted >= node.limits.collect_rows as u64 => {}
             Ok(Ok(_)) => return,

@@ -39,16 +39,9 @@ pub struct Limits {
     pub history_retention: Duration,
 }
 
-/// How long renewals are kept. Only watchers need them.
-const RENEWED_RETENTION: Duration = Duration::from_secs(600);
-
 impl Limits {
     pub(super) fn history_retention_ms(&self) -> u64 {
         u64::try_from(self.history_retention.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    pub(super) fn renewed_retention_ms(&self) -> u64 {
-        u64::try_from(self.history_retention.min(RENEWED_RETENTION).as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn idle_retention_ms(&self) -> u64 {

@@ -310,7 +310,7 @@ pub trait LockStore: RecordStore + AuditStore {
     /// The position for a reader of future events. A few events from just before the call may come after it.
     async fn last_event(&self) -> Result<EventCursor, StoreError>;
 
-    /// The key's events without renewals, newest first: at most `limit` before `before`.
+    /// The key's events, newest first: at most `limit` before `before`.
     async fn history(
         &self,
         app: &App,
@@ -319,9 +319,9 @@ pub trait LockStore: RecordStore + AuditStore {
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError>;
 
-    /// Deletes at most `limit` of the oldest events: those before `older_than`, and renewals before `renewed_before`. Stops at
-    /// the first younger event. Returns how many it has deleted.
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
+    /// Deletes at most `limit` of the oldest events: those before `older_than`. Stops at the first younger event. Returns how many
+    /// it has deleted.
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError>;
 
     /// Notifies nodes that they should look at keys. Notifications may be lost.
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError>;

@@ -31,7 +31,7 @@ pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     let are_written = || async {
         let (read, _) = store.events(&App::default(), Scope::Key(&key().key), EventCursor::START, 100).await.unwrap();
         let kinds: Vec<_> = read.into_iter().map(|logged| logged.event.kind).collect();
-        kinds == [EventKind::Granted, EventKind::Renewed, EventKind::Released]
+        kinds == [EventKind::Granted, EventKind::Released]
     };
     assert!(eventually(PATIENCE, are_written).await);
 }

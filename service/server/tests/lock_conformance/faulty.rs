@@ -267,8 +267,8 @@ impl LockStore for Faulty {
         self.memory.history(app, key, before, limit).await
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        self.memory.trim(older_than, renewed_before, limit).await
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.memory.trim(older_than, limit).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -202,9 +202,8 @@ impl LockStore for SimulatedStore {
         self.database.store.history(app, key, before, limit).await
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let trim =
-            move |database: Arc<Database>| async move { database.store.trim(older_than, renewed_before, limit).await };
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let trim = move |database: Arc<Database>| async move { database.store.trim(older_than, limit).await };
         self.call("trim", trim).await
     }
 

@@ -105,10 +105,8 @@ every_store! {
     ];
     remembering: [
         a_history_is_of_one_key_and_begins_with_the_newest,
-        a_history_has_no_renewals,
         the_oldest_events_are_deleted_up_to_a_limit,
         no_event_is_deleted_after_one_that_is_kept,
-        renewals_are_deleted_before_the_rest,
         a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts,
         a_commit_with_very_many_events_is_read_and_deleted_in_parts,
         a_reader_resumes_within_a_commit_and_misses_no_event,

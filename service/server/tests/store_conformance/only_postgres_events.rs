@@ -103,7 +103,7 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     let work = async |world: &World| {
         let mut deleted = 0;
         for _ in 0..EVENTS / 100 + 1 {
-            deleted += world.store.trim(bound, bound, 100).await.unwrap();
+            deleted += world.store.trim(bound, 100).await.unwrap();
         }
         deleted
     };

@@ -199,9 +199,8 @@ async fn in_a_cluster_the_events_of_one_key_are_read_in_order() {
     let key = at("key");
     let before = world.store.last_event().await.unwrap();
     for number in 1..=20 {
-        let kind = if number % 2 == 0 { EventKind::Granted } else { EventKind::Renewed };
-        world.write_events(&key, &[event(kind, number)]).await;
-        world.write_events(&at("other"), &[event(kind, 100 + number)]).await;
+        world.write_events(&key, &[event(EventKind::Granted, number)]).await;
+        world.write_events(&at("other"), &[event(EventKind::Granted, 100 + number)]).await;
     }
     for after in [before, EventCursor::START] {
         let read = world.events_until(Scope::Key(&key.key), after, 3, 20).await;

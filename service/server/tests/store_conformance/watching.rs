@@ -11,7 +11,7 @@ pub const ALL: Scope<'_> = Scope::Prefix("");
 
 pub async fn reading_page_by_page_returns_every_event_once(world: &World) {
     for number in 1..=11 {
-        world.write_events(&at(&format!("key-{}", number % 3)), &[event(EventKind::Renewed, number)]).await;
+        world.write_events(&at(&format!("key-{}", number % 3)), &[event(EventKind::Waited, number)]).await;
     }
     for limit in [1, 3, 100] {
         let read = world.events_until(ALL, EventCursor::START, limit, 11).await;
@@ -80,11 +80,11 @@ pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
 
 pub async fn a_reader_that_begins_now_reads_all_later_events(world: &World) {
     let empty = world.store.last_event().await.unwrap();
-    world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Renewed, 2)]).await;
+    world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Waited, 2)]).await;
     assert_eq!(tokens(&world.events_until(ALL, empty, 100, 2).await), [1, 2]);
     // Events from before the new position are not read again.
     let now = world.store.last_event().await.unwrap();
-    world.write_events(&at("key"), &[event(EventKind::Granted, 3), event(EventKind::Renewed, 4)]).await;
+    world.write_events(&at("key"), &[event(EventKind::Granted, 3), event(EventKind::Waited, 4)]).await;
     assert_eq!(tokens(&world.events_until(ALL, now, 100, 4).await), [3, 4]);
 }
 

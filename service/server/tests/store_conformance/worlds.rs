@@ -264,11 +264,11 @@ impl World {
     }
 
     /// Deletes old events, in as many steps as it takes, until `count` are deleted; returns how many it has deleted.
-    pub async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, count: u64) -> u64 {
+    pub async fn trim(&self, older_than: Timestamp, count: u64) -> u64 {
         let mut deleted = 0;
         let trimming = async {
             while deleted < count {
-                deleted += self.store.trim(older_than, renewed_before, 1_000).await.unwrap();
+                deleted += self.store.trim(older_than, 1_000).await.unwrap();
             }
         };
         // Postgres deletes no event from while an older transaction was open.

@@ -38,7 +38,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub struct EventAnswer {
     /// Opaque. `Last-Event-ID` of a stream or `before` of a history continue from it.
     id: String,
-    /// `granted`, `renewed` (in streams only), `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
+    /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
     /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
     /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`.
     #[schema(schema_with = kinds)]

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use latchgate_core::lock::{Event, EventKind, NodeId};
+use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
@@ -55,9 +55,8 @@ impl Tables {
     }
 
     /// Deletes the oldest of the selected events, up to the first that is younger than `bound`.
-    fn delete_oldest(&mut self, is_selected: fn(&Event) -> bool, bound: Timestamp, limit: usize) -> u64 {
-        let selected = self.events.values().filter(|logged| is_selected(&logged.event));
-        let older = selected.take(limit).take_while(|logged| logged.event.at < bound);
+    fn delete_oldest(&mut self, bound: Timestamp, limit: usize) -> u64 {
+        let older = self.events.values().take(limit).take_while(|logged| logged.event.at < bound);
         let older: Vec<u64> = older.map(|logged| logged.cursor.number).collect();
         for number in &older {
             self.events.remove(number);
@@ -315,17 +314,13 @@ impl LockStore for MemoryStore {
     ) -> Result<Vec<LoggedEvent>, StoreError> {
         let tables = self.shared.tables();
         let before = before.unwrap_or(EventCursor::END).number;
-        let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged).filter(|logged| {
-            logged.address.app == *app && logged.address.key == *key && logged.event.kind != EventKind::Renewed
-        });
+        let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged);
+        let of_key = of_key.filter(|logged| logged.address.app == *app && logged.address.key == *key);
         Ok(of_key.take(limit).cloned().collect())
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut tables = self.shared.tables();
-        let renewed = tables.delete_oldest(|event| event.kind == EventKind::Renewed, renewed_before, limit);
-        let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
-        Ok(renewed + tables.delete_oldest(|_| true, older_than, rest))
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        Ok(self.shared.tables().delete_oldest(older_than, limit))
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -1,7 +1,6 @@
 //! The order, reading and deletion of events.
 //!
-//! One row has all events of a statement, and renewals have a row of their own. Events are ordered by the `xid` of their row and
-//! their number. A reader sees only events below the oldest open transaction, so that none appears later before a position that
+//! One row has all events of a statement. Events are ordered by the `xid` of their row and their number. A reader sees only events below the oldest open transaction, so that none appears later before a position that
 //! was read. The price: a transaction in any database of the server that has written and stays open delays all watchers until it
 //! ends. It does not delay locks or the history.
 //!
@@ -11,7 +10,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use latchgate_core::lock::{Event, EventKind};
+use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -22,7 +21,7 @@ use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
-const LOG: &str = "select log_lock_events($1, $2, $3, $4, $5, $6)";
+const LOG: &str = "select log_lock_events($1, $2, $3, $4, $5)";
 
 /// The most events that one statement numbers.
 const LOGGED_MAX: usize = 1 << 20;
@@ -34,22 +33,22 @@ macro_rules! settled {
     };
 }
 
-/// Each event in the scope, together with the position of the last event that was looked at. Rows of one statement are read
-/// together, because their numbers alternate. Rows after the first that reach the limit are not unpacked.
+/// Each event in the scope, together with the position of the last event that was looked at. Rows after those that reach the limit
+/// are not unpacked.
 const EVENTS: &str = concat!(
     "with found as materialized (
-        select xid, base, last, count, apps, keys, numbers, events from lock_events where (xid, last) > ($1, $2) and ",
+        select xid, last, count, apps, keys, events from lock_events where (xid, last) > ($1, $2) and ",
     settled!(),
-    " order by xid, last fetch first ($3) rows with ties
+    " order by xid, last limit $3
     ), page as materialized (
         select f.xid, u.number, u.app, u.key, u.event
         from (
-            select found.*, sum(count) over (order by xid, last range unbounded preceding exclude group) as before from found
+            select found.*, sum(count) over (order by xid, last) - count as before from found
         ) f, lateral (
-            select f.base + coalesce(f.numbers[e.position], e.position) as number, e.app, e.key, e.event
+            select f.last - f.count + e.position as number, e.app, e.key, e.event
             from unnest(f.apps, f.keys, f.events) with ordinality as e (app, key, event, position)
         ) u
-        where coalesce(f.before, 0) < $3 and (f.xid, u.number) > ($1, $2)
+        where f.before < $3 and (f.xid, u.number) > ($1, $2)
         order by f.xid, u.number limit $3
     ), last as (
         select xid, number from page order by xid desc, number desc limit 1
@@ -69,24 +68,11 @@ const OLDEST: &str = concat!(
     " order by xid, last limit $3"
 );
 
-const OLDEST_RENEWED: &str = concat!(
-    "select xid, last, at, count from lock_events where is_renewals and (xid, last) > ($1, $2) and ",
-    settled!(),
-    " order by xid, last limit $3"
-);
-
 const DELETE: &str = "
 with gone as (delete from lock_events where (xid, last) > ($1, $2) and (xid, last) <= ($3, $4) returning count)
 select coalesce(sum(count), 0)::bigint from gone";
 
-const DELETE_RENEWED: &str = "
-with gone as (
-    delete from lock_events where is_renewals and (xid, last) > ($1, $2) and (xid, last) <= ($3, $4) returning count
-)
-select coalesce(sum(count), 0)::bigint from gone";
-
-/// Binds the events as the statements take them: three arrays of texts and one of hashes; whether they are renewals, null if some
-/// are and some are not; and the time of the newest.
+/// Binds the events as the statements take them: three arrays of texts, one of hashes, and the time of the newest.
 pub(super) fn bind<'q>(
     query: Query<'q, sqlx::Postgres, PgArguments>,
     events: &[(&'q Address, &'q Event)],
@@ -95,15 +81,12 @@ pub(super) fn bind<'q>(
         return Err(sqlx::Error::Encode("too many events for one commit".into()));
     }
     let texts: Result<Vec<String>, _> = events.iter().map(|(_, event)| text_of_event(event)).collect();
-    let renewals = events.iter().filter(|(_, event)| event.kind == EventKind::Renewed).count();
-    let is_renewals = if renewals == 0 { Some(false) } else { (renewals == events.len()).then_some(true) };
     let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())
         .bind(events.iter().map(|(address, _)| address.key.as_str()).collect::<Vec<_>>())
         .bind(texts.map_err(|error| sqlx::Error::Encode(error.into()))?)
         .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).collect::<Vec<_>>())
-        .bind(is_renewals)
         .bind(newest.as_ms().cast_signed()))
 }
 
@@ -169,38 +152,17 @@ pub(super) async fn history(
 
 /// The position up to which this node has deleted all events. Deleted rows stay in the index until a vacuum; starting here
 /// avoids scanning them again. No event can appear before it, because all transactions up to it have ended.
-#[derive(Default)]
-pub(super) struct Trimmed {
-    all: Mutex<EventCursor>,
-    renewed: Mutex<EventCursor>,
-}
+pub(super) type Trimmed = Mutex<EventCursor>;
 
-impl Trimmed {
-    pub(super) async fn trim(
-        &self,
-        connection: &mut Session,
-        older_than: Timestamp,
-        renewed_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, sqlx::Error> {
-        let renewed =
-            delete_oldest(&self.renewed, OLDEST_RENEWED, DELETE_RENEWED, connection, renewed_before, limit).await?;
-        let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
-        Ok(renewed + delete_oldest(&self.all, OLDEST, DELETE, connection, older_than, rest).await?)
-    }
-}
-
-async fn delete_oldest(
-    trimmed: &Mutex<EventCursor>,
-    oldest: &'static str,
-    delete: &'static str,
+pub(super) async fn trim(
+    trimmed: &Trimmed,
     connection: &mut Session,
-    bound: Timestamp,
+    older_than: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
     let from = *trimmed.lock().unwrap_or_else(PoisonError::into_inner);
     let rows = connection
-        .query(oldest)
+        .query(OLDEST)
         .bind(from.commit.cast_signed())
         .bind(from.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
@@ -209,9 +171,9 @@ async fn delete_oldest(
     let count = |row: &PgRow| Ok::<_, sqlx::Error>(usize::try_from(row.try_get::<i32, _>(3)?).unwrap_or_default());
     let oldest = rows.iter().map(|row| Ok((read_cursor(row, 0)?, read_timestamp(row, 2)?, count(row)?)));
     let oldest = oldest.collect::<Result<Vec<_>, sqlx::Error>>()?;
-    let Some(end) = end_of_older(oldest, bound, limit) else { return Ok(0) };
+    let Some(end) = end_of_older(oldest, older_than, limit) else { return Ok(0) };
     let deleted: i64 = connection
-        .query(delete)
+        .query(DELETE)
         .bind(from.commit.cast_signed())
         .bind(from.number.cast_signed())
         .bind(end.commit.cast_signed())

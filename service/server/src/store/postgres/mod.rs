@@ -315,9 +315,9 @@ impl LockStore for PostgresStore {
         self.read(connection, history).await
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
         let mut connection = self.check_out_of(&self.upkeep).await?;
-        let trimmed = self.trimmed.trim(&mut connection, older_than, renewed_before, limit).await;
+        let trimmed = events::trim(&self.trimmed, &mut connection, older_than, limit).await;
         self.read(connection, trimmed).await
     }
 

@@ -29,7 +29,7 @@ for update"#;
 /// See the function.
 pub(super) const COMMIT: &str = "
 select now, is_in_force, written, apps_written, keys_written
-from commit_locks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
+from commit_locks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
 
 /// The clock, and which of the addresses have a row that no other session has locked.
 pub(super) const UNLOCKED: &str = r#"
@@ -51,8 +51,8 @@ with written as (
 ), made as (
     insert into locks (app, key, version, replaces, keep_until, state) select '', '', 0, 0, 0, '' where false
 ), logged as (
-    insert into lock_events (xid, base, last, at, count, is_renewals, hashes, apps, keys, events)
-    select 0, 0, 0, 0, 0, false, '{}', '{}', '{}', '{}' where false
+    insert into lock_events (xid, last, at, count, hashes, apps, keys, events)
+    select 0, 0, 0, 0, '{}', '{}', '{}', '{}' where false
 )
 select now_ms()"#;
 

@@ -63,7 +63,7 @@ pub(super) async fn fill(
 
 async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> Result<bool, StoreError> {
     let layout = &shared.layout;
-    let mut keys = vec![layout.engine(), layout.index(), layout.tail(), layout.renewed()];
+    let mut keys = vec![layout.engine(), layout.index(), layout.tail()];
     keys.extend(addresses.iter().map(|address| layout.state(address)));
     let answer = shared.servers.run(&FILL, &keys, &arguments).await;
     read(answer.map_err(|failed| failed.of_write())?)

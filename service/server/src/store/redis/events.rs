@@ -1,10 +1,8 @@
-//! Events. Without a cluster there are two streams, one of renewals and one of all other events. Both take their numbers from
-//! one sequence, which is never behind the clock; one entry has many events of a commit. In a cluster each key has two streams,
-//! and there is no order over keys.
+//! Events. Without a cluster there is one stream, whose numbers are never behind the clock; one entry has many events of a commit.
+//! In a cluster each key has a stream, and there is no order over keys.
 
 use futures::future::try_join;
 use latchgate_core::{Address, App, Key, Timestamp};
-use redis::Cmd;
 
 use super::Shared;
 use super::layout::{decode_event, read_indexed, timestamp};
@@ -44,20 +42,19 @@ pub(super) async fn page(
     after: EventCursor,
     limit: usize,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-    let (streams, address) = match (&shared.servers, scope) {
-        (Servers::One(_), _) => ([shared.layout.tail(), shared.layout.renewed()], None),
+    let (stream, address) = match (&shared.servers, scope) {
+        (Servers::One(_), _) => (shared.layout.tail(), None),
         (Servers::Cluster(_), Scope::Key(key)) => {
             let address = Address { app: app.clone(), key: key.clone() };
-            ([shared.layout.history(&address), shared.layout.renewed_of(&address)], Some(address))
+            (shared.layout.history(&address), Some(address))
         }
         (Servers::Cluster(_), Scope::Prefix(_)) => {
             return Err(StoreError::Unavailable("a cluster has no order of events over keys".to_owned()));
         }
     };
-    let found = oldest(shared, &streams, after, limit).await?;
+    let found = oldest(shared, stream, after, limit).await?;
     let mut found: Vec<StreamEvent> = found.into_iter().flat_map(|entry| entry.events).collect();
     found.retain(|event| event.cursor > after);
-    found.sort_unstable_by_key(|event| event.cursor);
     found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
     let mut events = Vec::new();
@@ -70,21 +67,12 @@ pub(super) async fn page(
     Ok((events, last))
 }
 
-/// The next entries of streams that share one sequence of numbers, in order: at least `limit` events after `after` if there are as many. The
-/// first one may have events up to it. One script reads all streams at once: otherwise an event could be added before one that was
-/// already read.
-async fn oldest(
-    shared: &Shared,
-    streams: &[String],
-    after: EventCursor,
-    limit: usize,
-) -> Result<Vec<Events>, StoreError> {
+/// The next entries of a stream: at least `limit` events after `after` if there are as many. The first one may have events up to it.
+async fn oldest(shared: &Shared, stream: String, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-0", after.number), limit.to_string()];
-    let pages = shared.servers.run(&READ, streams, &arguments).await.map_err(|failed| failed.of_read())?;
-    let pages: Vec<Vec<Entry>> = read(pages).map_err(StoreError::of_reading)?;
-    let mut all = pages.into_iter().flatten().map(read_entry).collect::<Result<Vec<_>, _>>()?;
-    all.sort_unstable_by_key(|entry| entry.end);
-    Ok(all)
+    let page = shared.servers.run(&READ, &[stream], &arguments).await.map_err(|failed| failed.of_read())?;
+    let page: Vec<Entry> = read(page).map_err(StoreError::of_reading)?;
+    page.into_iter().map(read_entry).collect()
 }
 
 fn read_entry((id, fields): Entry) -> Result<Events, StoreError> {
@@ -145,46 +133,25 @@ async fn first_kept(shared: &Shared, stream: &str) -> Result<Option<EventCursor>
         let now = shared.clock(stream).await?;
         return Ok(Some(EventCursor::from_number(now.as_ms().saturating_sub(shared.history_ms) * PER_MS)));
     }
-    let first = oldest(shared, &[shared.layout.tail()], EventCursor::START, 1).await?;
+    let first = oldest(shared, shared.layout.tail(), EventCursor::START, 1).await?;
     Ok(first.first().and_then(|entry| entry.events.first()).map(|event| event.cursor))
 }
 
 /// Deletes old events. In a cluster there is nothing to do: streams are trimmed when they are written, and expire.
-pub(super) async fn trim(
-    shared: &Shared,
-    older_than: Timestamp,
-    renewed_before: Timestamp,
-    limit: usize,
-) -> Result<u64, StoreError> {
-    if shared.servers.is_cluster() {
+pub(super) async fn trim(shared: &Shared, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    if limit == 0 || shared.servers.is_cluster() {
         return Ok(0);
     }
-    let streams = [shared.layout.tail(), shared.layout.renewed()];
-    let renewed = delete_oldest(shared, &streams[1..], renewed_before, limit).await?;
-    let rest = limit.saturating_sub(usize::try_from(renewed).unwrap_or(limit));
-    Ok(renewed + delete_oldest(shared, &streams, older_than, rest).await?)
-}
-
-/// Deletes the oldest events of these streams together.
-async fn delete_oldest(shared: &Shared, streams: &[String], bound: Timestamp, limit: usize) -> Result<u64, StoreError> {
-    if limit == 0 {
-        return Ok(0);
-    }
-    let oldest = oldest(shared, streams, EventCursor::START, limit).await?;
+    let oldest = oldest(shared, shared.layout.tail(), EventCursor::START, limit).await?;
     let count = |entry: &Events| entry.events.len();
     let last_at = |entry: &Events| entry.events.last().map_or(Timestamp::default(), |event| at(&event.text));
-    let Some(end) = end_of_older(oldest.iter().map(|entry| (entry.end, last_at(entry), count(entry))), bound, limit)
-    else {
-        return Ok(0);
-    };
+    let ends = oldest.iter().map(|entry| (entry.end, last_at(entry), count(entry)));
+    let Some(end) = end_of_older(ends, older_than, limit) else { return Ok(0) };
     let deleted: usize = oldest.iter().filter(|entry| entry.end <= end).map(count).sum();
-    let trim = |stream: &String| {
-        let mut trim = redis::cmd("XTRIM");
-        trim.arg(stream).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
-        (stream.clone(), trim)
-    };
-    let trims: Vec<(String, Cmd)> = streams.iter().map(trim).collect();
-    shared.servers.send_each(&trims).await.map_err(|failed| failed.of_write())?;
+    let tail = shared.layout.tail();
+    let mut trim = redis::cmd("XTRIM");
+    trim.arg(&tail).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
+    shared.servers.send(&tail, &trim).await.map_err(|failed| failed.of_write())?;
     Ok(deleted as u64)
 }
 

@@ -1,7 +1,7 @@
 -- If the store is filling: writes copied states, replacing existing ones, or removes states.
--- KEYS: the engine record; the index; the streams of events and of renewals; the states. The gate counts with the first two alone.
+-- KEYS: the engine record; the index; the stream of events; the states. The gate counts with the first two alone.
 -- ARGV: 1 how the record must begin; 2 how many states were copied in total, or '' to remove states; then for each state its address
--- and, unless it is removed, its value, until when it is kept, and when it is due, or '-'. A removal of no state removes the streams: with
+-- and, unless it is removed, its value, until when it is kept, and when it is due, or '-'. A removal of no state removes the stream: with
 -- a switch of engines, cursors begin anew.
 local record = redis.call('GET', KEYS[1])
 if not record or string.sub(record, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
@@ -9,15 +9,15 @@ local copied = tonumber(string.match(record, '^%a+ %d+ %d+ (%d+) '))
 if ARGV[2] == '' then
     -- A request that is carried out late, or twice, removes no copied state.
     if copied > 0 then return 0 end
-    if #ARGV == 2 then redis.call('DEL', KEYS[3], KEYS[4]) end
+    if #ARGV == 2 then redis.call('DEL', KEYS[3]) end
     for i = 3, #ARGV do
-        redis.call('DEL', KEYS[i + 2])
+        redis.call('DEL', KEYS[i + 1])
         redis.call('ZREM', KEYS[2], ARGV[i])
     end
     return 1
 end
-for i = 5, #KEYS do
-    local at = 3 + (i - 5) * 4
+for i = 4, #KEYS do
+    local at = 3 + (i - 4) * 4
     if ARGV[at + 3] == '-' then
         redis.call('SET', KEYS[i], ARGV[at + 1], 'PXAT', ARGV[at + 2])
     else

@@ -38,14 +38,9 @@ impl Layout {
         [[&self.prefix, ":l:", &text].concat(), [&self.prefix, ":h:", &text].concat()]
     }
 
-    /// The stream of the key's events without renewals.
+    /// The stream of the key's events.
     pub(super) fn history(&self, address: &Address) -> String {
         format!("{}:h:{}", self.prefix, text_of(address))
-    }
-
-    /// In a cluster: the stream of the key's renewals.
-    pub(super) fn renewed_of(&self, address: &Address) -> String {
-        format!("{}:r:{}", self.prefix, text_of(address))
     }
 
     /// In a cluster: the number of the key's last event.
@@ -58,14 +53,9 @@ impl Layout {
         format!("{}:index", self.prefix)
     }
 
-    /// The stream of all events except renewals.
+    /// The stream of all events.
     pub(super) fn tail(&self) -> String {
         format!("{}:events", self.prefix)
-    }
-
-    /// The stream of all renewals. It shares its sequence of numbers with the other events.
-    pub(super) fn renewed(&self) -> String {
-        format!("{}:renewed", self.prefix)
     }
 
     /// The number of the last event.
@@ -289,12 +279,7 @@ mod tests {
         let layout = Layout::new("test").unwrap();
         for key in ["a", "{a", "a}", "{}", "x{a}y", "}{"] {
             let address = at("app", key);
-            let slots = [
-                layout.state(&address),
-                layout.history(&address),
-                layout.renewed_of(&address),
-                layout.counter_of(&address),
-            ];
+            let slots = [layout.state(&address), layout.history(&address), layout.counter_of(&address)];
             assert!(slots.iter().all(|key| slot_of(key) == slot_of(&slots[0])), "{slots:?}");
         }
         let slot = |key: &str| slot_of(&layout.state(&at("app", key)));

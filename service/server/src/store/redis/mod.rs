@@ -280,8 +280,8 @@ impl LockStore for RedisStore {
         events::history(&self.shared, app, key, before, limit).await
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        events::trim(&self.shared, older_than, renewed_before, limit).await
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        events::trim(&self.shared, older_than, limit).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {

@@ -10,11 +10,8 @@ use super::layout::{self, Layout, beginning};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Change, Rule, StoreError, Version};
 
-/// How many events the history of one key keeps, not counting renewals.
+/// How many events the history of one key keeps.
 const HISTORY_MAX: usize = 1_000;
-/// In a cluster: how many renewals of one key are kept, and for how long, in ms.
-const RENEWED_MAX: usize = 100;
-const RENEWED_MS: u64 = 600_000;
 /// The shortest time that a state is kept, in ms. Versions are made from the clock, so a state must not vanish at once.
 const KEPT_MS: u64 = 60_000;
 
@@ -78,14 +75,14 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     pub(super) fn keys(&self, layout: &Layout, is_cluster: bool, entries: &[&Entry<'_>]) -> Vec<String> {
-        let mut keys = Vec::with_capacity(5 + 4 * entries.len() + self.locked.len());
+        let mut keys = Vec::with_capacity(4 + 3 * entries.len() + self.locked.len());
         if !is_cluster {
-            keys.extend([layout.index(), layout.tail(), layout.renewed(), layout.counter(), layout.engine()]);
+            keys.extend([layout.index(), layout.tail(), layout.counter(), layout.engine()]);
         }
         for entry in entries {
             keys.extend(layout.state_and_history(entry.address));
             if is_cluster {
-                keys.extend([layout.renewed_of(entry.address), layout.counter_of(entry.address)]);
+                keys.push(layout.counter_of(entry.address));
             }
         }
         keys.extend(self.locked.iter().map(|address| layout.state(address)));
@@ -103,8 +100,6 @@ impl Call<'_> {
             self.locker.to_owned(),
             HISTORY_MAX.to_string(),
             self.history_ms.to_string(),
-            RENEWED_MAX.to_string(),
-            RENEWED_MS.to_string(),
             KEPT_MS.to_string(),
             // In a cluster the record is not in the slots of the states, so a script cannot read it.
             self.epoch.filter(|_| !is_cluster).map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),

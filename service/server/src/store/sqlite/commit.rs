@@ -9,7 +9,7 @@ use latchgate_core::{App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::types::Json;
 
-use super::event_rows::EventRows;
+use super::event_rows::EventRow;
 use super::file::DatabaseFile;
 use super::rows::read_address;
 use super::{events, statements, unavailable, write_failed};
@@ -87,8 +87,8 @@ pub(super) async fn write(
     let versions = checked(&rows, now, changes)?;
     let made = changes.iter().zip(&versions).filter(|(_, version)| version.is_some());
     let events = made.flat_map(|(change, _)| change.events.iter().map(|event| (&change.address, event)));
-    let rows = EventRows::of(events).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    events::log(connection, rows).await?;
+    let row = EventRow::of(events).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    events::log(connection, row).await?;
     Ok(CommitResult::Checked(versions))
 }
 

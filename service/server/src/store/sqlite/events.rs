@@ -5,43 +5,29 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::event_rows::{EventRows, Line, beginning, lines};
+use super::event_rows::{EventRow, Line, beginning, lines};
 use crate::store::events::{end_of_older, hash_of};
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
 /// Takes numbers for the events of a commit. Returns the last of them.
 pub(super) const NUMBER: &str = "update lock_event_numbers set last = last + ?1 returning last";
-pub(super) const LOG: &str = "insert into lock_events (last, base, at, count, events) values (?1, ?2, ?3, ?4, ?5)";
-pub(super) const LOG_RENEWALS: &str =
-    "insert into lock_renewals (last, base, at, count, events) values (?1, ?2, ?3, ?4, ?5)";
+pub(super) const LOG: &str = "insert into lock_events (last, at, count, events) values (?1, ?2, ?3, ?4)";
 /// The slice of a row is the number of its last event shifted by [`SLICE_BITS`].
 pub(super) const LOG_KEY: &str = "insert into lock_event_keys (slice, hash, last) values (?1 >> 10, ?2, ?1)";
 
 /// A slice of more numbers has more pages, which the commits of other keys change too. Smaller slices take longer to look through.
 const SLICE_BITS: u32 = 10;
 
-/// The rows of one table with the next events, up to the limit. The first may have events that were read before, so those of the
-/// others must reach the limit.
-macro_rules! next_rows {
-    ($table:literal) => {
-        concat!(
-            "select e.base, e.events
-            from (
-                select last,
-                    sum(count) over (order by last) - count - first_value(count) over (order by last) as before
-                from (select last, count from ",
-            $table,
-            " where last > ?1 order by last limit ?2 + 1)
-            ) next join ",
-            $table,
-            " e on e.last = next.last
-            where next.before < ?2"
-        )
-    };
-}
-
-/// Both tables are read at once, so no event comes before one that was read.
-const EVENTS: &str = concat!(next_rows!("lock_events"), " union all ", next_rows!("lock_renewals"));
+/// The rows with the next events, up to the limit. The first may have events that were read before, so those of the others must
+/// reach the limit.
+const EVENTS: &str = "
+select e.last, e.count, e.events
+from (
+    select last, sum(count) over (order by last) - count - first_value(count) over (order by last) as before
+    from (select last, count from lock_events where last > ?1 order by last limit ?2 + 1)
+) next join lock_events e on e.last = next.last
+where next.before < ?2
+order by e.last";
 
 const LAST: &str = "select last from lock_event_numbers";
 
@@ -55,7 +41,7 @@ const HISTORY: &str = "
 with recursive slices (slice) as (
     select ?2 union all select slice - 1 from slices where slice > ?3
 )
-select last, base, events from lock_events
+select last, count, events from lock_events
 where last in (
     select k.last from slices s cross join lock_event_keys k
     where k.slice = s.slice and k.hash = ?1 and k.last <= ?4
@@ -64,36 +50,27 @@ where last in (
 order by last desc";
 
 const OLDEST: &str = "select last, at, count from lock_events order by last limit ?1";
-const OLDEST_RENEWALS: &str = "select last, at, count from lock_renewals order by last limit ?1";
 const DELETE: &str = "delete from lock_events where last <= ?1";
-const DELETE_RENEWALS: &str = "delete from lock_renewals where last <= ?1";
 /// Entries of deleted rows in the same slice stay until the next one begins. They do no harm.
 const DELETE_KEYS: &str = "delete from lock_event_keys where slice < ?1 >> 10";
 
 /// Writes the events of a commit, in the transaction that the connection has begun.
-pub(super) async fn log(connection: &mut SqliteConnection, mut rows: EventRows) -> Result<(), sqlx::Error> {
-    if rows.count == 0 {
+pub(super) async fn log(connection: &mut SqliteConnection, mut row: EventRow) -> Result<(), sqlx::Error> {
+    if row.count == 0 {
         return Ok(());
     }
-    let last: i64 = sqlx::query_scalar(NUMBER).bind(rows.count).fetch_one(&mut *connection).await?;
-    let base = last - rows.count;
-    let row_of_history = base + rows.history.last;
-    for &hash in rows.keys_of_history() {
-        sqlx::query(LOG_KEY).bind(row_of_history).bind(hash).execute(&mut *connection).await?;
+    let last: i64 = sqlx::query_scalar(NUMBER).bind(row.count).fetch_one(&mut *connection).await?;
+    for &hash in row.keys() {
+        sqlx::query(LOG_KEY).bind(last).bind(hash).execute(&mut *connection).await?;
     }
-    for (statement, row) in [(LOG, rows.history), (LOG_RENEWALS, rows.renewals)] {
-        if row.count > 0 {
-            let logged = sqlx::query(statement).bind(base + row.last).bind(base).bind(row.at).bind(row.count);
-            logged.bind(row.events).execute(&mut *connection).await?;
-        }
-    }
+    sqlx::query(LOG).bind(last).bind(row.at).bind(row.count).bind(row.events).execute(connection).await?;
     Ok(())
 }
 
-/// The rows of events that changed no state.
-pub(super) fn rows_of(events: &[(Address, Event)]) -> Result<EventRows, sqlx::Error> {
-    let rows = EventRows::of(events.iter().map(|(address, event)| (address, event)));
-    rows.map_err(|error| sqlx::Error::Encode(error.into()))
+/// The row of events that changed no state.
+pub(super) fn row_of(events: &[(Address, Event)]) -> Result<EventRow, sqlx::Error> {
+    let row = EventRow::of(events.iter().map(|(address, event)| (address, event)));
+    row.map_err(|error| sqlx::Error::Encode(error.into()))
 }
 
 pub(super) async fn page(
@@ -110,12 +87,9 @@ pub(super) async fn page(
         .await?;
     let mut found: Vec<Line<'_>> = Vec::new();
     for row in &rows {
-        for line in lines(row.try_get(0)?, row.try_get(1)?) {
-            found.push(line?);
-        }
+        found.extend(lines(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
     }
     found.retain(|line| line.cursor > after);
-    found.sort_unstable_by_key(|line| line.cursor);
     found.truncate(limit);
     let last = found.last().map_or(after, |line| line.cursor);
     // One that cannot be decoded is in the way of its own app only.
@@ -167,8 +141,7 @@ pub(super) async fn history(
             .await?;
         for row in &rows {
             let mut events = Vec::new();
-            for line in lines(row.try_get(1)?, row.try_get(2)?) {
-                let line = line?;
+            for line in lines(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?) {
                 if line.cursor < before && line.begins_with(&beginning) {
                     events.push(line.decode()?);
                 }
@@ -190,32 +163,15 @@ pub(super) async fn history(
 pub(super) async fn trim(
     connection: &mut SqliteConnection,
     older_than: Timestamp,
-    renewed_before: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
-    let (renewals, _) = delete_oldest(OLDEST_RENEWALS, DELETE_RENEWALS, connection, renewed_before, limit).await?;
-    let rest = limit.saturating_sub(renewals);
-    let (others, end) = delete_oldest(OLDEST, DELETE, connection, older_than, rest).await?;
-    if let Some(end) = end {
-        sqlx::query(DELETE_KEYS).bind(end.number.cast_signed()).execute(connection).await?;
-    }
-    Ok((renewals + others) as u64)
-}
-
-/// Returns how many events were deleted, and the position of the last of them.
-async fn delete_oldest(
-    oldest: &'static str,
-    delete: &'static str,
-    connection: &mut SqliteConnection,
-    bound: Timestamp,
-    limit: usize,
-) -> Result<(usize, Option<EventCursor>), sqlx::Error> {
-    let rows = sqlx::query(oldest).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(&mut *connection).await?;
+    let rows = sqlx::query(OLDEST).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(&mut *connection).await?;
     let oldest = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
-    let Some(end) = end_of_older(oldest.iter().copied(), bound, limit) else { return Ok((0, None)) };
-    sqlx::query(delete).bind(end.number.cast_signed()).execute(connection).await?;
-    let deleted = oldest.iter().take_while(|(cursor, ..)| *cursor <= end).map(|(_, _, count)| count).sum();
-    Ok((deleted, Some(end)))
+    let Some(end) = end_of_older(oldest.iter().copied(), older_than, limit) else { return Ok(0) };
+    sqlx::query(DELETE).bind(end.number.cast_signed()).execute(&mut *connection).await?;
+    sqlx::query(DELETE_KEYS).bind(end.number.cast_signed()).execute(connection).await?;
+    let deleted: usize = oldest.iter().take_while(|(cursor, ..)| *cursor <= end).map(|(_, _, count)| count).sum();
+    Ok(deleted as u64)
 }
 
 /// The position of a row's last event, the time of its newest, and how many it has.

@@ -260,8 +260,8 @@ impl LockStore for SqliteStore {
         let mut connection = self.check_out_writer().await?;
         let unavailable = |error: sqlx::Error| unavailable(&error);
         commit::begin(&mut connection).await.map_err(unavailable)?;
-        let rows = events::rows_of(events).map_err(unavailable)?;
-        events::log(&mut connection, rows).await.map_err(unavailable)?;
+        let row = events::row_of(events).map_err(unavailable)?;
+        events::log(&mut connection, row).await.map_err(unavailable)?;
         commit::commit(&mut connection).await?;
         connection.put_back();
         Ok(())
@@ -303,9 +303,9 @@ impl LockStore for SqliteStore {
         Ok(history)
     }
 
-    async fn trim(&self, older_than: Timestamp, renewed_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
         let mut connection = self.check_out_writer().await?;
-        let trimmed = events::trim(&mut connection, older_than, renewed_before, limit).await;
+        let trimmed = events::trim(&mut connection, older_than, limit).await;
         let trimmed = trimmed.map_err(|error| unavailable(&error))?;
         connection.put_back();
         Ok(trimmed)

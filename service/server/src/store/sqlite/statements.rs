@@ -41,8 +41,7 @@ on conflict (app, key) do update
     set version = excluded.version, replaces = excluded.replaces,
         keep_until = excluded.keep_until, notice_at = excluded.notice_at, state = excluded.state";
 
-pub(super) const CLEAR: &str =
-    "delete from locks; delete from lock_events; delete from lock_renewals; delete from lock_event_keys";
+pub(super) const CLEAR: &str = "delete from locks; delete from lock_events; delete from lock_event_keys";
 
 pub(super) const PAGE: &str = "
 select app, key, coalesce(notice_at < ?4, false) from locks
@@ -62,7 +61,6 @@ insert into secrets (name, value) values ('probe', randomblob(3000))
 on conflict (name) do update set value = excluded.value;
 update locks set version = version where false;
 update lock_events set at = at where false;
-update lock_renewals set at = at where false;
 update lock_event_keys set last = last where false;
 update lock_event_numbers set last = last where false;
 commit";

@@ -13,7 +13,7 @@ use sqlx::sqlite::SqliteConnection;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::event_rows::{EventRow, EventRows, EventText};
+use super::event_rows::{EventRow, EventText};
 use super::{BUSY_TIMEOUT, events};
 use crate::store::connections::PooledConnection;
 use crate::store::process_clock::ProcessClock;
@@ -167,7 +167,6 @@ struct Statements<'c> {
     insert: Statement<'c>,
     number: Statement<'c>,
     log: Statement<'c>,
-    log_renewals: Statement<'c>,
     log_key: Statement<'c>,
 }
 
@@ -181,7 +180,6 @@ impl<'c> Statements<'c> {
             insert: prepare(INSERT)?,
             number: prepare(events::NUMBER)?,
             log: prepare(events::LOG)?,
-            log_renewals: prepare(events::LOG_RENEWALS)?,
             log_key: prepare(events::LOG_KEY)?,
         })
     }
@@ -202,7 +200,7 @@ impl<'c> Statements<'c> {
     /// Writes the rows whose version is the expected one, and the events of these.
     fn write_all(&mut self, rows: &[Row]) -> rusqlite::Result<Vec<Option<Version>>> {
         let mut versions = Vec::with_capacity(rows.len());
-        let mut logged = EventRows::default();
+        let mut logged = EventRow::default();
         for row in rows {
             let is_written = self.write(row)?;
             versions.push(is_written.then_some(row.next));
@@ -224,22 +222,15 @@ impl<'c> Statements<'c> {
     }
 
     /// As [`events::log`].
-    fn log(&mut self, mut rows: EventRows) -> rusqlite::Result<()> {
-        if rows.count == 0 {
+    fn log(&mut self, mut row: EventRow) -> rusqlite::Result<()> {
+        if row.count == 0 {
             return Ok(());
         }
-        let last: i64 = self.number.query_row([rows.count], |row| row.get(0))?;
-        let base = last - rows.count;
-        let row_of_history = base + rows.history.last;
-        for hash in rows.keys_of_history() {
-            self.log_key.execute([row_of_history, *hash])?;
+        let last: i64 = self.number.query_row([row.count], |row| row.get(0))?;
+        for hash in row.keys() {
+            self.log_key.execute([last, *hash])?;
         }
-        for (statement, row) in [(&mut self.log, &rows.history), (&mut self.log_renewals, &rows.renewals)] {
-            let EventRow { count, last, at, events, .. } = row;
-            if *count > 0 {
-                statement.execute(params![base + last, base, at, count, events])?;
-            }
-        }
+        self.log.execute(params![last, row.at, row.count, row.events])?;
         Ok(())
     }
 }
