@@ -165,21 +165,6 @@ create table secrets (
     value bytea not null
 );
 
--- What operators and clients did that an auditor asks for: see store/audit.rs.
-create table audit_records (
-    -- ms since the Unix epoch.
-    at    bigint not null,
-    -- Random for the first record of a node in a ms; the next ones count on from it.
-    id    bigint not null,
-    -- 0: by operators, 1: by apps, 2: failed authentications. Each class is bounded in number by itself.
-    class bigint not null,
-    -- JSON: action, app, key_id, from, target, outcome, detail.
-    body  text not null,
-    primary key (at, id)
-);
-
-create index audit_records_class on audit_records (class, at, id);
-
 -- Numbers the events of one statement: each statement takes one number, and those up to the next are for its events.
 create sequence lock_event_numbers increment by 1048576;
 

@@ -34,17 +34,6 @@ create table secrets (
     value blob not null
 ) strict;
 
--- Audit records: see migrations/postgres/0001_initial.sql.
-create table audit_records (
-    at    integer not null,
-    id    integer not null,
-    class integer not null,
-    body  text not null,
-    primary key (at, id)
-) strict, without rowid;
-
-create index audit_records_class on audit_records (class, at, id);
-
 -- The number of the last event. There is one writer, so numbers are in the order of commits. They never repeat, even after all events
 -- have been deleted.
 create table lock_event_numbers (

@@ -5,7 +5,6 @@ import { h, replace } from "./dom.js";
 import { time } from "./format.js";
 import { ask, button, empty, problemBox } from "./widgets.js";
 import { access } from "./pages/access.js";
-import { audit } from "./pages/audit.js";
 import { engines } from "./pages/engines.js";
 import { events } from "./pages/events.js";
 import { lock } from "./pages/lock.js";
@@ -21,7 +20,6 @@ const PAGES = [
   { path: "events", name: "Events", show: events, needs: "read", key: "e" },
   { path: "engines", name: "Engines", show: engines, needs: "operator", key: "n" },
   { path: "access", name: "Apps and keys", show: access, needs: "operator", key: "a" },
-  { path: "audit", name: "Audit", show: audit, needs: "operator", key: "u" },
 ];
 
 const element = (id) => document.getElementById(id);

@@ -21,7 +21,7 @@ const OWN = `console ${Date.now()}/`;
 /** Paths and headings. */
 const PAGES = [
   ["", "Overview"], ["locks", "Locks"], [`locks/${encodeURIComponent(`${OWN}seen`)}`, `${OWN}seen`], ["operations", "Operations"], ["events", "Events"], ["engines", "Engines"],
-  ["access", "Apps and keys"], ["audit", "Audit"],
+  ["access", "Apps and keys"],
 ];
 const PATIENCE_MS = 30_000;
 
@@ -200,7 +200,7 @@ test("an API key without admin sees no button that it may not press", async () =
   await page.getByRole("link", { name: `${OWN}watched` }).click();
   await page.getByRole("region", { name: "Holders" }).getByText("curl-four").waitFor();
   for (const name of ["Take it…", "Revoke…", "Force…"]) assert.equal(await page.getByRole("button", { name }).count(), 0, name);
-  for (const path of ["engines", "access", "audit"]) {
+  for (const path of ["engines", "access"]) {
     await page.goto(`${url}/#/${path}`);
     await page.getByText("This page needs an API key of the app default with the scope admin").waitFor();
     assert.equal(await page.locator("main button").count(), 0, path);

@@ -10,7 +10,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock};
-use crate::audit::Audit;
 use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
@@ -28,9 +27,6 @@ use crate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::gate::SqliteGateStore;
 use crate::{greeting, listen};
-
-/// Longest time for the last audit records to be written when the node ends.
-const AUDIT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -69,7 +65,6 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         move || locks.now()
     });
     let access = Access::start(store.clone(), Arc::clone(&clock), fixed_keys).await?;
-    let audit = Audit::start(store.clone(), Arc::clone(&clock), Some(args.audit.retention()));
     let notices = Notices::start(store.clone(), clock, args.history.is_on());
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
@@ -88,7 +83,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
     let limits = args.request_limits(connections_max);
-    let context = Context::new(locks.clone(), operations.clone(), access, audit.clone(), &secret, limits);
+    let context = Context::new(locks.clone(), operations.clone(), access, &secret, limits);
     let requests = Arc::clone(&context.requests);
     let context = Arc::new(context);
     let server_limits = args.http.server_limits(connections_max, tls.clone());
@@ -120,7 +115,6 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
     let served = serving.await.context("the HTTP server has panicked");
-    audit.close(AUDIT_PATIENCE).await;
     // Only now: connections to stores may belong to any of their runtimes.
     drop(threads);
     served

@@ -16,15 +16,13 @@ use super::hold_off::join;
 use super::node::client;
 use super::print::{list, said, text};
 use crate::access::{Access, Clock, FixedKeys};
-use crate::audit::Audit;
 use crate::config::{AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
 use crate::http::beside_the_store;
+use crate::observe::logs::{self, LogFormat};
 use crate::store::store_clock::StoreClock;
 
 /// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time for the audit record to be written.
-pub(super) const AUDIT_PATIENCE: Duration = Duration::from_secs(5);
 const TTL_MS_MAX: u64 = 3_600_000;
 
 /// # Errors
@@ -143,6 +141,8 @@ async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) ->
 }
 
 async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
+    // Only audit records.
+    logs::start("off", LogFormat::Text, None)?;
     let joined = join(&via.store, TTL_MS_MAX, true).await;
     let engines =
         joined.context("cannot use the store; to call a node instead, set LATCHGATE_URL and LATCHGATE_KEY")?;
@@ -154,18 +154,10 @@ async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(St
     let sent = Instant::now();
     store_clock.learn(engines.ping().await?, sent, Instant::now());
     let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
-    let audit = Audit::start(engines.clone(), Arc::clone(&clock), None);
     let access = Access::once(engines, clock, FixedKeys::default()).await?;
-    let response = beside_the_store(access, &audit, request).await;
-    warn_of_lost(audit.close(AUDIT_PATIENCE).await);
+    let response = beside_the_store(access, request).await;
     let status = response.status();
     Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
-}
-
-pub(super) fn warn_of_lost(records: usize) {
-    if records > 0 {
-        eprintln!("latchgate: the store did not take the audit record of this command");
-    }
 }
 
 fn items(list: &Value) -> &[Value] {

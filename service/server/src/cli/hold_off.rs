@@ -1,14 +1,12 @@
 //! `latchgate hold-off`: what `POST /v1/admin/hold-off` does, for use when no node can be called.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use latchgate_core::App;
 use tokio::time::{Instant, sleep};
 
-use super::access::{AUDIT_PATIENCE, warn_of_lost};
-use crate::audit::{Action, Audit, Doer};
+use crate::audit::{Action, Actor, COMMAND, Entry};
 use crate::config::{HoldOffArgs, HoldOffOf, StoreArgs, YEAR_MS};
 use crate::engines::open::GateEngine;
 use crate::engines::{Engine, Engines, GateEngines, LockEngines};
@@ -28,7 +26,7 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
         HoldOffOf::Locks => {
             let engines = join(&args.store, args.ttl_ms_max, false).await?;
             let ordered = engines.order_hold_off(args.for_ms).await;
-            record(&engines, Action::HoldOff, "locks", &shown(args.for_ms), ordered.is_ok()).await;
+            record(Action::HoldOff, "locks", &shown(args.for_ms), ordered.is_ok());
             let lasts_ms = ordered?;
             if lasts_ms == 0 {
                 println!("No hold-off is in force: nodes grant leases.");
@@ -38,11 +36,7 @@ pub async fn run(args: &HoldOffArgs) -> anyhow::Result<()> {
         }
         HoldOffOf::Gate => {
             let ordered = of_gate(args).await;
-            // Its own step, because the file of a store is opened once at a time.
-            match join(&args.store, args.ttl_ms_max, false).await {
-                Ok(locks) => record(&locks, Action::HoldOff, "gate", &shown(args.for_ms), ordered.is_ok()).await,
-                Err(error) => eprintln!("latchgate: the audit record of this command was not written: {error:#}"),
-            }
+            record(Action::HoldOff, "gate", &shown(args.for_ms), ordered.is_ok());
             let lasts_ms = ordered?;
             if lasts_ms == 0 {
                 println!("No hold-off of the gate is in force: operations without a record go.");
@@ -61,14 +55,12 @@ fn shown(for_ms: Option<u64>) -> String {
     for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}"))
 }
 
-/// Writes the audit record of a command that was carried out beside the store.
-pub(super) async fn record(engines: &LockEngines, action: Action, target: &str, detail: &str, is_done: bool) {
-    let now = engines.ping().await.unwrap_or_default();
-    let audit = Audit::start(engines.clone(), Arc::new(move || now), None);
-    let entry = audit.begin(action, &Doer { app: App::default(), key_id: None, from: None }, target);
+/// Logs the audit record of a command that was carried out beside the store.
+pub(super) fn record(action: Action, resource: &str, detail: &str, is_done: bool) {
+    let actor = Actor { app: Some(App::default()), from: Some(COMMAND.to_owned()), ..Actor::default() };
+    let entry = Entry::begin(action, actor, resource);
     entry.detail(detail);
     entry.end(if is_done { "done" } else { "refused" });
-    warn_of_lost(audit.close(AUDIT_PATIENCE).await);
 }
 
 /// The engines of the locks, as a node would use them. Returns once they answer.

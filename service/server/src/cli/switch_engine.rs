@@ -26,7 +26,7 @@ pub async fn run(args: &SwitchEngineArgs) -> anyhow::Result<()> {
     let switched = shown(engines.switch(&order, PATIENCE), "switching", copied).await;
     let to = order.to.as_deref().unwrap_or("the other one");
     let detail = format!("engine: {to}, stopped: {}, force: {}", order.is_stopped, order.force);
-    record(&engines, Action::SwitchEngine, "locks", &detail, switched.is_ok()).await;
+    record(Action::SwitchEngine, "locks", &detail, switched.is_ok());
     switched?;
     let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));
     println!("The nodes use {} from now on.", used.map_or_else(String::new, |engine| engine.name));

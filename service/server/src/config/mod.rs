@@ -2,7 +2,6 @@
 //! satisfy, and the limits that the modules take.
 
 mod access;
-mod audit;
 mod bench;
 mod commands;
 mod duration;
@@ -24,7 +23,6 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::access::{AccessArgs, AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
-pub use self::audit::AuditArgs;
 pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 pub use self::history::HistoryArgs;
@@ -125,8 +123,6 @@ pub struct ServeArgs {
     pub history: HistoryArgs,
     #[command(flatten)]
     pub observe: ObserveArgs,
-    #[command(flatten)]
-    pub audit: AuditArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }

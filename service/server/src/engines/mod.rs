@@ -5,7 +5,6 @@
 //! [`decide`] says what the records ask for; any node does it.
 
 mod access;
-mod audit;
 mod copy;
 pub mod decide;
 mod gate;
@@ -25,7 +24,6 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use self::audit::AuditPage;
 use self::decide::{Memory, Next, Seen};
 pub use self::gate::GateEngines;
 pub use self::locks::LockEngines;

@@ -21,6 +21,7 @@ use super::path::LockPath;
 use super::problem::{Code, Problem};
 use super::{Context, Shared, audit, quotas};
 use crate::access::{Caller, Denied};
+use crate::audit::Actor;
 
 /// The caller of a request, as handlers take it.
 pub type By = Extension<Arc<Caller>>;
@@ -58,7 +59,7 @@ pub(super) async fn permitted<F: Future<Output = Response>>(
     let waits = Waits::of(&head.method, head.uri.path());
     head.extensions.insert(Arc::clone(&caller));
     match waits {
-        Waits::No => audit::recorded(&context.audit, head, serve).await,
+        Waits::No => audit::recorded(head, serve).await,
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         Waits::Poll => tokio::select! {
             biased;
@@ -106,7 +107,7 @@ fn caller_of(context: &Shared, head: &Parts) -> Result<Option<Arc<Caller>>, Prob
         }
         return Ok(Some(caller));
     }
-    audit::forbidden(&context.audit, head, &caller);
+    audit::forbidden(head, &caller);
     let of_default = if matches!(need, Need::Scope(_)) { "" } else { " of the app default" };
     Err(lacks(of_default, scope))
 }
@@ -124,9 +125,9 @@ pub(super) fn check_admin(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.scopes.has(Scope::Admin) { Ok(()) } else { Err(lacks("", Scope::Admin)) }
 }
 
-/// Enters a failed authentication into the audit.
+/// Logs a failed authentication.
 fn count_failure(context: &Context, head: &Parts, presented: Option<&str>, denied: Denied) {
-    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
+    let from = RequestNote::of(&head.extensions).map(|note| note.from().to_string());
     let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
     let (app, why) = match denied {
         Denied::NotYetKnown => return,
@@ -137,7 +138,7 @@ fn count_failure(context: &Context, head: &Parts, presented: Option<&str>, denie
         Denied::Refused(Refusal::Expired) => (context.access.app_of(key_id), "expired"),
         Denied::Refused(Refusal::AppDisabled) => (context.access.app_of(key_id), "app-disabled"),
     };
-    context.audit.failed_authentication(from, app, key_id, why);
+    context.failures.log(Actor { app, key_id, from }, why);
 }
 
 /// Whether the path is for tools that know only user names and passwords.

@@ -274,7 +274,7 @@ pub async fn hold_off(
         let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
         return Err(problem.with("field", "for_ms"));
     }
-    audited.target(match of {
+    audited.resource(match of {
         HoldOffOf::Locks => "locks",
         HoldOffOf::Gate => "gate",
     });

@@ -172,7 +172,7 @@ pub async fn create_key(
         return Err(Problem::field("scopes", rule));
     }
     let key = ApiKey::of_random(rand::random(), rand::random());
-    audited.target(&key.id().to_string());
+    audited.resource(&key.id().to_string());
     audited.detail(|| shown(&permissions, expires_in_ms));
     let create = |document: &mut Document, now: Timestamp| {
         let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));

@@ -22,7 +22,6 @@ use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{api_keys, body};
 use crate::access::{Access, Caller, ChangeFailure};
-use crate::audit::Audit;
 use crate::failure::Failure;
 use crate::store::StoreError;
 
@@ -46,12 +45,12 @@ where
 }
 
 /// Carries out a request of a command that opens the store itself. No node is needed.
-pub async fn beside_the_store(access: Access, audit: &Audit, mut request: Request<Body>) -> Response {
+pub async fn beside_the_store(access: Access, mut request: Request<Body>) -> Response {
     let operator = Arc::new(Caller::without_key(App::default()));
     request.extensions_mut().insert(operator);
     request.extensions_mut().insert(BesideTheStore);
     let (head, body) = request.into_parts();
-    recorded(audit, Box::new(head), |head| async {
+    recorded(Box::new(head), |head| async {
         match routes().with_state(access).oneshot(Request::from_parts(*head, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -217,7 +216,7 @@ pub async fn create_app(
     let body = body::read(body, BODY_BYTES_MAX, BODY_TIMEOUT).await?;
     let AppRequest { app } = body::parse(&body)?;
     let app = parse_app(&app)?;
-    audited.target(app.as_str());
+    audited.resource(app.as_str());
     access.change(&caller, |document, now| document.create_app(&app, now)).await.map_err(unchanged)?;
     Ok(ok(&app_answer(&access.document(), &app, access.now())))
 }

@@ -1,126 +1,19 @@
-//! Which requests leave an audit record, and `GET /v1/admin/audit`.
+//! Which requests leave an audit record.
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
+use axum::http::Method;
 use axum::http::request::Parts;
-use axum::http::{Method, Uri};
 use axum::response::Response;
-use latchgate_core::App;
 use latchgate_core::access::KeyId;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
-use super::answer::ok;
 use super::answering::RequestNote;
-use super::body::NoBody;
-use super::format::rfc3339;
 use super::path::LockPath;
-use super::problem::{Code, Problem, ProblemBody};
-use super::query;
-use super::{Context, Shared};
+use super::problem::{Code, Problem};
 use crate::access::Caller;
-use crate::audit::{Action, Audit, Doer, Entry, Filter};
-use crate::failure::Failure;
-use crate::store::AuditPosition;
-
-const LIMIT_DEFAULT: usize = 100;
-const LIMIT_MAX: usize = 1_000;
-
-/// An audit record.
-#[derive(Serialize, ToSchema)]
-pub struct AuditRecordAnswer {
-    /// By the store's clock.
-    at: String,
-    /// `force`, `revoke`, `forget-operation`, `switch-engine`, `hold-off`, `create-app`, `disable-app`, `change-app`, `create-key`,
-    /// `revoke-key`, `administration` (a request under `/v1/admin/` that changes something else), `authentication` (it failed) or
-    /// `audit-lost`.
-    action: String,
-    /// The app of the client that acted; absent if it is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    app: Option<String>,
-    /// The id of its API key; absent if it needed none. Of a failed authentication: the id that the client presented.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_id: Option<String>,
-    /// The client's address, or `command` for a command beside the store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<String>,
-    /// What was acted on: a key, the id of an operation, an app, the id of an API key, `locks` or `gate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<String>,
-    /// `done`; the code of the problem that was answered; or `unknown`, if the client or the node ended before the action did.
-    outcome: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-    /// How many times it happened, if the record stands for several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempts: Option<u64>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct AuditAnswer {
-    /// Newest first.
-    records: Vec<AuditRecordAnswer>,
-    /// Send it as `cursor` for the next page; absent on the last. With a filter, a page may be short without being the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-    /// Engines that do not answer. What they took is missing here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    missing_engines: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct AuditQuery {
-    /// Most records in the answer: 1 to 1 000; 100 if absent.
-    limit: Option<usize>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// Only what clients of this app did.
-    app: Option<String>,
-    /// Only records of this action.
-    #[param(inline)]
-    action: Option<Action>,
-}
-
-/// Show what operators and clients did: forced and revoked locks, forgotten operations, switches, hold-offs, changes of apps and API
-/// keys, and failed authentications.
-///
-/// A record can appear some seconds after its action.
-#[utoipa::path(
-    get, path = "/v1/admin/audit", tag = "admin", operation_id = "listAuditRecords", params(AuditQuery),
-    responses(
-        (status = 200, description = "One page, newest first.", body = AuditAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
-    )
-)]
-pub async fn list(State(context): State<Shared>, uri: Uri, _: NoBody) -> Result<Response, Problem> {
-    let AuditQuery { limit, cursor, app, action } = query::parse(&uri)?;
-    let limit = query::page_limit(limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let app = app.as_deref().map(App::parse).transpose().map_err(|error| Problem::field("app", error))?;
-    let before = cursor.map(|cursor| cursor.parse().map_err(|error| Problem::field("cursor", error))).transpose()?;
-    let page = context.audit.page(&Filter { app, action }, before.unwrap_or(AuditPosition::END), limit).await;
-    let page = page.map_err(|error| Problem::of_failure(&Failure::StoreUnavailable(error.to_string())))?;
-    let shown = |(at, record): (latchgate_core::Timestamp, crate::audit::Record)| AuditRecordAnswer {
-        at: rfc3339(at),
-        action: record.action,
-        app: record.app,
-        key_id: record.key_id,
-        from: record.from,
-        target: record.target,
-        outcome: record.outcome,
-        detail: record.detail,
-        attempts: record.attempts,
-    };
-    Ok(ok(&AuditAnswer {
-        records: page.records.into_iter().map(shown).collect(),
-        next_cursor: page.next.map(|next| next.to_string()),
-        missing_engines: page.missing,
-    }))
-}
+use crate::audit::{Action, Actor, COMMAND, Entry};
 
 /// The record of the request that a handler serves, for details. Absent for requests that leave none.
 #[derive(Clone, Default)]
@@ -139,9 +32,9 @@ impl Audited {
     }
 
     /// Of what only the handler knows.
-    pub fn target(&self, target: &str) {
+    pub fn resource(&self, resource: &str) {
         if let Some(entry) = &self.0 {
-            entry.target(target);
+            entry.resource(resource);
         }
     }
 }
@@ -156,11 +49,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Audited {
 
 /// Serves a request. If it is one that leaves a record, the record says how it ended.
 pub(super) async fn recorded<F: Future<Output = Response>>(
-    audit: &Audit,
     mut head: Box<Parts>,
     run: impl FnOnce(Box<Parts>) -> F,
 ) -> Response {
-    let Some(entry) = begin(audit, &head) else { return run(head).await };
+    let Some(entry) = begin(&head) else { return run(head).await };
     head.extensions.insert(entry.clone());
     let response = run(head).await;
     entry.end(outcome(&response));
@@ -169,36 +61,33 @@ pub(super) async fn recorded<F: Future<Output = Response>>(
 
 /// Does what only the handler recognises as an action that leaves a record.
 pub async fn recorded_as(
-    context: &Context,
     head: &Parts,
     caller: &Caller,
-    (action, target): (Action, &str),
+    (action, resource): (Action, &str),
     act: impl AsyncFnOnce(Audited) -> Result<Response, Problem>,
 ) -> Result<Response, Problem> {
-    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
-    let doer = Doer { app: caller.app().clone(), key_id: caller.key_id, from };
-    let entry = context.audit.begin(action, &doer, target);
+    let entry = Entry::begin(action, actor(head, caller), resource);
     let done = act(Audited(Some(entry.clone()))).await;
     entry.end(done.as_ref().map_or_else(|problem| problem.code().info().name, |_| "done"));
     done
 }
 
 /// The caller may not do this: the record says so, if it would have left one.
-pub(super) fn forbidden(audit: &Audit, head: &Parts, caller: &Caller) {
-    if let Some((action, target)) = action(&head.method, head.uri.path()) {
-        audit.begin(action, &doer(head, caller), &target).end(Code::Forbidden.info().name);
+pub(super) fn forbidden(head: &Parts, caller: &Caller) {
+    if let Some((action, resource)) = action(&head.method, head.uri.path()) {
+        Entry::begin(action, actor(head, caller), &resource).end(Code::Forbidden.info().name);
     }
 }
 
-fn begin(audit: &Audit, head: &Parts) -> Option<Entry> {
-    let (action, target) = action(&head.method, head.uri.path())?;
+fn begin(head: &Parts) -> Option<Entry> {
+    let (action, resource) = action(&head.method, head.uri.path())?;
     let caller = head.extensions.get::<Arc<Caller>>()?;
-    Some(audit.begin(action, &doer(head, caller), &target))
+    Some(Entry::begin(action, actor(head, caller), &resource))
 }
 
-fn doer(head: &Parts, caller: &Caller) -> Doer {
-    let from = RequestNote::of(&head.extensions).map(RequestNote::from);
-    Doer { app: caller.app().clone(), key_id: caller.key_id, from }
+fn actor(head: &Parts, caller: &Caller) -> Actor {
+    let from = RequestNote::of(&head.extensions).map_or_else(|| COMMAND.to_owned(), |note| note.from().to_string());
+    Actor { app: Some(caller.app().clone()), key_id: caller.key_id, from: Some(from) }
 }
 
 fn outcome(response: &Response) -> &'static str {
@@ -276,7 +165,7 @@ mod tests {
             ("POST", "/v1/admin/keys", Some((Action::CreateKey, ""))),
             ("DELETE", "/v1/admin/keys/3f9a1c20b7d4", Some((Action::RevokeKey, "3f9a1c20b7d4"))),
             ("DELETE", "/v1/admin/keys/lgk_3f9a1c20b7d4_secret", Some((Action::RevokeKey, ""))),
-            ("GET", "/v1/admin/audit", None),
+            ("GET", "/v1/admin/apps", None),
             ("POST", "/v1/admin/other", Some((Action::Administration, "POST /v1/admin/other"))),
         ] {
             let recorded = recorded.map(|(action, target)| (action, target.to_owned()));

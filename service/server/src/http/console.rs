@@ -48,7 +48,6 @@ const FILES: &[File] = files![
     "icon.svg" SVG,
     "metrics.js" JS,
     "pages/access.js" JS,
-    "pages/audit.js" JS,
     "pages/engines.js" JS,
     "pages/events.js" JS,
     "pages/lock.js" JS,

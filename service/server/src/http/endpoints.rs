@@ -13,8 +13,8 @@ use tower::ServiceExt;
 use super::problem::{Code, Problem};
 use super::query::{self, NoQuery};
 use super::{
-    Shared, access, admin, apps, audit, console, fleet_lock, leases, locks, me, metrics, multilocks, openapi,
-    operations, pages, status, terraform,
+    Shared, access, admin, apps, console, fleet_lock, leases, locks, me, metrics, multilocks, openapi, operations,
+    pages, status, terraform,
 };
 use crate::access::Caller;
 
@@ -121,7 +121,6 @@ fn router(context: Shared) -> Router {
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
         .route("/v1/admin/hold-off", routing::post(admin::hold_off))
-        .route("/v1/admin/audit", routing::get(audit::list))
         .merge(apps::routes())
         .route("/v1/me", routing::get(me::me))
         .route("/metrics", routing::get(metrics::metrics).layer(name_node))

@@ -291,7 +291,7 @@ pub async fn revoke(
     let body = context.body(body).await?;
     let request: RevokeLeasesRequest = body::parse(&body)?;
     let search = request.search(&caller)?;
-    audited.target(&search.to_string());
+    audited.resource(&search.to_string());
     let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let bytes_max = context.limits.locks.key_bytes_max;

@@ -60,7 +60,7 @@ pub use self::threads::Threads;
 pub use self::tls::Tls;
 use self::waits::Waits;
 use crate::access::Access;
-use crate::audit::Audit;
+use crate::audit::Failures;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
@@ -77,7 +77,8 @@ pub struct Context {
     pub operations: Operations,
     pub access: Access,
     pub nodes: Nodes,
-    pub audit: Audit,
+    /// Failed authentications.
+    pub failures: Failures,
     pub tickets: Tickets,
     pub waits: Waits,
     pub limits: RequestLimits,
@@ -130,19 +131,12 @@ pub struct OperationRequestLimits {
 
 impl Context {
     /// All nodes of a cluster have the same `secret`.
-    pub fn new(
-        locks: Locks,
-        operations: Operations,
-        access: Access,
-        audit: Audit,
-        secret: &[u8],
-        limits: RequestLimits,
-    ) -> Self {
+    pub fn new(locks: Locks, operations: Operations, access: Access, secret: &[u8], limits: RequestLimits) -> Self {
         let tickets = Tickets::new(secret, limits.locks.ticket_ms);
         let waits = Waits::new(limits.waits_max);
         let nodes = Nodes::start(locks.clone(), operations.clone());
         let requests = Arc::new(Requests::new(&metrics::VERBS));
-        Self { locks, operations, access, nodes, audit, tickets, waits, limits, requests }
+        Self { locks, operations, access, nodes, failures: Failures::default(), tickets, waits, limits, requests }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.

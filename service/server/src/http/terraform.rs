@@ -129,7 +129,7 @@ pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body
             let forced = end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await;
             forced.map(|_| answer::ok(&ReleaseAnswer::new(0, false)))
         };
-        return audit::recorded_as(context, head, caller, (Action::Force, address.key.as_str()), force).await;
+        return audit::recorded_as(head, caller, (Action::Force, address.key.as_str()), force).await;
     }
     let info: LockInfo = body::parse(&body)?;
     let lease_id = info.lease_id()?;

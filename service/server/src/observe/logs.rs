@@ -10,6 +10,9 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use super::traces::{Exporter, TARGET};
 
+/// Audit records are logged with it.
+pub const AUDIT_TARGET: &str = "audit";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -19,10 +22,14 @@ pub enum LogFormat {
 /// Logs from now on, and makes spans if there is an exporter.
 ///
 /// # Errors
-/// When `filter` is neither a level nor a filter.
-pub fn start(filter: &str, format: LogFormat, exporter: Option<&Exporter>) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter).context("--log must be a level (info) or a filter (latchgate=debug)")?;
-    let mut filter = filter.add_directive("sqlx=warn".parse()?);
+/// When `text` is neither a level nor a filter.
+pub fn start(text: &str, format: LogFormat, exporter: Option<&Exporter>) -> anyhow::Result<()> {
+    let parsed = EnvFilter::try_new(text).context("--log must be a level (info) or a filter (latchgate=debug)")?;
+    let mut filter = parsed.add_directive("sqlx=warn".parse()?);
+    // Audit records are nowhere else. Only a filter that names them changes which are logged.
+    if !text.contains(AUDIT_TARGET) {
+        filter = filter.add_directive(format!("{AUDIT_TARGET}=info").parse()?);
+    }
     if exporter.is_some() {
         filter = filter.add_directive(format!("{TARGET}=debug").parse()?);
     }

@@ -2,7 +2,6 @@
 //! the version is still the one that the caller loaded.
 
 mod access;
-pub mod audit;
 mod connections;
 mod database_error;
 mod dump;
@@ -22,7 +21,6 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
 pub use self::access::AccessText;
-pub use self::audit::{AuditClass, AuditPosition, AuditRecord, AuditStore};
 pub use self::connections::PoolUse;
 pub use self::dump::{CopiedState, DumpPage};
 pub use self::engine_record::{EngineState, Epoch, RecordStore};
@@ -248,7 +246,7 @@ pub struct Collected {
 /// A store of lock states. Callers put a time limit on every call. Dropping a call half-way is safe; the outcome of a commit
 /// that was dropped is unknown.
 #[async_trait]
-pub trait LockStore: RecordStore + AuditStore {
+pub trait LockStore: RecordStore {
     /// How many shards a node should use with this store.
     fn shards(&self) -> usize;
 

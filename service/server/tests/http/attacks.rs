@@ -24,7 +24,7 @@ async fn html_of_clients_is_shown_as_json_text_that_no_browser_renders() {
         "/v1/locks?prefix=%3C".to_owned(),
         "/v1/locks/%3Cscript%3E/history".to_owned(),
         format!("/v1/operations/{id}"),
-        "/v1/admin/audit".to_owned(),
+        "/v1/admin/apps".to_owned(),
         "/errors/%3Cscript%3E".to_owned(),
         "/%3Cscript%3E".to_owned(),
         "/v1/events?prefix=%3Cscript%3E&after=%3Cscript%3E".to_owned(),

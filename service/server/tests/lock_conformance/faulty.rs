@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    AccessText, AuditPosition, AuditRecord, AuditStore, Change, Collected, CommitResult, Committed, CopiedState,
-    DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -137,21 +137,6 @@ impl RecordStore for Faulty {
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         self.memory.write_record(read, next).await
-    }
-}
-
-#[async_trait]
-impl AuditStore for Faulty {
-    async fn write_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        self.memory.write_audit(records).await
-    }
-
-    async fn read_audit(&self, before: AuditPosition, limit: usize) -> Result<Vec<AuditRecord>, StoreError> {
-        self.memory.read_audit(before, limit).await
-    }
-
-    async fn trim_audit(&self, older_than: Timestamp, count_max: usize) -> Result<(), StoreError> {
-        self.memory.trim_audit(older_than, count_max).await
     }
 }
 

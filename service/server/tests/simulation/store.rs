@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    AccessText, AuditPosition, AuditRecord, AuditStore, Change, Collected, Committed, CopiedState, DumpPage, Epoch,
-    EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -78,22 +78,6 @@ impl RecordStore for SimulatedStore {
             }
         };
         self.call(&what, write).await
-    }
-}
-
-/// Simulated nodes write no audit records.
-#[async_trait]
-impl AuditStore for SimulatedStore {
-    async fn write_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        self.database.store.write_audit(records).await
-    }
-
-    async fn read_audit(&self, before: AuditPosition, limit: usize) -> Result<Vec<AuditRecord>, StoreError> {
-        self.database.store.read_audit(before, limit).await
-    }
-
-    async fn trim_audit(&self, older_than: Timestamp, count_max: usize) -> Result<(), StoreError> {
-        self.database.store.trim_audit(older_than, count_max).await
     }
 }
 

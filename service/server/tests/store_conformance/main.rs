@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
-mod auditing;
 mod collecting;
 mod committing;
 mod dumping;
@@ -125,11 +124,6 @@ every_store! {
         exactly_one_of_racing_changes_of_the_document_wins,
         a_document_changes_only_under_the_record_that_the_writer_knows,
     ];
-    auditing: [
-        records_come_back_as_they_were_newest_first_and_once,
-        old_records_go_and_each_class_keeps_its_newest,
-        a_store_takes_records_in_any_state_and_keeps_them_when_it_is_emptied,
-    ];
     dumping: [
         a_dump_of_an_empty_store_ends,
         a_dump_has_every_state_of_every_app_as_it_is_loaded,
@@ -180,10 +174,6 @@ suite! { redis_cluster;
         a_store_without_a_document_says_so,
         a_document_comes_back_as_it_was_and_without_its_text_if_it_is_known,
         exactly_one_of_racing_changes_of_the_document_wins,
-    ];
-    auditing: [
-        records_come_back_as_they_were_newest_first_and_once,
-        old_records_go_and_each_class_keeps_its_newest,
     ];
     waking: [
         a_wake_up_reaches_only_its_node,

@@ -19,9 +19,7 @@ use utoipa::openapi::{self, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{
-    admin, api_keys, apps, audit, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform,
-};
+use super::{admin, api_keys, apps, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -76,7 +74,6 @@ use super::{
         admin::switch_locks,
         admin::switch_gate,
         admin::hold_off,
-        audit::list,
         terraform::lock,
         terraform::unlock,
         fleet_lock::pre_reboot,

@@ -15,9 +15,9 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Reading};
 use super::process_clock::ProcessClock;
 use super::{
-    AccessText, AuditClass, AuditPosition, AuditRecord, AuditStore, Change, Collected, CommitResult, Committed,
-    CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule,
-    Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX,
+    WakeUp,
 };
 
 /// Clones share their states, as nodes share a database.
@@ -43,7 +43,6 @@ struct Tables {
     last_event: u64,
     engine: MemoryRecord,
     access: AccessText,
-    audit: BTreeMap<AuditPosition, AuditRecord>,
 }
 
 impl Tables {
@@ -191,36 +190,6 @@ impl RecordStore for MemoryStore {
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
         Ok(self.shared.tables().engine.write(read, next))
-    }
-}
-
-#[async_trait]
-impl AuditStore for MemoryStore {
-    async fn write_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        let mut tables = self.shared.tables();
-        for record in records {
-            tables.audit.entry(record.position).or_insert_with(|| record.clone());
-        }
-        Ok(())
-    }
-
-    async fn read_audit(&self, before: AuditPosition, limit: usize) -> Result<Vec<AuditRecord>, StoreError> {
-        Ok(self.shared.tables().audit.range(..before).rev().take(limit).map(|(_, record)| record.clone()).collect())
-    }
-
-    async fn trim_audit(&self, older_than: Timestamp, count_max: usize) -> Result<(), StoreError> {
-        let audit = &mut self.shared.tables().audit;
-        for class in AuditClass::ALL {
-            let of_class = audit.iter().rev().filter(|(_, record)| record.class == class);
-            let is_over = |(index, (position, _)): &(usize, (&AuditPosition, &AuditRecord))| {
-                *index >= count_max || position.at < older_than
-            };
-            let over: Vec<AuditPosition> = of_class.enumerate().filter(is_over).map(|(_, (at, _))| *at).collect();
-            for position in over {
-                audit.remove(&position);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,7 +1,6 @@
 //! States in Postgres: one row per key. A batch is one statement, which checks versions; row locks serve keys that have lost
 //! the race twice. Nodes notify each other with LISTEN and NOTIFY.
 
-mod audit;
 mod checks;
 mod commit;
 mod config;

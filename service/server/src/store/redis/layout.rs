@@ -9,7 +9,6 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::slot::hash_tag;
-use crate::store::audit::AuditClass;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{event_of_text, text_of_event};
 use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, UnreadableState, Version, decode_state};
@@ -79,16 +78,6 @@ impl Layout {
     /// A hash of what each node says of itself.
     pub(super) fn nodes(&self) -> String {
         format!("{}:nodes", self.prefix)
-    }
-
-    /// A sorted set of audit records.
-    pub(super) fn audit(&self, class: AuditClass) -> String {
-        let class = match class {
-            AuditClass::Operator => "operators",
-            AuditClass::App => "apps",
-            AuditClass::Refused => "refused",
-        };
-        format!("{}:audit:{class}", self.prefix)
     }
 
     pub(super) fn engine(&self) -> String {

@@ -2,7 +2,6 @@
 //! master of a service of Sentinels, or a cluster. If it crashes, acknowledged commits may be lost.
 
 mod access;
-mod audit;
 pub(in crate::store) mod checks;
 mod cluster;
 mod commit;

@@ -1,6 +1,5 @@
 //! States in one SQLite file: WAL, `synchronous=FULL`, one transaction per batch.
 
-mod audit;
 mod commit;
 mod event_rows;
 mod events;
