@@ -80,7 +80,9 @@ fn caller_of(context: &Shared, head: &Parts) -> Result<Option<Arc<Caller>>, Prob
         return Ok(None);
     }
     let count = |presented: Option<&str>, denied| count_failure(context, head, presented, denied);
-    let presented = api_key(&head.headers, is_tool(head.uri.path()));
+    // It knows only user names and passwords.
+    let is_terraform = head.uri.path().starts_with("/v1/terraform/");
+    let presented = api_key(&head.headers, is_terraform);
     let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
     let presented = presented.as_deref();
     let caller = context.access.check(presented).map_err(|denied| {
@@ -139,11 +141,6 @@ fn count_failure(context: &Context, head: &Parts, presented: Option<&str>, denie
         Denied::Refused(Refusal::AppDisabled) => (context.access.app_of(key_id), "app-disabled"),
     };
     context.failures.log(Actor { app, key_id, from }, why);
-}
-
-/// Whether the path is for tools that know only user names and passwords.
-fn is_tool(path: &str) -> bool {
-    path.starts_with("/v1/terraform/") || path == "/v1/pre-reboot" || path == "/v1/steady-state"
 }
 
 /// The API key that the request presents: as a bearer token, or as a password if that is allowed.
@@ -234,7 +231,7 @@ impl Need {
             "locks" if *method == Method::DELETE => Self::Scope(Scope::Admin),
             "locks" | "multilocks" | "leases" | "events" => Self::Scope(Scope::Locks),
             "operations" => Self::Scope(Scope::Operations),
-            "terraform" | "pre-reboot" | "steady-state" => Self::Scope(Scope::Locks),
+            "terraform" => Self::Scope(Scope::Locks),
             _ => Self::ApiKey,
         }
     }
@@ -294,8 +291,6 @@ mod tests {
             ("DELETE", "/v1/operations/x", Need::Scope(Scope::Operations)),
             ("LOCK", "/v1/terraform/network", Need::Scope(Scope::Locks)),
             ("DELETE", "/v1/terraform/network", Need::Scope(Scope::Locks)),
-            ("POST", "/v1/pre-reboot", Need::Scope(Scope::Locks)),
-            ("POST", "/v1/steady-state", Need::Scope(Scope::Locks)),
             ("GET", "/v1/admin/engines", Need::Operator),
             ("POST", "/v1/admin/anything", Need::Operator),
         ] {

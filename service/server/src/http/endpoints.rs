@@ -13,8 +13,8 @@ use tower::ServiceExt;
 use super::problem::{Code, Problem};
 use super::query::{self, NoQuery};
 use super::{
-    Shared, access, admin, apps, console, fleet_lock, leases, locks, me, metrics, multilocks, openapi, operations,
-    pages, status, terraform,
+    Shared, access, admin, apps, console, leases, locks, me, metrics, multilocks, openapi, operations, pages, status,
+    terraform,
 };
 use crate::access::Caller;
 
@@ -115,8 +115,6 @@ fn router(context: Shared) -> Router {
         .route("/v1/operations/{id}/post", routing::post(operations::post))
         .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
         .route("/v1/terraform/{*key}", routing::any(terraform::any))
-        .route("/v1/pre-reboot", routing::post(fleet_lock::pre_reboot))
-        .route("/v1/steady-state", routing::post(fleet_lock::steady_state))
         .route("/v1/admin/engines", routing::get(admin::engines))
         .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
         .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))

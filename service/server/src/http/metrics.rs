@@ -120,8 +120,6 @@ fn verb_of(method: &Method, path: &str) -> &'static str {
     }
     match path {
         "locks" | "locks/" => "list",
-        "pre-reboot" => "acquire",
-        "steady-state" => "release",
         "multilocks/acquire" => "multilock_acquire",
         "multilocks/renew" => "multilock_renew",
         "multilocks/release" => "multilock_release",
@@ -254,7 +252,6 @@ mod tests {
             ("POST", "/v1/operations/x/heartbeat"),
             ("UNLOCK", "/v1/terraform/a"),
             ("DELETE", "/v1/terraform/a"),
-            ("POST", "/v1/steady-state"),
         ] {
             assert!(is_of_holder(method, path), "{method} {path}");
         }
@@ -266,7 +263,6 @@ mod tests {
             ("POST", "/v1/operations/pre"),
             ("POST", "/v1/terraform/a/release"),
             ("LOCK", "/v1/terraform/release"),
-            ("POST", "/v1/pre-reboot"),
         ] {
             assert!(!is_of_holder(method, path), "{method} {path}");
         }

@@ -13,7 +13,6 @@ mod connections;
 mod console;
 mod cors;
 mod endpoints;
-mod fleet_lock;
 mod format;
 mod hosts;
 mod leases;

@@ -75,7 +75,7 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
 ///
 /// The lock `terraform/{key}` with the `lease_id` and the owner of the lock info. 423 has the lock info of the holder.
 #[utoipa::path(
-    post, path = "/v1/terraform/{key}", tag = "tools", operation_id = "lockTerraformState",
+    post, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "lockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
     request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
@@ -109,7 +109,7 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
 ///
 /// Without a body, as `terraform force-unlock` sends it, whichever lock there is: this needs the scope `admin`.
 #[utoipa::path(
-    delete, path = "/v1/terraform/{key}", tag = "tools", operation_id = "unlockTerraformState",
+    delete, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "unlockTerraformState",
     params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
     request_body(content = Option<LockInfo>, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(

@@ -19,7 +19,7 @@ use utoipa::openapi::{self, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, api_keys, apps, fleet_lock, leases, locks, me, metrics, multilocks, pages, status, terraform};
+use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, pages, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -38,7 +38,7 @@ use super::{admin, api_keys, apps, fleet_lock, leases, locks, me, metrics, multi
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
         (name = "access", description = "What an API key permits"),
-        (name = "tools", description = "Locks in the protocols of other tools: Terraform's http backend, and FleetLock"),
+        (name = "terraform", description = "Locks in the protocol of Terraform's http backend"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
@@ -76,8 +76,6 @@ use super::{admin, api_keys, apps, fleet_lock, leases, locks, me, metrics, multi
         admin::hold_off,
         terraform::lock,
         terraform::unlock,
-        fleet_lock::pre_reboot,
-        fleet_lock::steady_state,
         apps::list_apps,
         apps::create_app,
         apps::disable_app,

@@ -20,7 +20,7 @@ const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
-const TEXTS: [(&str, usize); 20] = [
+const TEXTS: [(&str, usize); 19] = [
     ("Idempotency-Key", HEADER_MAX_BYTES),
     ("after", CURSOR_MAX_BYTES),
     ("app", APP_MAX_BYTES),
@@ -29,7 +29,6 @@ const TEXTS: [(&str, usize); 20] = [
     ("by", OWNER_MAX_BYTES),
     ("cursor", CURSOR_MAX_BYTES),
     ("engine", 32),
-    ("fleet-lock-protocol", 16),
     ("id", 64),
     ("key", KEY_MAX_BYTES),
     ("keys", KEY_MAX_BYTES),

@@ -189,8 +189,4 @@ pub struct ProblemBody {
     detail: String,
     /// When to try again, in ms; `Retry-After` gives it in whole seconds.
     retry_after_ms: Option<u64>,
-    /// In answers to FleetLock: the code again.
-    kind: Option<String>,
-    /// In answers to FleetLock: the detail again.
-    value: Option<String>,
 }

@@ -220,12 +220,11 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
         assert!(other.is_accepted().await);
     }
     assert_eq!(release(&billing, "k", lease_id).await.status, 200);
-    // In the protocols of other tools too.
+    // In Terraform's protocol too.
     let unlock = Method::from_bytes(b"UNLOCK").unwrap();
     for (method, state) in [(unlock, "a"), (Method::DELETE, "b")] {
         billing.ok(method, &format!("/v1/terraform/{state}"), terraform.clone()).await;
     }
-    billing.post("/v1/steady-state", json!({})).await.assert_problem(400, "invalid-request");
     // The operator's own app may be throttled and can still be helped.
     limit(&node, "default", json!({ "requests_per_second": 1 })).await;
     for _ in 0..3 {

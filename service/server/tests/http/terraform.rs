@@ -1,4 +1,4 @@
-//! The locks in the protocols of other tools: Terraform's `http` backend, and FleetLock.
+//! The locks in the protocol of Terraform's `http` backend.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::access::world::{ADMIN, Caller, guarded};
-use crate::client::{Answer, acquire, embedded, inspect, owners, request, send, two_nodes};
+use crate::client::{Answer, acquire, embedded, inspect, owners, send, two_nodes};
 use crate::small_server::read_request;
 
 /// What Terraform 1.11 sends.
@@ -157,74 +157,21 @@ async fn keep_state(listener: TcpListener) {
     }
 }
 
-async fn fleet_lock(node: &Node, verb: &str, id: &str, group: &str) -> Answer {
-    let body = json!({ "client_params": { "id": id, "group": group } });
-    let request = Client::new().post(format!("{}/v1/{verb}", node.base_url())).header("fleet-lock-protocol", "true");
-    send(request.body(body.to_string())).await
-}
-
 #[tokio::test]
-async fn machines_reboot_one_after_the_other_or_as_many_at_once_as_the_operator_says() {
-    let (one, other) = two_nodes().await;
-    assert_eq!(fleet_lock(&one, "pre-reboot", "a", "workers").await.status, 200);
-    // Recursive: the machine has its slot, once.
-    assert_eq!(fleet_lock(&other, "pre-reboot", "a", "workers").await.status, 200);
-    let refused = fleet_lock(&other, "pre-reboot", "b", "workers").await;
-    refused.assert_problem(423, "lock-held");
-    assert_eq!((&refused.body["kind"], &refused.body["value"]), (&json!("lock-held"), &refused.body["detail"]));
-    assert_eq!(fleet_lock(&other, "pre-reboot", "b", "masters").await.status, 200);
-
-    let limit = json!({ "limit": 2 });
-    request(&one, Method::PUT, "/v1/locks/fleetlock%2Fworkers/limit", limit).await;
-    assert_eq!(fleet_lock(&other, "pre-reboot", "b", "workers").await.status, 200);
-    assert_eq!(owners(&one, "fleetlock%2Fworkers").await, ["a", "b"]);
-
-    // Unlock if held, as often as the machine likes; and then lock again.
-    for released in [1, 0] {
-        let steady = fleet_lock(&other, "steady-state", "a", "workers").await;
-        assert_eq!((steady.status.as_u16(), &steady.body["released"]), (200, &json!(released)));
-    }
-    assert_eq!(owners(&one, "fleetlock%2Fworkers").await, ["b"]);
-    assert_eq!(fleet_lock(&one, "pre-reboot", "a", "workers").await.status, 200);
-    assert_eq!(owners(&other, "fleetlock%2Fworkers").await, ["b", "a"]);
-}
-
-#[tokio::test]
-async fn requests_that_fleet_lock_does_not_permit_are_refused() {
-    let node = embedded().await;
-    let body = json!({ "client_params": { "id": "a", "group": "g" } });
-    let without_header = request(&node, Method::POST, "/v1/pre-reboot", body).await;
-    without_header.assert_problem(400, "invalid-request");
-    assert_eq!(without_header.body["field"], "fleet-lock-protocol");
-    for (id, group, field) in
-        [("", "g", "client_params.id"), ("a", "", "client_params.group"), ("a", "a/b", "client_params.group")]
-    {
-        for verb in ["pre-reboot", "steady-state"] {
-            let refused = fleet_lock(&node, verb, id, group).await;
-            refused.assert_problem(400, "invalid-request");
-            assert_eq!((&refused.body["field"], &refused.body["kind"]), (&json!(field), &json!("invalid-request")));
-        }
-    }
-    assert!(inspect(&node, "fleetlock%2Fg").await["holders"].as_array().unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn tools_send_an_api_key_as_a_password_and_only_to_their_own_paths() {
+async fn terraform_sends_an_api_key_as_a_password_and_only_to_its_own_paths() {
     let node = guarded(&[]).await;
-    let caller = Caller::with(&node, json!({ "app": "infra", "scopes": ["locks"], "prefixes": ["fleetlock/"] })).await;
+    let caller = Caller::with(&node, json!({ "app": "infra", "scopes": ["locks"], "prefixes": ["terraform/"] })).await;
     let ask = |path: &str, password: &str| {
-        let body = json!({ "client_params": { "id": "a", "group": "g" } });
-        let request = Client::new().post(format!("{}{path}", node.base_url())).header("fleet-lock-protocol", "true");
-        send(request.basic_auth("any", Some(password)).body(body.to_string()))
+        let request = Client::new().post(format!("{}{path}", node.base_url()));
+        send(request.basic_auth("any", Some(password)).body(lock_info("x", "ann").to_string()))
     };
-    ask("/v1/pre-reboot", "wrong").await.assert_problem(401, "unauthorized");
-    assert_eq!(ask("/v1/pre-reboot", &caller.key).await.status, 200);
-    ask("/v1/locks/fleetlock%2Fg/acquire", &caller.key).await.assert_problem(401, "unauthorized");
-    ask("/v1/terraform/network", &caller.key).await.assert_problem(403, "forbidden");
-
-    let caller = Caller::with(&node, json!({ "app": "infra", "scopes": ["locks"] })).await;
-    caller.ok(Method::POST, "/v1/terraform/network", lock_info("x", "ann")).await;
+    ask("/v1/terraform/network", "wrong").await.assert_problem(401, "unauthorized");
+    assert_eq!(ask("/v1/terraform/network", &caller.key).await.status, 200);
+    ask("/v1/locks/terraform%2Fnetwork/acquire", &caller.key).await.assert_problem(401, "unauthorized");
     let force_unlock = caller.call(Method::DELETE, "/v1/terraform/network", Value::Null).await;
     force_unlock.assert_problem(403, "forbidden");
     assert_eq!(force_unlock.body["scope"], "admin");
+
+    let caller = Caller::with(&node, json!({ "app": "infra", "scopes": ["locks"], "prefixes": ["jobs/"] })).await;
+    ask("/v1/terraform/network", &caller.key).await.assert_problem(403, "forbidden");
 }
