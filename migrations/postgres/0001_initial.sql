@@ -190,7 +190,8 @@ create table lock_events (
     -- expires_at, reason, by, subject. Absent fields are left out.
     events       text[] not null,
     -- For watchers, and for deleting the oldest events.
-    primary key (xid, last)
+    primary key (xid, last),
+    check (count > 0 and cardinality(apps) = count and cardinality(keys) = count and cardinality(events) = count)
 ) with (
     autovacuum_vacuum_scale_factor = 0.05
 );
@@ -294,7 +295,7 @@ $$;
 -- The events of a key, newest first: at most `most` before a position. It looks at one slice of transactions
 -- after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice of an idle one.
 create function lock_history(wanted_app text, wanted_key text, hash bigint, before_xid bigint, before_number bigint, most bigint)
-returns table (xid bigint, number bigint, event text) language plpgsql stable
+returns table (xid bigint, number bigint, event text, at bigint) language plpgsql stable
 -- The index of hashes can be read in no other way. The primary key is of no use here, because it has the events of all keys.
 set enable_bitmapscan = on
 as $$
@@ -319,7 +320,7 @@ begin
             order by e.xid + 0 desc, e.last desc
         loop
             return query
-                select packed.xid, f.number, f.event
+                select packed.xid, f.number, f.event, packed.at
                 from (
                     select packed.last - packed.count + u.position as number, u.event
                     from unnest(packed.apps, packed.keys, packed.events) with ordinality as u (app, key, event, position)

@@ -33,10 +33,12 @@ pub enum EventKind {
     EngineSwitched,
     HoldOffBegan,
     HoldOffEnded,
+    /// The store has an event that this version cannot decode.
+    Unreadable,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Granted,
         Self::Released,
         Self::Expired,
@@ -51,6 +53,7 @@ impl EventKind {
         Self::EngineSwitched,
         Self::HoldOffBegan,
         Self::HoldOffEnded,
+        Self::Unreadable,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -69,6 +72,7 @@ impl EventKind {
             Self::EngineSwitched => "engine_switched",
             Self::HoldOffBegan => "hold_off_began",
             Self::HoldOffEnded => "hold_off_ended",
+            Self::Unreadable => "unreadable",
         }
     }
 
@@ -141,6 +145,11 @@ impl Event {
     ) -> Self {
         let note = Note { reason: Some(reason), by: None };
         Self { kind, expires_at: until, note, subject: Some(subject), ..Self::waited(None, Mode::default(), 0, at) }
+    }
+
+    /// In place of an event that cannot be decoded.
+    pub fn unreadable(at: Timestamp) -> Self {
+        Self { kind: EventKind::Unreadable, ..Self::waited(None, Mode::default(), 0, at) }
     }
 
     /// A wait that ended without the lock.

@@ -154,11 +154,13 @@ async fn read_on(node: Arc<Node>, source: Source, mut position: EventCursor) {
 
 async fn read(node: &Node, source: &Source, after: EventCursor) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
     let (store, source) = (node.store.clone(), source.clone());
-    node.read(async move {
+    let read = node.read(async move {
         let scope = source.key.as_ref().map_or(Scope::Prefix(""), Scope::Key);
         store.events(&source.app, scope, after, READ_MAX).await
-    })
-    .await
+    });
+    let (events, end) = read.await?;
+    node.history.count_unreadable(&events);
+    Ok((events, end))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use latchgate_core::Address;
-use latchgate_core::lock::Event;
+use latchgate_core::lock::{Event, EventKind};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
@@ -11,6 +11,7 @@ use super::feed::Feeds;
 use super::limits::Limits;
 use crate::engines::LockEngines;
 use crate::observe::metrics::LockMetrics;
+use crate::store::LoggedEvent;
 
 /// More ended waits than this at once are not written.
 const PENDING_MAX: usize = 10_000;
@@ -73,6 +74,12 @@ impl History {
         if self.is_kept && self.waits.try_send((address.clone(), event)).is_err() {
             self.metrics.events_dropped.one();
         }
+    }
+
+    /// Counts the events that the store has and this node cannot decode.
+    pub(super) fn count_unreadable(&self, events: &[LoggedEvent]) {
+        let unreadable = events.iter().filter(|logged| logged.event.kind == EventKind::Unreadable).count();
+        self.metrics.events_unreadable.add(unreadable as u64);
     }
 
     /// Notifies this node's watchers that a commit has written events.

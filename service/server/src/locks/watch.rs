@@ -115,6 +115,7 @@ impl Watch {
         let store = node.store.clone();
         let read = node.read(async move { store.events(&app, watched.scope(), after, READ_MAX).await }).await;
         let (events, seen) = read.ok()?;
+        node.history.count_unreadable(&events);
         if seen == self.after || (seen.era() == end.era() && seen >= end) {
             self.catches_up_to = None;
         }
@@ -140,7 +141,9 @@ impl Locks {
         limit: usize,
     ) -> Answer<Vec<LoggedEvent>> {
         let Address { app, key } = address.clone();
-        self.read(|store| async move { store.history(&app, &key, before, limit).await }).await
+        let events = self.read(|store| async move { store.history(&app, &key, before, limit).await }).await?;
+        self.node.history.count_unreadable(&events);
+        Ok(events)
     }
 
     /// Watches keys from `after`, or from now: a few events from just before the call may come.

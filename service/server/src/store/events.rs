@@ -74,7 +74,8 @@ impl FromStr for EventCursor {
     }
 }
 
-/// An event in a store.
+/// An event in a store. One that cannot be decoded is of the kind [`EventKind::Unreadable`]; if its key cannot be decoded, it has that
+/// of notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedEvent {
     /// The position after this event.
@@ -217,27 +218,25 @@ pub(super) fn text_of_event(event: &Event) -> Result<String, serde_json::Error> 
     String::from_utf8(text).map_err(serde::ser::Error::custom)
 }
 
-pub(super) fn event_of_text(text: &str) -> Result<Event, Unreadable> {
+/// `None` if the text cannot be decoded.
+pub(super) fn event_of_text(text: &str) -> Option<Event> {
     let mut fields = text.splitn(3, ' ');
-    let (kind, at, body) = (fields.next(), fields.next(), fields.next());
-    let (Some(kind), Some(at), Some(body)) = (kind, at, body) else { return Err("not an event".into()) };
-    event_from(kind, Timestamp::from_ms(at.parse()?), body)
+    let (kind, at, body) = (fields.next()?, fields.next()?, fields.next()?);
+    event_from(kind, Timestamp::from_ms(at.parse().ok()?), body)
 }
 
-type Unreadable = Box<dyn std::error::Error + Send + Sync>;
-
-pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Result<Event, Unreadable> {
-    let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind);
-    let kind = kind.ok_or("an event of a kind that this version does not know")?;
+/// `None` if the body cannot be decoded, or this version does not know the kind.
+pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Option<Event> {
+    let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
     let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by, subject } =
-        serde_json::from_str(body)?;
+        serde_json::from_str(body).ok()?;
     let mode = match mode {
         ModeName::Exclusive => Mode::Exclusive,
         ModeName::Shared => Mode::Shared,
-        ModeName::Permits => Mode::Permits(permits.try_into()?),
+        ModeName::Permits => Mode::Permits(permits.try_into().ok()?),
     };
     let note = Note { reason, by };
-    Ok(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note, subject })
+    Some(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note, subject })
 }
 
 #[cfg(test)]

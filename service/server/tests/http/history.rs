@@ -7,6 +7,7 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
 use tokio::time::timeout;
 
 use crate::client::{BIN, acquire, embedded, get, granted, on_postgres, post, release, renew, send};
@@ -238,4 +239,24 @@ async fn a_shutdown_ends_the_streams() {
     let ended = timeout(LONG, async { while let Ok(Some(_)) = events.response.chunk().await {} }).await;
     assert!(ended.is_ok());
     assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()));
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    for key in ["damaged", "whole"] {
+        granted(&node, key, json!({ "lease_id": "l" })).await;
+    }
+    let mut server = PgConnection::connect(&database).await.unwrap();
+    let damage = "update latchgate.lock_events set events = '{damaged}' where keys = '{damaged}'";
+    sqlx::query(damage).execute(&mut server).await.unwrap();
+    let history = get(&node, "/v1/locks/damaged/history").await;
+    assert_eq!(history.body["events"][0]["kind"], "unreadable");
+    let first = history.body["events"][0]["id"].as_str().unwrap();
+    let before = first.replace(|digit: char| digit.is_ascii_digit(), "0");
+    let mut events = Events::open(&node, "/v1/events", Some(&before)).await;
+    assert_eq!(events.next_few(2).await, pairs(&[("unreadable", "damaged"), ("granted", "whole")]));
+    let metrics = get(&node, "/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("latchgate_events_unreadable_total 2"), "{metrics}");
 }

@@ -141,3 +141,24 @@ async fn a_history_goes_back_over_any_number_of_transactions() {
         before = page.first().map(|logged| logged.cursor);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_cannot_be_decoded_hides_no_other() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut server = PgConnection::connect(&config.url).await.unwrap();
+    for damaged in ["'of_a_later_version 1 {}'", "'damaged'", "null"] {
+        let damage = format!(
+            "update latchgate.lock_events
+            set events = array(select case when starts_with(e, 'held_too_long') then {damaged} else e end from unnest(events) e)"
+        );
+        let server = tokio::sync::Mutex::new(&mut server);
+        let write_damaged = async |key: &_| {
+            world.write_events(key, &[event(EventKind::HeldTooLong, 9)]).await;
+            sqlx::query(sqlx::AssertSqlSafe(damage.as_str())).execute(&mut **server.lock().await).await.unwrap();
+        };
+        crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(&world, write_damaged).await;
+        world.trim(FOREVER, 4).await;
+    }
+}

@@ -263,3 +263,29 @@ async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_
     assert_eq!(one.load(&key).await.state, state(2));
     assert_eq!(one.dump(10).await.concat()[0].state, one.load(&key).await.state);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_cannot_be_decoded_hides_no_other() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    for damaged in ["of_a_later_version 1 {}", "damaged"] {
+        let write_damaged = async |key: &Address| {
+            // In its place for an event; then an entry of another program.
+            let script = "
+                local function next() return string.format('%.0f', redis.call('INCR', KEYS[1])) end
+                local number = next()
+                redis.call('XADD', KEYS[2], number .. '-0', number, ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3])
+                redis.call('XADD', KEYS[3], number .. '-0', 'e', ARGV[3])
+                redis.call('XADD', KEYS[2], next() .. '-7', 'another', 'program')";
+            let keys = ["event", "events", "h:{7:default:key}"].map(|name| format!("{}:{name}", config.prefix));
+            let arguments = [key.app.as_str(), key.key.as_str(), damaged];
+            let command = ["eval", script, "3"].into_iter().chain(keys.iter().map(String::as_str)).chain(arguments);
+            let answer = redis.ask(&command.collect::<Vec<_>>());
+            assert!(!answer.contains("ERR"), "{answer}");
+        };
+        crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(&world, write_damaged).await;
+        world.trim(FOREVER, 4).await;
+        redis.ask(&["del", &format!("{}:h:{{7:default:key}}", config.prefix)]);
+    }
+}

@@ -109,3 +109,25 @@ async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was
     assert!(next > last);
     drop(dir);
 }
+
+#[tokio::test]
+async fn an_event_that_cannot_be_decoded_hides_no_other() {
+    let (dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    for damage in
+        [r#"replace(events, '"held_too_long"', '"of a later version"')"#, "replace(events, '\"held_too_long\",', '')"]
+    {
+        let world = &world;
+        let write_damaged = async |key: &_| {
+            world.write_events(key, &[event(EventKind::HeldTooLong, 9)]).await;
+            let mut file = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+            sqlx::query(sqlx::AssertSqlSafe(format!("update lock_events set events = {damage}")))
+                .execute(&mut file)
+                .await
+                .unwrap();
+        };
+        crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(world, write_damaged).await;
+        world.trim(FOREVER, 4).await;
+    }
+    drop(dir);
+}

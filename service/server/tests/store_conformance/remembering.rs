@@ -1,4 +1,4 @@
-use latchgate::store::{Change, EventCursor, LoggedEvent};
+use latchgate::store::{Change, EventCursor, LoggedEvent, Scope};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Timestamp};
 
@@ -151,4 +151,26 @@ pub async fn a_reader_continues_after_the_events_it_has_read_are_deleted(world: 
     for after in [EventCursor::START, fifth, last] {
         assert_eq!(tokens(&world.events_until(all, after, 100, 11).await), [10, 11], "{after:?}");
     }
+}
+
+/// `write_damaged` writes an event of the key that cannot be decoded.
+pub async fn an_event_that_cannot_be_decoded_hides_no_other(world: &World, write_damaged: impl AsyncFn(&Address)) {
+    let key = at("key");
+    world.write_events(&key, &[event(EventKind::Granted, 1)]).await;
+    write_damaged(&key).await;
+    world.write_events(&at("other"), &[event(EventKind::Granted, 2)]).await;
+    world.write_events(&key, &[event(EventKind::Released, 3)]).await;
+    let (granted, damaged, released) = (EventKind::Granted, EventKind::Unreadable, EventKind::Released);
+    for limit in [1, 2, 100] {
+        let read = world.events_until(crate::watching::ALL, EventCursor::START, limit, 3).await;
+        let kinds: Vec<_> = read.iter().map(|logged| (logged.event.kind, &logged.address)).collect();
+        assert_eq!(kinds, [(granted, &key), (damaged, &key), (granted, &at("other")), (released, &key)]);
+        let of_key = world.events_until(Scope::Key(&key.key), EventCursor::START, limit, 3).await;
+        let kinds: Vec<_> = of_key.iter().map(|logged| logged.event.kind).collect();
+        assert_eq!(kinds, [granted, damaged, released]);
+    }
+    let history = world.history(&key, None, 100).await;
+    assert_eq!(history.iter().map(|logged| logged.event.kind).collect::<Vec<_>>(), [released, damaged, granted]);
+    let rest = world.history(&key, Some(history[1].cursor), 100).await;
+    assert_eq!(tokens(&rest), [1]);
 }

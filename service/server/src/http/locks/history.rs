@@ -40,10 +40,11 @@ pub struct EventAnswer {
     id: String,
     /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
     /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
-    /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`.
+    /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
+    /// store has and the node cannot decode.
     #[schema(schema_with = kinds)]
     kind: &'static str,
-    /// Absent in a notice.
+    /// Absent in a notice, and if it cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
@@ -54,7 +55,7 @@ pub struct EventAnswer {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
-    /// Absent in a notice.
+    /// Absent in a notice and in an unreadable event.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ModeName>)]
     mode: Option<&'static str>,
@@ -270,7 +271,7 @@ fn event_answer(logged: &LoggedEvent) -> EventAnswer {
         subject: event.subject.as_deref().map(str::to_owned),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        mode: (!is_notice).then(|| event.mode.as_str()),
+        mode: (!is_notice && event.kind != EventKind::Unreadable).then(|| event.mode.as_str()),
         permits: Some(event.mode.permits()).filter(|permits| *permits > 0),
         token: Some(event.token).filter(|token| *token > 0),
         waited_ms: event.waited_ms,

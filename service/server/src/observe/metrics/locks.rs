@@ -41,6 +41,7 @@ pub struct LockMetrics {
     pub cache_hits: Counter,
     pub cache_misses: Counter,
     pub events_dropped: Counter,
+    pub events_unreadable: Counter,
     pub wake_ups_sent: Counter,
     pub wake_ups_lost: Counter,
     pub found_by_timer: Counter,
@@ -62,6 +63,7 @@ impl Default for LockMetrics {
             cache_hits: Counter::default(),
             cache_misses: Counter::default(),
             events_dropped: Counter::default(),
+            events_unreadable: Counter::default(),
             wake_ups_sent: Counter::default(),
             wake_ups_lost: Counter::default(),
             found_by_timer: Counter::default(),
@@ -147,6 +149,8 @@ impl LockMetrics {
         page.counter("latchgate_cache_misses", help, self.cache_misses.get());
         let help = "Events that were not written, and event streams that were ended because their client was too slow.";
         page.counter("latchgate_events_dropped", help, self.events_dropped.get());
+        let help = "Events of the store that this node could not decode.";
+        page.counter("latchgate_events_unreadable", help, self.events_unreadable.get());
         page.counter("latchgate_wake_ups_sent", "Notifications to other nodes.", self.wake_ups_sent.get());
         let help = "Notifications to other nodes that could not be sent.";
         page.counter("latchgate_wake_ups_lost", help, self.wake_ups_lost.get());

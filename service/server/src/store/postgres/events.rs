@@ -16,7 +16,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
-use super::rows::{read_app, read_timestamp};
+use super::rows::read_timestamp;
 use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
 use crate::store::{EventCursor, LoggedEvent, Scope};
@@ -37,11 +37,11 @@ macro_rules! settled {
 /// are not unpacked.
 const EVENTS: &str = concat!(
     "with found as materialized (
-        select xid, last, count, apps, keys, events from lock_events where (xid, last) > ($1, $2) and ",
+        select xid, last, at, count, apps, keys, events from lock_events where (xid, last) > ($1, $2) and ",
     settled!(),
     " order by xid, last limit $3
     ), page as materialized (
-        select f.xid, u.number, u.app, u.key, u.event
+        select f.xid, u.number, u.app, u.key, u.event, f.at
         from (
             select found.*, sum(count) over (order by xid, last) - count as before from found
         ) f, lateral (
@@ -53,14 +53,14 @@ const EVENTS: &str = concat!(
     ), last as (
         select xid, number from page order by xid desc, number desc limit 1
     )
-    select p.xid, p.number, p.app, p.key, p.event, last.xid, last.number
+    select p.xid, p.number, p.key, p.event, p.at, last.xid, last.number
     from last left join page p on p.app = $4 and case when $5 then p.key = $6 else starts_with(p.key, $6) end
     order by p.xid, p.number"
 );
 
 const NEXT: &str = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
 
-const HISTORY: &str = "select xid, number, $1, $2, event from lock_history($1, $2, $3, $4, $5, $6)";
+const HISTORY: &str = "select xid, number, $2, event, at from lock_history($1, $2, $3, $4, $5, $6)";
 
 const OLDEST: &str = concat!(
     "select xid, last, at, count from lock_events where (xid, last) > ($1, $2) and ",
@@ -121,7 +121,7 @@ pub(super) async fn page(
     if first.try_get::<Option<i64>, _>(0)?.is_none() {
         return Ok((Vec::new(), last));
     }
-    Ok((rows.iter().map(read_logged).collect::<Result<_, _>>()?, last))
+    Ok((rows.iter().map(|row| read_logged(app, row)).collect::<Result<_, _>>()?, last))
 }
 
 /// The position before the oldest open transaction.
@@ -147,7 +147,7 @@ pub(super) async fn history(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&mut **connection)
         .await?;
-    rows.iter().map(read_logged).collect()
+    rows.iter().map(|row| read_logged(app, row)).collect()
 }
 
 /// The position up to which this node has deleted all events. Deleted rows stay in the index until a vacuum; starting here
@@ -185,11 +185,12 @@ pub(super) async fn trim(
     Ok(deleted.cast_unsigned())
 }
 
-fn read_logged(row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
-    let event = event_of_text(row.try_get(4)?).map_err(sqlx::Error::Decode)?;
-    let key = Key::of_event(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let address = Address { app: read_app(row, 2)?, key };
-    Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address, event })
+fn read_logged(app: &App, row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
+    let (key, text): (&str, Option<&str>) = (row.try_get(2)?, row.try_get(3)?);
+    let key = Key::of_event(key).unwrap_or_else(|_| Key::of_notices());
+    let at = read_timestamp(row, 4)?;
+    let event = text.and_then(event_of_text).unwrap_or_else(|| Event::unreadable(at));
+    Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address: Address { app: app.clone(), key }, event })
 }
 
 fn read_cursor(row: &PgRow, index: usize) -> Result<EventCursor, sqlx::Error> {

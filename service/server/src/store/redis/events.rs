@@ -2,24 +2,22 @@
 //! In a cluster each key has a stream, and there is no order over keys.
 
 use futures::future::try_join;
+use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::Shared;
-use super::layout::{decode_event, read_indexed, timestamp};
+use super::layout::{read_indexed, timestamp};
 use super::scripts::{READ, read};
 use super::servers::Servers;
-use crate::store::events::end_of_older;
+use crate::store::events::{end_of_older, event_of_text};
 use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
 
 /// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
 /// In a cluster a reader begins this many ms before now, because the clocks of its servers may differ.
 const CLOCKS_APART_MS: u64 = 1_000;
-/// The field of an entry in the stream of a key. In the shared streams, a field has the number of its event as its name.
-const EVENT: &str = "e";
-
 /// An entry of a stream: its id, and its fields with their names.
-type Entry = (String, Vec<String>);
+type Entry = (String, Vec<Vec<u8>>);
 
 /// An entry of a stream: one event, or several of one commit.
 struct Events {
@@ -55,42 +53,46 @@ pub(super) async fn page(
     let found = oldest(shared, stream, after, limit).await?;
     let mut found: Vec<StreamEvent> = found.into_iter().flat_map(|entry| entry.events).collect();
     found.retain(|event| event.cursor > after);
+    found.sort_by_key(|event| event.cursor);
     found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
-    let mut events = Vec::new();
-    for StreamEvent { cursor, address: of, text } in found {
-        let address = of.as_ref().or(address.as_ref());
-        if let Some(address) = address.filter(|address| address.app == *app && scope.includes(&address.key)) {
-            events.push(decode_event(cursor, address.clone(), &text)?);
-        }
-    }
-    Ok((events, last))
+    let logged = |event: StreamEvent| {
+        let address = event.address.clone().or_else(|| address.clone());
+        let address = address.filter(|address| address.app == *app && scope.includes(&address.key))?;
+        Some(event.decode(address))
+    };
+    Ok((found.into_iter().filter_map(logged).collect(), last))
 }
 
 /// The next entries of a stream: at least `limit` events after `after` if there are as many. The first one may have events up to it.
 async fn oldest(shared: &Shared, stream: String, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
-    let arguments = [format!("{}-0", after.number), limit.to_string()];
+    let arguments = [format!("{}-{}", after.number, u64::MAX), limit.to_string()];
     let page = shared.servers.run(&READ, &[stream], &arguments).await.map_err(|failed| failed.of_read())?;
     let page: Vec<Entry> = read(page).map_err(StoreError::of_reading)?;
-    page.into_iter().map(read_entry).collect()
+    Ok(page.into_iter().map(read_entry).collect())
 }
 
-fn read_entry((id, fields): Entry) -> Result<Events, StoreError> {
-    let foreign = || StoreError::Unavailable("a stream of the locks holds something else than events".to_owned());
-    let position = |number: &str| number.parse().map(EventCursor::from_number).map_err(|_| foreign());
-    let end = position(id.split('-').next().unwrap_or_default())?;
+/// A field that cannot be read has the position of its entry, so that a reader gets past it.
+fn read_entry((id, fields): Entry) -> Events {
+    let position = |number: &str| number.parse().map(EventCursor::from_number).ok();
+    let end = id.split('-').next().and_then(position).unwrap_or_default();
+    let mut fields = fields.into_iter().map(|field| String::from_utf8(field).unwrap_or_default());
     let mut events = Vec::with_capacity(fields.len() / 2);
-    let mut fields = fields.into_iter();
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        events.push(match name.as_str() {
-            EVENT => StreamEvent { cursor: end, address: None, text: value },
-            number => {
-                let (address, text) = value.rsplit_once('\0').ok_or_else(foreign)?;
-                StreamEvent { cursor: position(number)?, address: read_indexed(address), text: text.to_owned() }
-            }
+        let cursor = position(&name).filter(|cursor| *cursor <= end).unwrap_or(end);
+        events.push(match value.rsplit_once('\0') {
+            Some((address, text)) => StreamEvent { cursor, address: read_indexed(address), text: text.to_owned() },
+            None => StreamEvent { cursor, address: None, text: value },
         });
     }
-    Ok(Events { end, events })
+    Events { end, events }
+}
+
+impl StreamEvent {
+    fn decode(&self, address: Address) -> LoggedEvent {
+        let unreadable = || Event::unreadable(Timestamp::from_ms(self.cursor.number / PER_MS));
+        LoggedEvent { cursor: self.cursor, address, event: event_of_text(&self.text).unwrap_or_else(unreadable) }
+    }
 }
 
 pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
@@ -121,10 +123,9 @@ pub(super) async fn history(
     let newest = async { shared.servers.send(&stream, &newest).await.map_err(|failed| failed.of_read()) };
     let (newest, first) = try_join(newest, first_kept(shared, &stream)).await?;
     let newest: Vec<Entry> = read(newest).map_err(StoreError::of_reading)?;
-    let newest = newest.into_iter().map(read_entry).collect::<Result<Vec<_>, _>>()?;
-    let newest = newest.into_iter().flat_map(|entry| entry.events);
+    let newest = newest.into_iter().flat_map(|entry| read_entry(entry).events);
     let kept = newest.filter(|event| first.is_some_and(|first| event.cursor >= first));
-    kept.map(|event| decode_event(event.cursor, address.clone(), &event.text)).collect()
+    Ok(kept.map(|event| event.decode(address.clone())).collect())
 }
 
 /// The position of the oldest event within the retention. A key's stream may still have older ones, which are not returned.
@@ -134,7 +135,7 @@ async fn first_kept(shared: &Shared, stream: &str) -> Result<Option<EventCursor>
         return Ok(Some(EventCursor::from_number(now.as_ms().saturating_sub(shared.history_ms) * PER_MS)));
     }
     let first = oldest(shared, shared.layout.tail(), EventCursor::START, 1).await?;
-    Ok(first.first().and_then(|entry| entry.events.first()).map(|event| event.cursor))
+    Ok(first.first().and_then(|entry| entry.events.iter().map(|event| event.cursor).min()))
 }
 
 /// Deletes old events. In a cluster there is nothing to do: streams are trimmed when they are written, and expire.

@@ -10,8 +10,8 @@ use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::slot::hash_tag;
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::events::{event_of_text, text_of_event};
-use crate::store::{CopiedState, EventCursor, LoggedEvent, StoreError, Stored, UnreadableState, Version, decode_state};
+use crate::store::events::text_of_event;
+use crate::store::{CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
 pub(super) const KEEP_UNTIL_MAX: u64 = 9_000_000_000_000_000;
@@ -203,12 +203,6 @@ pub(in crate::store) fn beginning(state: EngineState, epoch: Epoch) -> String {
 
 pub(super) fn encode_event(event: &Event) -> Result<String, StoreError> {
     text_of_event(event).map_err(|error| StoreError::Unavailable(error.to_string()))
-}
-
-pub(super) fn decode_event(cursor: EventCursor, address: Address, text: &str) -> Result<LoggedEvent, StoreError> {
-    let foreign = || StoreError::Unavailable("a stream of the locks holds something else than events".to_owned());
-    let event = event_of_text(text).map_err(|_| foreign())?;
-    Ok(LoggedEvent { cursor, address, event })
 }
 
 /// The answer to `TIME`: seconds and microseconds.

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use serde_json::value::RawValue;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
 
 use crate::store::events::{Body, event_from, hash_of};
 use crate::store::{EventCursor, LoggedEvent};
@@ -68,13 +70,21 @@ impl EventRow {
 /// One event of a row, not decoded yet.
 pub(super) struct Line<'a> {
     pub cursor: EventCursor,
+    /// The time of the row.
+    at: Timestamp,
     text: &'a str,
 }
 
 /// The events of a row, in order.
-pub(super) fn lines(last: i64, count: i64, events: &str) -> impl Iterator<Item = Line<'_>> {
-    let numbers = (last - count + 1).cast_unsigned()..;
-    events.lines().zip(numbers).map(|(text, number)| Line { cursor: EventCursor::from_number(number), text })
+pub(super) fn lines(row: &SqliteRow) -> Result<Vec<Line<'_>>, sqlx::Error> {
+    let (last, at, events): (i64, i64, &str) = (row.try_get("last")?, row.try_get("at")?, row.try_get("events")?);
+    let texts: Vec<&str> = events.lines().collect();
+    // The last number is there even if the text is not what was written: so a reader gets past it.
+    let texts = if texts.is_empty() { vec![""] } else { texts };
+    let first = last.cast_unsigned().saturating_sub(texts.len() as u64 - 1);
+    let at = Timestamp::from_ms(at.cast_unsigned());
+    let line = |(text, number)| Line { cursor: EventCursor::from_number(number), at, text };
+    Ok(texts.into_iter().zip(first..).map(line).collect())
 }
 
 /// What the texts of all events of an app, or of one key, begin with.
@@ -92,14 +102,26 @@ impl Line<'_> {
         self.text.starts_with(beginning)
     }
 
-    pub(super) fn decode(&self) -> Result<LoggedEvent, sqlx::Error> {
-        self.read().map_err(sqlx::Error::Decode)
+    /// One of this app, and of this key if there is one.
+    pub(super) fn decode(&self, app: &App, key: Option<&Key>) -> LoggedEvent {
+        self.read().unwrap_or_else(|| {
+            let key = key.cloned().or_else(|| self.key()).unwrap_or_else(Key::of_notices);
+            let address = Address { app: app.clone(), key };
+            LoggedEvent { cursor: self.cursor, address, event: Event::unreadable(self.at) }
+        })
     }
 
-    fn read(&self) -> Result<LoggedEvent, Box<dyn std::error::Error + Send + Sync>> {
-        let (app, key, kind, at, body): (String, String, String, u64, &RawValue) = serde_json::from_str(self.text)?;
-        let address = Address { app: App::parse(&app)?, key: Key::of_event(&key)? };
+    fn read(&self) -> Option<LoggedEvent> {
+        let (app, key, kind, at, body): (String, String, String, u64, &RawValue) =
+            serde_json::from_str(self.text).ok()?;
+        let address = Address { app: App::parse(&app).ok()?, key: Key::of_event(&key).ok()? };
         let event = event_from(&kind, Timestamp::from_ms(at), body.get())?;
-        Ok(LoggedEvent { cursor: self.cursor, address, event })
+        Some(LoggedEvent { cursor: self.cursor, address, event })
+    }
+
+    /// The key of a text of which only that can be decoded.
+    fn key(&self) -> Option<Key> {
+        let mut names = serde_json::Deserializer::from_str(self.text.split_once(',')?.1).into_iter::<String>();
+        Key::of_event(&names.next()?.ok()?).ok()
     }
 }

@@ -21,7 +21,7 @@ const SLICE_BITS: u32 = 10;
 /// The rows with the next events, up to the limit. The first may have events that were read before, so those of the others must
 /// reach the limit.
 const EVENTS: &str = "
-select e.last, e.count, e.events
+select e.last, e.at, e.events
 from (
     select last, sum(count) over (order by last) - count - first_value(count) over (order by last) as before
     from (select last, count from lock_events where last > ?1 order by last limit ?2 + 1)
@@ -41,7 +41,7 @@ const HISTORY: &str = "
 with recursive slices (slice) as (
     select ?2 union all select slice - 1 from slices where slice > ?3
 )
-select last, count, events from lock_events
+select last, at, events from lock_events
 where last in (
     select k.last from slices s cross join lock_event_keys k
     where k.slice = s.slice and k.hash = ?1 and k.last <= ?4
@@ -87,19 +87,15 @@ pub(super) async fn page(
         .await?;
     let mut found: Vec<Line<'_>> = Vec::new();
     for row in &rows {
-        found.extend(lines(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+        found.extend(lines(row)?);
     }
     found.retain(|line| line.cursor > after);
     found.truncate(limit);
     let last = found.last().map_or(after, |line| line.cursor);
-    // One that cannot be decoded is in the way of its own app only.
     let key = if let Scope::Key(key) = scope { Some(key) } else { None };
     let beginning = beginning(app, key)?;
-    let mut events = Vec::new();
-    for line in found.iter().filter(|line| line.begins_with(&beginning)) {
-        events.push(line.decode()?);
-    }
-    events.retain(|LoggedEvent { address, .. }| scope.includes(&address.key));
+    let of_app = found.iter().filter(|line| line.begins_with(&beginning)).map(|line| line.decode(app, key));
+    let events = of_app.filter(|LoggedEvent { address, .. }| scope.includes(&address.key)).collect();
     Ok((events, last))
 }
 
@@ -140,13 +136,9 @@ pub(super) async fn history(
             .fetch_all(&mut *connection)
             .await?;
         for row in &rows {
-            let mut events = Vec::new();
-            for line in lines(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?) {
-                if line.cursor < before && line.begins_with(&beginning) {
-                    events.push(line.decode()?);
-                }
-            }
-            found.extend(events.into_iter().rev());
+            let of_key = |line: &Line<'_>| line.cursor < before && line.begins_with(&beginning);
+            let lines = lines(row)?.into_iter().rev().filter(of_key);
+            found.extend(lines.map(|line| line.decode(app, Some(key))));
         }
         match rows.last() {
             Some(row) if rows.len() == wanted => newest = row.try_get::<i64, _>(0)? - 1,
