@@ -34,12 +34,37 @@ $$;
 create function now_ms() returns bigint language sql volatile
 as $$ select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
+-- A setting that is off, although without it a crash may lose what was acknowledged; null if there is none.
+create function risk_here() returns text language sql volatile as $$
+select case
+    when current_setting('fsync') = 'off' then 'fsync'
+    when current_setting('full_page_writes') = 'off' then 'full_page_writes'
+end
+$$;
+
+-- Whether the operator accepts such a server: the settings of a session say so.
+create function allows_volatile() returns boolean language sql volatile
+as $$ select coalesce(current_setting('latchgate.allow_volatile', true), '') = 'on' $$;
+
+-- Refuses to write on such a server, unless that is accepted. Each transaction that writes asks, because settings change while nodes run.
+create function refuse_risk() returns void language plpgsql volatile as $$
+begin
+    if latchgate.risk_here() is not null and not latchgate.allows_volatile() then
+        raise exception 'this Postgres has % = off: a crash would forget locks that are held', latchgate.risk_here()
+            using errcode = 'LG010';
+    end if;
+end
+$$;
+
 -- Whether the record has this state and epoch, on this server. The answer stays true until the transaction ends, because a change
 -- of the record waits for the advisory lock. The lock is taken before the record is read, and each statement in a volatile
 -- function has its own snapshot, so the record is never older than the lock.
 create function fence(purpose text, state text, epoch bigint, knows_timeline boolean, out now bigint, out is_in_force boolean)
 language plpgsql volatile as $$
 begin
+    if latchgate.risk_here() is not null then
+        perform latchgate.refuse_risk();
+    end if;
     perform pg_advisory_xact_lock_shared(1279742547, latchgate.record_lock(purpose));
     is_in_force := exists (
         select from latchgate.engine_records r
@@ -57,6 +82,7 @@ create function replace_engine_record(
 ) returns boolean
 language plpgsql volatile as $$
 begin
+    perform latchgate.refuse_risk();
     perform pg_advisory_xact_lock(1279742547, latchgate.record_lock(purpose));
     if latchgate.server_here(knows_timeline) <> server_read then
         return false;
@@ -151,6 +177,7 @@ create function gate_fence(
 language plpgsql volatile as $$
 begin
     if state is null then
+        perform latchgate.refuse_risk();
         now := latchgate.now_ms();
         is_in_force := true;
     else
@@ -289,6 +316,34 @@ begin
     if cardinality(events) > 0 then
         perform latchgate.log_lock_events(event_apps, event_keys, events, hashes, newest);
     end if;
+end
+$$;
+
+-- Commits as grants and renewals do, so that it fails if they do. No other transaction sees what it writes, because it removes it again.
+create function probe_locks(knows_timeline boolean, out now bigint) language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    -- No key, because apps have names. Sessions do not wait for each other.
+    probe text := pg_backend_pid()::text;
+    at bigint := latchgate.now_ms();
+    written record;
+begin
+    written := latchgate.commit_locks(
+        array[''], array[probe], array[at * 1024], array[0], array[at], array[at], array[format('{"token":%s}', at * 1024)],
+        at, 60000, (select r.epoch from latchgate.engine_records r where r.purpose = 'locks'), knows_timeline, '100ms',
+        array[''], array[probe], array[format('granted %s {"token":%s}', at, at * 1024)], array[at], at
+    );
+    now := written.now;
+    if not written.is_in_force then
+        return;
+    end if;
+    update latchgate.locks l set version = l.version + 1, replaces = l.version, state = l.state || ' ' where l.app = '' and l.key = probe;
+    delete from latchgate.locks l where l.app = '' and l.key = probe;
+    if not found then
+        raise exception 'the table locks does not keep what is written to it';
+    end if;
+    delete from latchgate.lock_events e
+    where e.xid >= pg_current_xact_id()::text::bigint and e.apps = array[''] and e.keys = array[probe];
 end
 $$;
 

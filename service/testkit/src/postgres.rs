@@ -24,8 +24,8 @@ const START_TRIES: usize = 5;
 
 /// A private Postgres on a loopback port, with a data directory that is removed with it.
 ///
-/// It trusts every client from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, 200 connections, and `fsync` and
-/// `synchronous_commit` on. As root it runs as the system user `postgres`, since Postgres refuses to run as root.
+/// It trusts every client from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, and 200 connections; otherwise the
+/// defaults, with `fsync` and `synchronous_commit` on. As root it runs as the system user `postgres`, since Postgres refuses to run as root.
 pub struct Postgres {
     server: Server,
     world: World,
@@ -242,8 +242,6 @@ impl World {
             ("listen_addresses", "127.0.0.1"),
             ("unix_socket_directories", &dir),
             ("max_connections", "200"),
-            ("fsync", "on"),
-            ("synchronous_commit", "on"),
         ];
         let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.into_iter().chain(extra) {

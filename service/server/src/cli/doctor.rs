@@ -137,11 +137,11 @@ fn answers<E: ?Sized + Engine>(engines: &Engines<E>, of: &str, findings: &mut Fi
             None => findings.good(format!("{name} answers")),
             Some(risk) if risk.is_accepted => findings.advice(
                 format!("{name} answers; {}", risk.what),
-                "It is accepted by --allow-eviction. Without that, set maxmemory-policy to noeviction.",
+                "It is accepted by --allow-eviction or --allow-volatile.",
             ),
             Some(risk) => findings.wrong(
                 format!("{name} answers; {}", risk.what),
-                "Set it back: for Redis, maxmemory-policy noeviction.",
+                "Set it back: for Redis maxmemory-policy noeviction, for Postgres on.",
             ),
         }
     }

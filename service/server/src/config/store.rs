@@ -75,7 +75,8 @@ pub struct StoreArgs {
     #[arg(long, value_name = "TEXT", env = "LATCHGATE_SECRET", hide_env_values = true)]
     pub secret: Option<String>,
 
-    /// Accept a Postgres with `fsync` or `synchronous_commit` off, which may lose held locks when it crashes.
+    /// Accept a Postgres with `fsync` or `full_page_writes` off, which may lose held locks when it crashes, and its own
+    /// `synchronous_commit`.
     #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
     pub allow_volatile: bool,
 

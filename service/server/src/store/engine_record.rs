@@ -267,7 +267,7 @@ pub struct Reading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Risk {
     pub what: String,
-    /// The operator has accepted it: see `--allow-eviction`.
+    /// The operator has accepted it: see `--allow-eviction` and `--allow-volatile`.
     pub is_accepted: bool,
 }
 

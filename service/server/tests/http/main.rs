@@ -13,6 +13,7 @@ mod client;
 mod connections;
 mod described;
 mod disconnects;
+mod durability;
 mod engines;
 mod fail_over;
 mod files;

@@ -72,6 +72,43 @@ async fn a_node_whose_tables_are_gone_is_not_ready() {
 }
 
 #[tokio::test]
+async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
+    let database = shared_database().await;
+    let mut other = PgConnection::connect(&format!("{database}?options[search_path]=latchgate")).await.unwrap();
+    let returns = |what: &str| {
+        format!("create function f() returns trigger language plpgsql as $$ begin {what}; end $$; ")
+            + "create trigger t before insert on locks for each row execute function f()"
+    };
+    for (breaks, why, mends) in [
+        (
+            "select setval('lock_event_numbers', 9223372036854775807)",
+            "maximum value",
+            "alter sequence lock_event_numbers restart 1e9",
+        ),
+        ("create index wrong on lock_events ((at::integer))", "out of range", "drop index wrong"),
+        ("create index wrong on locks ((keep_until::integer))", "out of range", "drop index wrong"),
+        (&returns("raise 'no grants today'"), "no grants today", "drop trigger t on locks; drop function f"),
+        (&returns("return null"), "does not keep", "drop trigger t on locks; drop function f"),
+        (
+            &returns("raise 'no renewals'").replace("insert", "update"),
+            "no renewals",
+            "drop trigger t on locks; drop function f",
+        ),
+    ] {
+        let node = on_postgres(&database).await;
+        // An index is made of the rows that are there, too.
+        sqlx::raw_sql("truncate locks, lock_events").execute(&mut other).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(breaks.to_owned())).execute(&mut other).await.unwrap();
+        until_not_ready(&node, why).await;
+        let refused = acquire(&node, "k", json!({})).await;
+        assert_eq!(refused.status, 503, "{}", refused.body);
+        sqlx::raw_sql(AssertSqlSafe(mends.replace("1e9", "1000000000"))).execute(&mut other).await.unwrap();
+        until_ready(&node).await;
+        granted(&node, "k", json!({})).await;
+    }
+}
+
+#[tokio::test]
 async fn a_node_whose_postgres_is_read_only_is_not_ready() {
     let database = shared_database().await;
     let node = on_postgres(&database).await;

@@ -26,7 +26,7 @@ async fn refusal(args: &[&str]) -> String {
 
 #[tokio::test]
 async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
-    for setting in ["fsync", "synchronous_commit"] {
+    for setting in ["fsync", "full_page_writes"] {
         let postgres = Postgres::start_with(&[(setting, "off")]).await;
         let database = postgres.create_database().await;
         let log = refusal(&["--locks", &database]).await;

@@ -46,9 +46,10 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
     }
 }
 
-/// Refuses a server that may lose acknowledged grants in a crash.
+/// Refuses a server that may lose acknowledged grants in a crash. Later each transaction that writes looks: see `refuse_risk` in
+/// the migration.
 async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
-    for setting in ["fsync", "synchronous_commit"] {
+    for setting in ["fsync", "full_page_writes"] {
         let value: String =
             sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(&mut *connection).await?;
         if value == "off" {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sessions::{Route, Timeouts};
+use super::sessions::{Route, SessionTerms};
 use super::{APART_AT_ONCE, LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
 
 /// Longest time for a statement that locks a whole table.
@@ -30,30 +30,34 @@ pub struct PostgresConfig {
 impl PostgresConfig {
     /// The route for all statements that lock no rows, or set the longest wait themselves.
     pub(in crate::store) fn route(&self) -> anyhow::Result<Route> {
-        self.route_with(Timeouts { statement: self.statement_timeout, lock: self.statement_timeout })
+        self.route_with(self.terms(self.statement_timeout, self.statement_timeout))
     }
 
     /// The route for transactions and statements that lock rows.
     pub(in crate::store) fn locking_route(&self) -> anyhow::Result<Route> {
-        self.route_with(Timeouts { statement: self.statement_timeout, lock: self.row_wait })
+        self.route_with(self.terms(self.statement_timeout, self.row_wait))
     }
 
     /// The route for statements that lock a whole table: autovacuum gives way only after a second.
     pub(super) fn patient_route(&self) -> anyhow::Result<Route> {
-        self.route_with(Timeouts { statement: PATIENT, lock: PATIENT })
+        self.route_with(self.terms(PATIENT, PATIENT))
     }
 
-    fn route_with(&self, timeouts: Timeouts) -> anyhow::Result<Route> {
+    fn route_with(&self, terms: SessionTerms) -> anyhow::Result<Route> {
         match self.direct_url {
-            None => Route::direct(&self.url, timeouts),
-            Some(_) => Route::through_proxy(&self.url, timeouts),
+            None => Route::direct(&self.url, terms),
+            Some(_) => Route::through_proxy(&self.url, terms),
         }
     }
 
     /// The route for LISTEN and migrations, which does not go through a proxy.
     pub(in crate::store) fn direct_route(&self) -> anyhow::Result<Route> {
-        let timeouts = Timeouts { statement: self.statement_timeout, lock: self.statement_timeout };
-        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), timeouts)
+        let terms = self.terms(self.statement_timeout, self.statement_timeout);
+        Route::direct(self.direct_url.as_deref().unwrap_or(&self.url), terms)
+    }
+
+    fn terms(&self, statement_timeout: Duration, lock_timeout: Duration) -> SessionTerms {
+        SessionTerms { statement_timeout, lock_timeout, allow_volatile: self.allow_volatile }
     }
 
     /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, LISTEN, and

@@ -419,7 +419,7 @@ impl LockStore for PostgresStore {
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let mut unanswered = ForgetUnlessAnswered(Some(self));
         let mut connection = self.check_out().await?;
-        let row = connection.query(statements::PROBE).fetch_one(&mut *connection).await;
+        let row = connection.query(statements::PROBE).bind(self.knows_timeline).fetch_one(&mut *connection).await;
         let now = row.and_then(|row| read_timestamp(&row, 0));
         let now = self.written(connection, now).await;
         unanswered.0 = None;

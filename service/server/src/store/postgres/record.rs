@@ -7,14 +7,14 @@ use sqlx::postgres::PgRow;
 
 use super::rows::read_timestamp;
 use super::sessions::Session;
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading, Risk};
 use crate::store::{Version, random_number};
 
 /// Fails on a server that does not know its timeline, and on a standby.
 const TIMELINE: &str = "select timeline_here(true)";
 
 const READ: &str = "
-select now_ms(), server_here($2), r.server, r.revision, r.copied, r.body
+select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body
 from (select) nothing left join engine_records r on r.purpose = $1";
 
 const WRITE: &str = "select replace_engine_record($1, $2, $3, $4, $5, $6, $7, $8)";
@@ -42,11 +42,16 @@ pub(in crate::store) async fn read(
 
 fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
     let server: String = row.try_get(1)?;
-    let reading = Reading { now: read_timestamp(row, 0)?, server, ..Reading::default() };
-    let Some(recorded) = row.try_get::<Option<String>, _>(2)? else { return Ok(reading) };
-    let (revision, copied): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
+    let is_accepted = row.try_get(3)?;
+    let risk = row.try_get::<Option<String>, _>(2)?.map(|setting| Risk {
+        what: format!("this Postgres has {setting} = off: a crash would forget locks that are held"),
+        is_accepted,
+    });
+    let reading = Reading { now: read_timestamp(row, 0)?, server, risk, ..Reading::default() };
+    let Some(recorded) = row.try_get::<Option<String>, _>(4)? else { return Ok(reading) };
+    let (revision, copied): (i64, i64) = (row.try_get(5)?, row.try_get(6)?);
     let record: EngineRecord =
-        serde_json::from_str(row.try_get(5)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        serde_json::from_str(row.try_get(7)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(Reading {
         record: Some(record),
         revision: revision.cast_unsigned(),

@@ -18,11 +18,15 @@ use super::hosts::Hosts;
 use crate::store::connections::{Connections, Open, PooledConnection};
 use crate::store::{PoolUse, StoreError};
 
-/// The longest time that a statement may run, and that it may wait for one lock of another session.
+/// How every session of a route works.
 #[derive(Clone, Copy)]
-pub(in crate::store) struct Timeouts {
-    pub statement: Duration,
-    pub lock: Duration,
+pub(in crate::store) struct SessionTerms {
+    /// Longest time that a statement may run.
+    pub statement_timeout: Duration,
+    /// Longest time that it may wait for one lock of another session.
+    pub lock_timeout: Duration,
+    /// The operator accepts a server that may lose acknowledged commits in a crash.
+    pub allow_volatile: bool,
 }
 
 /// How a server is reached.
@@ -38,8 +42,8 @@ impl Route {
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn direct(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
-        let settings = settings(timeouts);
+    pub(in crate::store) fn direct(url: &str, terms: SessionTerms) -> anyhow::Result<Self> {
+        let settings = settings(terms);
         let hosts = Hosts::parse(url)?.map(|options| options.options(settings.clone()));
         Ok(Self { hosts, begin: None })
     }
@@ -48,9 +52,9 @@ impl Route {
     ///
     /// # Errors
     /// When the URL is not one of Postgres.
-    pub(in crate::store) fn through_proxy(url: &str, timeouts: Timeouts) -> anyhow::Result<Self> {
+    pub(in crate::store) fn through_proxy(url: &str, terms: SessionTerms) -> anyhow::Result<Self> {
         let mut begin = "begin".to_owned();
-        for (name, value) in settings(timeouts) {
+        for (name, value) in settings(terms) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
         let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
@@ -65,10 +69,10 @@ impl Route {
 /// The schema of all tables and functions of Latchgate.
 pub(in crate::store) const SCHEMA: &str = "latchgate";
 
-fn settings(timeouts: Timeouts) -> [(&'static str, String); 11] {
+fn settings(terms: SessionTerms) -> [(&'static str, String); 12] {
     [
-        ("statement_timeout", in_ms(timeouts.statement)),
-        ("lock_timeout", in_ms(timeouts.lock)),
+        ("statement_timeout", in_ms(terms.statement_timeout)),
+        ("lock_timeout", in_ms(terms.lock_timeout)),
         ("idle_in_transaction_session_timeout", "2s".to_owned()),
         ("default_transaction_isolation", "read committed".to_owned()),
         // Each statement is planned once, as probes of the primary key. The planner's estimate of the table's size, which
@@ -80,6 +84,11 @@ fn settings(timeouts: Timeouts) -> [(&'static str, String); 11] {
         ("enable_mergejoin", "off".to_owned()),
         ("jit", "off".to_owned()),
         ("search_path", SCHEMA.to_owned()),
+        // The server's own value may change while nodes run. `remote_apply` would add only waiting: no node reads from a standby.
+        match terms.allow_volatile {
+            true => ("latchgate.allow_volatile", "on".to_owned()),
+            false => ("synchronous_commit", "on".to_owned()),
+        },
     ]
 }
 
@@ -256,12 +265,20 @@ mod tests {
 
     #[test]
     fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
-        let timeouts = Timeouts { statement: Duration::from_millis(800), lock: Duration::from_millis(50) };
-        let route = Route::through_proxy("postgres://u@h/d", timeouts).unwrap();
-        let begin = route.begin.unwrap();
-        assert!(begin.starts_with("begin; set local statement_timeout = '800ms'; set local lock_timeout = '50ms'; "));
-        for (name, value) in settings(timeouts) {
-            assert!(begin.contains(&format!("; set local {name} = '{value}'")), "{begin}");
+        let terms = |allow_volatile| SessionTerms {
+            statement_timeout: Duration::from_millis(800),
+            lock_timeout: Duration::from_millis(50),
+            allow_volatile,
+        };
+        for allow_volatile in [false, true] {
+            let begin = Route::through_proxy("postgres://u@h/d", terms(allow_volatile)).unwrap().begin.unwrap();
+            assert!(
+                begin.starts_with("begin; set local statement_timeout = '800ms'; set local lock_timeout = '50ms'; ")
+            );
+            for (name, value) in settings(terms(allow_volatile)) {
+                assert!(begin.contains(&format!("; set local {name} = '{value}'")), "{begin}");
+            }
+            assert_eq!(begin.contains("synchronous_commit = 'on'"), !allow_volatile);
         }
     }
 }

@@ -41,20 +41,8 @@ with unlocked as materialized (
 )
 select now_ms(), array_agg(app), array_agg(key) from unlocked"#;
 
-/// Commits a little where grants commit: a write of the engine record that changes nothing. That the other tables are there and
-/// may be written to is checked when the statement begins, although no row of theirs is.
-pub(super) const PROBE: &str = r#"
-with written as (
-    update engine_records set copied = copied where purpose = 'locks'
-), locked as (
-    update locks set version = version where false
-), made as (
-    insert into locks (app, key, version, replaces, keep_until, state) select '', '', 0, 0, 0, '' where false
-), logged as (
-    insert into lock_events (xid, last, at, count, hashes, apps, keys, events)
-    select 0, 0, 0, 0, '{}', '{}', '{}', '{}' where false
-)
-select now_ms()"#;
+/// See the function.
+pub(super) const PROBE: &str = "select probe_locks($1)";
 
 pub(super) const LIST: &str = r#"
 select key, state from locks

@@ -1,0 +1,83 @@
+//! What a Postgres acknowledges survives its crash, whatever is done to its settings while nodes run.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::Postgres;
+use serde_json::json;
+
+use crate::client::{BIN, acquire, begun, get, granted, on_postgres, pre};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Changes a setting of a running server; returns when new sessions have it.
+async fn set(postgres: &Postgres, setting: &str, value: &str) {
+    postgres.query("postgres", &format!("alter system set {setting} = {value}")).await;
+    postgres.query("postgres", "select pg_reload_conf()").await;
+    let is_set = || async { postgres.query("postgres", &format!("show {setting}")).await == value };
+    assert!(eventually(LONG, is_set).await, "{setting}");
+}
+
+async fn until_ready(node: &Node, status: u16) {
+    let answers = || async { get(node, "/readyz").await.status == status };
+    assert!(eventually(LONG, answers).await, "{}", get(node, "/readyz").await.body);
+}
+
+/// A server that writes its log seldom unless a commit asks for it.
+async fn lazy() -> Postgres {
+    Postgres::start_with(&[("wal_writer_delay", "10s")]).await
+}
+
+async fn crash_loses_nothing(postgres: &mut Postgres, node: &Node) {
+    let operation = json!({ "operation": "pay", "contents": "1" });
+    granted(node, "before", json!({})).await;
+    set(postgres, "synchronous_commit", "off").await;
+    granted(node, "after", json!({ "ttl_ms": 300_000 })).await;
+    begun(node, operation.clone()).await;
+    postgres.kill9();
+    postgres.start_again().await;
+    until_ready(node, 200).await;
+    acquire(node, "after", json!({ "wait_ms": 0 })).await.assert_problem(423, "lock-held");
+    pre(node, operation).await.assert_problem(409, "operation-in-progress");
+}
+
+#[tokio::test]
+async fn a_lease_survives_a_crash_although_the_server_was_told_to_commit_asynchronously() {
+    let mut postgres = lazy().await;
+    let node = on_postgres(&postgres.create_database().await).await;
+    crash_loses_nothing(&mut postgres, &node).await;
+}
+
+#[tokio::test]
+async fn a_lease_granted_through_a_proxy_survives_a_crash_likewise() {
+    let mut postgres = lazy().await;
+    let direct = postgres.create_database().await;
+    let pgbouncer = PgBouncer::start(postgres.port()).await;
+    let node = Node::start(BIN, &["--locks", &pgbouncer.in_front_of(&direct), "--locks-direct", &direct]).await;
+    crash_loses_nothing(&mut postgres, &node).await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_flushing_its_log_is_refused_at_once_unless_that_is_allowed() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let node = on_postgres(&database).await;
+    let allowed = Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
+    for setting in ["fsync", "full_page_writes"] {
+        granted(&node, &format!("{setting} on"), json!({})).await;
+        set(&postgres, setting, "off").await;
+        let is_refused = || async { acquire(&node, "k", json!({})).await.status == 503 };
+        assert!(eventually(Duration::from_secs(1), is_refused).await);
+        until_ready(&node, 503).await;
+        let why = get(&node, "/readyz").await.text("detail");
+        assert!(why.contains(&format!("{setting} = off")), "{why}");
+        assert_eq!(pre(&node, json!({ "operation": setting, "contents": "" })).await.status, 503);
+        granted(&allowed, &format!("{setting} off"), json!({})).await;
+        begun(&allowed, json!({ "operation": setting, "contents": "allowed" })).await;
+        assert!(get(&allowed, "/metrics").await.body.as_str().unwrap().contains("latchgate_may_forget 1"));
+        set(&postgres, setting, "on").await;
+        until_ready(&node, 200).await;
+    }
+}
