@@ -10,7 +10,7 @@ use super::token;
 use crate::time::Timestamp;
 
 pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) -> Step {
-    if let Some(step) = answer_repetition(state, request) {
+    if let Some(step) = answer_repetition(state, request, now) {
         return step;
     }
     let limit = match state.limit_for(request.mode, request.limit) {
@@ -18,7 +18,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
     let owner = request.owner.as_ref().filter(|_| request.reentrant);
-    let access = state.access(request.mode, limit, owner);
+    let access = state.access(request.mode, limit, owner, now);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
     if let Some(until) = request.terms.hold_off.filter(|until| *until > now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
@@ -61,29 +61,33 @@ impl LockState {
     }
 
     /// The revocation with the earliest deadline among the leases of `owner`.
-    fn revocation_of(&self, owner: Option<&Owner>) -> Option<Box<Revocation>> {
-        let own = self.holders.iter().filter(|lease| owner == Some(&lease.owner));
+    fn revocation_of(&self, owner: Option<&Owner>, now: Timestamp) -> Option<Box<Revocation>> {
+        let own = self.holders.iter().filter(|lease| owner == Some(&lease.owner) && lease.expires_at > now);
         own.filter_map(|lease| lease.revocation.clone()).min_by_key(|revocation| revocation.deadline)
     }
 }
 
 /// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
-fn answer_repetition(state: &mut LockState, request: &Acquire) -> Option<Step> {
+fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -> Option<Step> {
+    let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) else {
+        let ended = state.ended(&request.lease_id)?;
+        let lost = Lost { why: Some(ended.why), at: Some(ended.at) };
+        return Some(Step::unchanged(Outcome::LeaseLost(lost)));
+    };
     let limit = state.limit_in_force();
-    if let Some(lease) = state.lease_mut(&request.lease_id) {
-        if request.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.mode != lease.mode {
-            return Some(Step::unchanged(Outcome::LeaseIdReused));
-        }
-        // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not
-        // undo this one.
-        let changed = !std::mem::replace(&mut lease.acknowledged, true);
-        let limit = limit.filter(|_| lease.mode.permits() > 0);
-        let outcome = Outcome::Granted(Grant { lease: lease.clone(), limit, repeated: true });
-        return Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) });
+    let lease = &mut state.holders[index];
+    if request.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.mode != lease.mode {
+        return Some(Step::unchanged(Outcome::LeaseIdReused));
     }
-    let ended = state.ended(&request.lease_id)?;
-    let lost = Lost { why: Some(ended.why), at: Some(ended.at) };
-    Some(Step::unchanged(Outcome::LeaseLost(lost)))
+    if lease.expires_at <= now {
+        let (lost, event) = state.end_expired(index);
+        return Some(Step::changed(Outcome::LeaseLost(lost)).with(event));
+    }
+    // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not undo this one.
+    let changed = !std::mem::replace(&mut lease.acknowledged, true);
+    let limit = limit.filter(|_| lease.mode.permits() > 0);
+    let outcome = Outcome::Granted(Grant { lease: lease.clone(), limit, repeated: true });
+    Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) })
 }
 
 fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
@@ -104,7 +108,7 @@ fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, n
         warn_after_ms: request.warn_after_ms,
         warned: false,
         // An owner whose lease is being revoked cannot keep the lock by taking it again.
-        revocation: if access == Access::Free { None } else { state.revocation_of(request.owner.as_ref()) },
+        revocation: if access == Access::Free { None } else { state.revocation_of(request.owner.as_ref(), now) },
         // A nested lease has its owner's token, so a late give-back of an earlier grant of the same id would match it.
         acknowledged: matches!(access, Access::Nested(_)),
         metadata: request.metadata.clone(),

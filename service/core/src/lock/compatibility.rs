@@ -4,6 +4,7 @@ use super::HOLDERS_MAX;
 use super::lease::{Lease, Mode, Owner};
 use super::outcome::LimitMismatch;
 use super::state::LockState;
+use crate::time::Timestamp;
 
 /// What the present leases mean for one more request, regardless of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +22,19 @@ pub(super) enum Access {
 }
 
 impl LockState {
-    /// `owner` is the owner that may nest, if any. `limit` is the number of permits that the key has.
-    pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
+    /// `owner` is the owner that may nest, if any: only in a lease whose time is not over. `limit` is the number of permits that
+    /// the key has.
+    pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>, now: Timestamp) -> Access {
         let is_full = self.holders.len() >= HOLDERS_MAX;
-        match self.access_by_mode(mode, limit, owner) {
+        match self.access_by_mode(mode, limit, owner, now) {
             Access::Upgrade if is_full => Access::UpgradeBlocked,
             Access::Free | Access::Nested(_) if is_full => Access::Held,
             access => access,
         }
     }
 
-    fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>) -> Access {
-        let is_own = |lease: &&Lease| owner == Some(&lease.owner);
+    fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>, now: Timestamp) -> Access {
+        let is_own = |lease: &&Lease| owner == Some(&lease.owner) && lease.expires_at > now;
         // The lease with the highest token: a resource may have seen that token and refuse lower ones.
         let own = |mode: Mode| {
             let of_mode = self.holders.iter().filter(is_own).filter(|lease| lease.mode == mode);
@@ -42,7 +44,7 @@ impl LockState {
             Mode::Exclusive if self.holders.is_empty() => Access::Free,
             Mode::Exclusive => match own(Mode::Exclusive) {
                 Some(lease) => Access::Nested(lease.token),
-                None => self.upgrade(owner).unwrap_or(Access::Held),
+                None => self.upgrade(owner, now).unwrap_or(Access::Held),
             },
             Mode::Shared => match own(Mode::Exclusive).or_else(|| own(Mode::Shared)) {
                 Some(lease) => Access::Nested(lease.token),

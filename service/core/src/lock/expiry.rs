@@ -1,6 +1,7 @@
 //! The changes of a state that time alone causes.
 
 use super::event::{Event, EventKind};
+use super::outcome::Lost;
 use super::state::LockState;
 use crate::time::Timestamp;
 
@@ -27,5 +28,14 @@ impl LockState {
         }
         changed |= !events.is_empty();
         (changed, events)
+    }
+
+    /// Ends a lease because its holder is answered that its time is over. Nodes with a slower clock do not end it yet, so until
+    /// they do, the lock is granted to no client.
+    pub(super) fn end_expired(&mut self, index: usize) -> (Lost, Event) {
+        let lease = &self.holders[index];
+        let (at, why, until) = (lease.expires_at, lease.expiry_reason(), lease.ends_at().plus_ms(lease.delay_ms));
+        self.start_lock_delay(Some(until));
+        (Lost { why: Some(why), at: Some(at) }, self.end(index, why, at))
     }
 }

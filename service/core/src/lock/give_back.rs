@@ -25,7 +25,7 @@ impl LockState {
     pub fn unused_grant(&self, lease_id: &LeaseId, grant: GrantId, now: Timestamp) -> Option<Grant> {
         let lease = self.holders.iter().find(|lease| lease.is_unused_grant(lease_id, grant))?;
         let limit = self.limit_in_force().filter(|_| lease.mode.permits() > 0);
-        (!lease.has_expired(now)).then(|| Grant { lease: lease.clone(), limit, repeated: false })
+        (lease.expires_at > now).then(|| Grant { lease: lease.clone(), limit, repeated: false })
     }
 }
 

@@ -11,9 +11,14 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
     if let Some(full) = state.without_space_for(request) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
-    let Some(lease) = state.lease_mut(&request.lease_id) else {
+    let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) else {
         return Step::unchanged(Outcome::LeaseLost(state.lost(&request.lease_id)));
     };
+    let lease = &mut state.holders[index];
+    if lease.expires_at_most().is_some_and(|at_most| at_most <= now) {
+        let (lost, event) = state.end_expired(index);
+        return Step::changed(Outcome::LeaseLost(lost)).with(event);
+    }
     let before = lease.clone();
     let is_shorter = request.ttl_ms.is_some_and(|ttl_ms| ttl_ms < lease.ttl_ms);
     lease.ttl_ms = request.ttl_ms.unwrap_or(lease.ttl_ms);

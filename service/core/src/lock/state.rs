@@ -133,10 +133,6 @@ impl LockState {
         self.recent.forget(bytes_max, now);
     }
 
-    pub(super) fn lease_mut(&mut self, lease_id: &LeaseId) -> Option<&mut Lease> {
-        self.holders.iter_mut().find(|lease| lease.lease_id == *lease_id)
-    }
-
     pub(super) fn ended(&self, lease_id: &LeaseId) -> Option<Ended> {
         self.recent.find(lease_id)
     }

@@ -67,7 +67,7 @@ impl LockState {
         let first = self.first_turn()?;
         // A request with another limit waits in vain: its node must answer it.
         let is_free = match self.limit_for(first.mode, first.limit) {
-            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None) == Access::Free,
+            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None, now) == Access::Free,
             Err(_) => true,
         };
         is_free.then_some(first)

@@ -82,7 +82,7 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
 }
 
 fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
-    let own = || state.holders().iter().filter(|lease| is_own(lease, request));
+    let own = || state.holders().iter().filter(|lease| is_own(lease, request, now));
     let has_own = |mode: Mode| own().any(|lease| lease.mode == mode);
     let is_full = state.holders().len() >= HOLDERS_MAX;
     let delayed = state.delayed_until(now);
@@ -96,7 +96,8 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) && !is_full => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) && !is_full => return Due::Nested,
         Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
-            let is_alone = own().count() == state.holders().len() && !is_full && delayed.is_none();
+            let is_alone =
+                state.holders().iter().all(|lease| is_owners(lease, request)) && !is_full && delayed.is_none();
             return if is_alone { Due::Upgrade } else { Due::UpgradeBlocked };
         }
         _ => {}
@@ -130,8 +131,13 @@ fn is_repetition(state: &LockState, request: &Acquire, grant: &Grant) -> bool {
     is_alike && lease.lease_id == request.lease_id && state.holders().contains(lease) && *limit == in_force
 }
 
-fn is_own(lease: &Lease, request: &Acquire) -> bool {
+fn is_owners(lease: &Lease, request: &Acquire) -> bool {
     request.reentrant && request.owner.as_ref() == Some(&lease.owner)
+}
+
+/// Whether the owner can take the lock again because of this lease.
+fn is_own(lease: &Lease, request: &Acquire, now: Timestamp) -> bool {
+    is_owners(lease, request) && lease.expires_at > now
 }
 
 fn is_mismatch(state: &LockState, request: &Acquire) -> bool {
@@ -159,7 +165,7 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     let goes = others.iter().all(|other| match (lease.mode, other.mode) {
         (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)) => true,
         (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
-        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_own(other, request),
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_owners(other, request),
     });
     broken.expect(goes, Promise::GoTogether, || context.describe());
     let taken: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
@@ -168,9 +174,9 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.describe());
     if new.way == Way::Nested {
         // Its last, which a resource may have seen.
-        let last = others.iter().filter(|other| is_own(other, request)).map(|other| other.token).max();
-        let is_owners = last == Some(lease.token);
-        broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || context.describe());
+        let last = others.iter().filter(|other| is_own(other, request, *now)).map(|other| other.token).max();
+        let is_last = last == Some(lease.token);
+        broken.expect(is_last, Promise::NestedOnlyForItsOwner, || context.describe());
     } else {
         let is_higher = lease.token > settled.token() && after.token() == lease.token;
         broken.expect(is_higher && lease.token >= now.as_ms() * 1_024, Promise::TokensRise, || context.describe());
@@ -180,7 +186,7 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     let hold_until = request.max_hold_ms.map(|ms| now.plus_ms(ms));
     broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.describe());
     // An owner whose lease is being revoked cannot keep the lock by taking it again.
-    let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, request);
+    let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, request, *now);
     let deadlines = others.iter().filter(is_followed).filter_map(|other| other.revocation.as_ref());
     let deadline = deadlines.map(|revocation| revocation.deadline).min();
     let has_deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline) == deadline;

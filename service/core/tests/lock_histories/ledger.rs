@@ -1,9 +1,9 @@
 //! What has happened, recorded independently of the rules and compared with them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use latchgate_core::lock::{
-    Command, EndReason, EventKind, Lease, LeaseId, LockState, Mode, Outcome, RECENT_MIN, Renew, step,
+    Command, EndReason, EventKind, Lease, LeaseId, LockState, Lost, Mode, Outcome, RECENT_MIN, Renew, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -26,7 +26,8 @@ pub struct Ledger {
     answered_lost: Vec<LeaseId>,
     /// The leases that ended last, oldest first.
     ended: VecDeque<(LeaseId, EndReason)>,
-    ended_ever: HashSet<LeaseId>,
+    /// How and when each lease ended at last, as the commit of its end says.
+    ends: HashMap<LeaseId, (EndReason, Timestamp)>,
     delayed_until: Timestamp,
     limit_set: Option<u32>,
     fenced_max: u64,
@@ -73,9 +74,15 @@ impl Ledger {
         if evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
             // With the leases, their lock-delays are over.
             self.delayed_until = Timestamp::default();
+            self.held_until.clear();
         }
         for grant in &evaluated.grants {
-            self.check_granted(at, grant, new);
+            self.check_granted(at, grant, new, &evaluated.endings);
+        }
+        // Grants of the same commit may have come before the answers that ended these.
+        let is_expiry = |ending: &&Ending| matches!(ending.why, EventKind::Expired | EventKind::Revoked);
+        for Ending { lease, .. } in evaluated.endings.iter().filter(is_expiry).filter(|ending| ending.is_by_command) {
+            self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
         }
         self.intervened(new);
         for (command, _) in &evaluated.outcomes {
@@ -89,8 +96,14 @@ impl Ledger {
     }
 
     fn check_ended(&mut self, at: Timestamp, ending: &Ending, new: &LockState) {
-        let Ending { lease, why } = ending;
-        let relied = self.held_until.remove(&lease.lease_id);
+        let Ending { lease, why, is_by_command, .. } = ending;
+        // Its holder was to be answered that it has ended: the clock of the node that did it was ahead.
+        let is_asked = *is_by_command && matches!(why, EventKind::Expired | EventKind::Revoked);
+        let is_early = is_asked && lease.expires_at > at;
+        let mut relied = self.held_until.remove(&lease.lease_id);
+        if let Some((until, lease)) = relied.take_if(|_| is_early) {
+            self.held_until.insert(lease.lease_id.clone(), (until.min(ending.lease.expires_at), lease));
+        }
         let why = match why {
             EventKind::Expired => EndReason::Expired,
             EventKind::Revoked => EndReason::Revoked,
@@ -105,9 +118,9 @@ impl Ledger {
             }
         };
         if matches!(why, EndReason::Expired | EndReason::Revoked) {
-            let is_over = lease.expires_at <= at && relied.is_none_or(|(until, _)| until <= at);
+            let is_over = is_asked || lease.expires_at <= at && relied.is_none_or(|(until, _)| until <= at);
             self.broken.expect(is_over, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
-            if lease.delay_ms > 0 {
+            if lease.delay_ms > 0 && !is_asked {
                 self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
             }
         }
@@ -116,11 +129,10 @@ impl Ledger {
         }
         if why == EndReason::Revoked {
             let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
-            self.broken.expect(deadline.is_some_and(|deadline| deadline <= at), Promise::RevokedByTheDeadline, || {
-                format!("{lease:?} ended at {at:?}")
-            });
+            let is_due = is_asked || deadline.is_some_and(|deadline| deadline <= at);
+            self.broken.expect(is_due, Promise::RevokedByTheDeadline, || format!("{lease:?} ended at {at:?}"));
         }
-        self.ended_ever.insert(lease.lease_id.clone());
+        self.ends.insert(lease.lease_id.clone(), (why, ending.at));
         self.ended.push_back((lease.lease_id.clone(), why));
         if self.ended.len() > RECENT_MIN {
             self.ended.pop_front();
@@ -131,12 +143,13 @@ impl Ledger {
         self.broken.expect(is_true, Promise::ReasonsAreTrue, || format!("{lease:?}: {recent:?}, not {remembered:?}"));
     }
 
-    fn check_granted(&mut self, at: Timestamp, grant: &NewGrant, new: &LockState) {
+    fn check_granted(&mut self, at: Timestamp, grant: &NewGrant, new: &LockState, endings: &[Ending]) {
         let NewGrant { lease, way, limit } = grant;
         let token_max = self.token_max;
         let broken = &mut self.broken;
         if *way == Way::Nested {
-            let is_owners = new.holders().iter().any(|other| {
+            let mut held = new.holders().iter().chain(endings.iter().map(|ending| &ending.lease));
+            let is_owners = held.any(|other| {
                 other.lease_id != lease.lease_id && other.token == lease.token && other.owner == lease.owner
             });
             broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || format!("{lease:?} in {new:?}"));
@@ -180,15 +193,16 @@ impl Ledger {
     }
 
     /// A client has been answered that its lease is lost.
-    pub fn answered_lost(&mut self, lease_id: &LeaseId, why: Option<EndReason>) {
+    pub fn answered_lost(&mut self, lease_id: &LeaseId, lost: Lost) {
+        let Lost { why, at } = lost;
         let truth = self.why_ended(lease_id);
         self.broken.expect(truth.is_none() || why == truth, Promise::ReasonsAreTrue, || {
             format!("{lease_id:?}: answered {why:?}, in truth {truth:?}")
         });
         // Another node does not know of an end that no commit has written.
-        let is_written = self.ended_ever.contains(lease_id);
-        self.broken.expect(why.is_none() || is_written, Promise::LostIsFinal, || {
-            format!("{lease_id:?} is answered {why:?}, which no commit has written")
+        let end = self.ends.get(lease_id);
+        self.broken.expect(why.is_none() || why.zip(at).as_ref() == end, Promise::OneEnd, || {
+            format!("{lease_id:?} is answered {lost:?}, but its commit says {end:?}")
         });
         self.held_until.remove(lease_id);
         if why.is_some() {

@@ -53,6 +53,7 @@ promises! {
     a_step_says_exactly_whether_it_changed_anything: ChangedIsExact;
     a_lease_id_that_has_ended_is_never_granted_again: EndedStaysEnded;
     a_lease_that_one_node_answers_as_lost_is_lost_at_every_node: LostIsFinal;
+    a_lease_that_is_answered_as_ended_has_ended_in_the_state_with_the_same_reason_and_time: OneEnd;
     a_lost_lease_is_remembered_with_its_reason: ReasonsAreTrue;
     a_revoked_lease_is_over_by_its_deadline: RevokedByTheDeadline;
     a_lease_that_was_revoked_or_forced_never_comes_back: RevokedIsOver;
@@ -71,6 +72,7 @@ promises! {
     a_token_passes_the_fence_exactly_if_it_is_live_or_the_last: FenceIsExact;
     after_a_higher_token_no_dead_one_passes_the_fence: FenceIsFinal;
     every_change_to_a_lease_has_its_event: EventsAreExact;
+    no_event_says_that_a_lease_lives_which_is_over: EventsAreAhead;
     the_events_alone_give_the_holders: EventsGiveTheHolders;
     every_state_survives_json: SurvivesJson;
     a_waiter_alone_is_granted_exactly_what_it_would_be_in_a_queue: AloneIsAsInAQueue;

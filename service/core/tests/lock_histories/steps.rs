@@ -1,7 +1,9 @@
 //! Steps, each compared with what it reports.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Command, Event, EventKind, Lease, LeaseId, LockState, Outcome, Step, step};
+use latchgate_core::lock::{
+    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LockState, Lost, Outcome, Renew, Step, step,
+};
 
 use crate::grants::{NewGrant, check_acquire};
 use crate::interventions::check_intervention;
@@ -20,6 +22,15 @@ pub struct Taken {
 pub struct Ending {
     pub lease: Lease,
     pub why: EventKind,
+    pub at: Timestamp,
+    /// By the command, not by time.
+    pub is_by_command: bool,
+}
+
+impl Ending {
+    fn reason(&self) -> EndReason {
+        if self.why == EventKind::Revoked { EndReason::Revoked } else { EndReason::Expired }
+    }
 }
 
 /// A step and what was before it.
@@ -49,9 +60,9 @@ pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Comman
     broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.describe());
     let mut endings = check_time(broken, &before, &context);
     let mut events: Vec<Event> = warnings(&before, now);
-    events.extend(endings.iter().map(|ending| event(ending.why, &ending.lease, ending.lease.expires_at)));
+    events.extend(endings.iter().map(|ending| event(ending.why, &ending.lease, ending.at)));
     let ended = check_ended(broken, &context);
-    events.extend(ended.iter().map(|ending| event(ending.why, &ending.lease, now)));
+    events.extend(ended.iter().map(|ending| event(ending.why, &ending.lease, ending.at)));
     endings.extend(ended);
     events.extend(check_kept(broken, &context));
     let grant = check_acquire(broken, &context);
@@ -73,12 +84,17 @@ fn check_time(broken: &mut Broken, before: &LockState, context: &Context<'_>) ->
         let is_same = kept.is_none_or(|kept| Lease { warned: lease.warned, ..kept.clone() } == *lease);
         broken.expect(is_same, Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.describe()));
         if kept.is_none() {
-            let is_revoked = lease.revocation.as_ref().is_some_and(|revoked| revoked.deadline <= lease.expires_at);
-            let why = if is_revoked { EventKind::Revoked } else { EventKind::Expired };
-            endings.push(Ending { lease: lease.clone(), why });
+            endings.push(expiry(lease));
         }
     }
     endings
+}
+
+/// The end of a lease whose time is over.
+fn expiry(lease: &Lease) -> Ending {
+    let is_revoked = lease.revocation.as_ref().is_some_and(|revoked| revoked.deadline <= lease.expires_at);
+    let why = if is_revoked { EventKind::Revoked } else { EventKind::Expired };
+    Ending { lease: lease.clone(), why, at: lease.expires_at, is_by_command: false }
 }
 
 /// A lease that was still there when four fifths of its time were over.
@@ -97,7 +113,19 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
     let mut endings = Vec::new();
     for lease in context.settled.holders().iter().filter(|lease| find(context.after, lease).is_none()) {
         let is_own = |id: &LeaseId| *id == lease.lease_id;
+        let is_over = lease.expires_at <= context.now;
         let why = match context.command {
+            // Its holder is answered that the lease has ended.
+            Command::Acquire(Acquire { lease_id, .. }) | Command::Renew(Renew { lease_id, .. })
+                if is_own(lease_id) && is_over =>
+            {
+                let ending = expiry(lease);
+                let lost = Lost { why: Some(ending.reason()), at: Some(ending.at) };
+                let is_told = context.done.outcome == Outcome::LeaseLost(lost);
+                broken.expect(is_told, Promise::OneEnd, || context.describe());
+                endings.push(Ending { is_by_command: true, ..ending });
+                continue;
+            }
             Command::Release(request) if is_own(&request.lease_id) => Some(EventKind::Released),
             Command::GiveBack(request) if is_own(&request.lease_id) && request.grant == lease.grant_id() => {
                 Some(EventKind::GivenBack)
@@ -106,7 +134,8 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
             _ => None,
         };
         broken.expect(why.is_some(), Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.describe()));
-        endings.extend(why.map(|why| Ending { lease: lease.clone(), why }));
+        let at = context.now;
+        endings.extend(why.map(|why| Ending { lease: lease.clone(), why, at, is_by_command: true }));
     }
     endings
 }
@@ -159,6 +188,10 @@ fn check_events(broken: &mut Broken, expected: &[Event], context: &Context<'_>) 
         Event { note, ..expected.clone() } == *event
     };
     let is_exact = events.len() == expected.len() && events.iter().zip(expected).all(is_alike);
+    let is_over =
+        |event: &&Event| event.kind == EventKind::Granted && event.expires_at.is_none_or(|at| at <= context.now);
+    let over = events.iter().find(is_over);
+    broken.expect(over.is_none(), Promise::EventsAreAhead, || format!("{over:?}: {}", context.describe()));
     broken.expect(is_told && is_exact, Promise::EventsAreExact, || format!("not {expected:?}: {}", context.describe()));
 }
 

@@ -293,7 +293,7 @@ impl World {
             if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
                 self.ledger.answered_fenced(*token, had.contains(token));
             }
-            self.answer_command(&command, outcome);
+            self.answer_command(index, &command, outcome);
             // This supersedes what its client was answered just before.
             match command {
                 Command::Release(_) => self.ledger.sent(&command),
@@ -319,8 +319,10 @@ impl World {
         }
     }
 
-    fn answer_command(&mut self, command: &Command, outcome: Outcome) {
+    fn answer_command(&mut self, index: usize, command: &Command, outcome: Outcome) {
+        let now = self.nodes[index].estimate(self.store.now);
         match (command, outcome) {
+            (_, Outcome::Renewed(lease)) if lease.expires_at <= now => {}
             (_, Outcome::Renewed(lease)) => {
                 self.ledger.answered_holding(&lease, false);
                 self.seen.note("renewed");
@@ -330,7 +332,7 @@ impl World {
                 Command::Renew(Renew { lease_id, .. }) | Command::Release(Release { lease_id }),
                 Outcome::LeaseLost(lost),
             ) => {
-                self.ledger.answered_lost(lease_id, lost.why);
+                self.ledger.answered_lost(lease_id, lost);
                 self.seen.note("lost");
             }
             (Command::Fence(_), Outcome::Fenced) => self.seen.note("fence passed"),
@@ -348,7 +350,7 @@ impl World {
     fn answer_waiter(&mut self, index: usize, waiter: &Waiter, outcome: Outcome, fate: Fate) {
         let now = self.nodes[index].estimate(self.store.now);
         match outcome {
-            // As in the server: a grant that is answered after its expiry is answered as lost.
+            // As in the server: the client is answered that the outcome is unknown.
             Outcome::Granted(grant) if grant.lease.expires_at <= now => {}
             Outcome::Granted(grant) if !grant.repeated && fate == Fate::Undelivered => {
                 let (lease_id, grant) = (grant.lease.lease_id.clone(), grant.lease.grant_id());
@@ -366,7 +368,7 @@ impl World {
                 }
             }
             Outcome::LeaseLost(lost) => {
-                self.ledger.answered_lost(&waiter.request.lease_id, lost.why);
+                self.ledger.answered_lost(&waiter.request.lease_id, lost);
                 self.seen.note("lost");
             }
             Outcome::LeaseIdReused => self.seen.note("lease id reused"),

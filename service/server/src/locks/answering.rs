@@ -98,7 +98,10 @@ fn answer_waiter(
     if waiter.deadline.is_some() && !waiter.is_probe {
         metrics.wait_seconds.add_duration(waited);
     }
-    let (acquired, is_new) = acquired(outcome, waited, now);
+    let (acquired, is_new) = match acquired(outcome, waited, now) {
+        Ok(acquired) => acquired,
+        Err(failure) => return waiter.reply.answer(Err(failure)),
+    };
     // A repeated grant is not given back: its first answer may have arrived.
     if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
         waiter.reply.undelivered.add(&granted.lease, false);

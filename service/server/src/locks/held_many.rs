@@ -4,7 +4,7 @@ use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Lost, Outcome, Re
 use latchgate_core::{Address, Timestamp};
 
 use super::Locks;
-use super::answers::expired;
+use super::answers::too_late;
 use super::call::Answer;
 use super::together::Decision;
 
@@ -91,16 +91,13 @@ impl Locks {
         };
         let renewed = self.together(addresses, decide).await?;
         let now = self.node.clock.latest().unwrap_or_default();
-        Ok(match renewed {
-            RenewedMany::Renewed { leases, .. } => {
-                // As with one key: a holder that gets this answer too late must not proceed.
-                let has_expired =
-                    |(index, lease): (usize, &Lease)| (lease.expires_at <= now).then(|| (index, expired(lease)));
-                let lost: Vec<(usize, Lost)> = leases.iter().enumerate().filter_map(has_expired).collect();
-                if lost.is_empty() { RenewedMany::Renewed { leases, now } } else { RenewedMany::Lost(lost) }
+        match renewed {
+            RenewedMany::Renewed { leases, .. } if leases.iter().any(|lease| lease.expires_at <= now) => {
+                Err(too_late())
             }
-            lost @ RenewedMany::Lost(_) => lost,
-        })
+            RenewedMany::Renewed { leases, .. } => Ok(RenewedMany::Renewed { leases, now }),
+            lost @ RenewedMany::Lost(_) => Ok(lost),
+        }
     }
 
     /// # Errors

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 use super::Locks;
-use super::answers::{acquired, expired};
+use super::answers::{acquired, too_late};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
 use super::node::Node;
 use super::together::{Decision, Undone};
@@ -192,10 +192,10 @@ impl<'a> Turns<'a> {
                 }
                 Err(failure) => return failed(failure, probe.is_some()),
                 Ok(Attempt::Ended { index, outcome }) => {
-                    let (acquired, _) = acquired(outcome, requested_at.elapsed(), position.arrival);
-                    return Some(Ok(AcquiredMany::Ended { index, acquired }));
+                    let acquired = acquired(outcome, requested_at.elapsed(), position.arrival);
+                    return Some(acquired.map(|(acquired, _)| AcquiredMany::Ended { index, acquired }));
                 }
-                Ok(Attempt::Granted { leases, is_new }) => return Some(Ok(self.granted(leases, is_new))),
+                Ok(Attempt::Granted { leases, is_new }) => return Some(self.granted(leases, is_new)),
                 Ok(Attempt::Refused { index, refusal, state, now }) => {
                     (index, refused(&locks.node, &state, refusal, position, requested_at, now))
                 }
@@ -244,18 +244,17 @@ impl<'a> Turns<'a> {
     }
 
     /// The answer with leases that have been committed.
-    fn granted(&mut self, leases: Vec<(Lease, Option<u32>)>, is_new: bool) -> AcquiredMany {
+    fn granted(&mut self, leases: Vec<(Lease, Option<u32>)>, is_new: bool) -> Answer<AcquiredMany> {
         // A repeated grant is not given back: its first answer may have arrived.
         self.undelivered.clear();
         if is_new {
             self.undelivered.push(leases.iter().map(|(lease, _)| lease.grant_id()).collect());
         }
         let now = self.locks.node.clock.latest().unwrap_or_default();
-        match leases.iter().position(|(lease, _)| lease.expires_at <= now) {
-            // One of the leases has expired meanwhile, so none is granted.
-            Some(index) => AcquiredMany::Ended { index, acquired: Acquired::LeaseLost(expired(&leases[index].0)) },
-            None => AcquiredMany::Granted { leases, waited: self.requested_at.elapsed(), now },
+        if leases.iter().any(|(lease, _)| lease.expires_at <= now) {
+            return Err(too_late());
         }
+        Ok(AcquiredMany::Granted { leases, waited: self.requested_at.elapsed(), now })
     }
 }
 

@@ -1,11 +1,13 @@
-use latchgate::locks::{Acquired, LockRequest, Renewed};
-use latchgate_core::lock::EndReason;
+use latchgate::locks::{Acquired, Answer, LockRequest, Renewed};
+use latchgate_core::App;
+use latchgate_core::lock::{Command, EndReason, EventKind, Lost, Note, Outcome, Revoke};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    granted, hold, holder, id, inspect, join, joined, key, release_lost, renew_lost, request, take, until_past, wait,
+    acquire_lost, command, granted, hold, holder, id, inspect, join, joined, key, release_lost, renew_lost, request,
+    take, until_past, wait,
 };
-use crate::worlds::{PATIENCE, World};
+use crate::worlds::{PATIENCE, World, patient, start_with};
 
 const SHORT_MS: u64 = 150;
 
@@ -50,6 +52,41 @@ pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
     waiting.abort();
     hold_is_still_renewable(&node).await;
+}
+
+/// A revocation without a grace: the lease is over at once, but no node ends it before every clock agrees.
+pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answer_and_event(world: &World) {
+    let store = world.store().await;
+    let node = start_with(store.clone(), patient()).await;
+    let grant = hold(&node, "me").await;
+    let revoke = Revoke { note: Note::default(), grace_ms: 0, token: None, owner: None, bytes_max: usize::MAX };
+    let Outcome::Revoking { deadline, .. } = command(&node, Command::Revoke(revoke)).await else { panic!() };
+    let end = Some(Lost { why: Some(EndReason::Revoked), at: deadline });
+    let lost = |answer: Answer<Renewed>| match answer {
+        Ok(Renewed::LeaseLost(lost)) => Some(lost),
+        _ => None,
+    };
+    assert_eq!(lost(node.renew(&key(), id("me"), None).await), end);
+    assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Revoked));
+    assert_eq!(lost(node.renew(&key(), id("me"), Some(60_000)).await), end);
+    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Revoked));
+    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    let told = |kind: EventKind| logged.iter().find(|logged| logged.event.kind == kind).map(|logged| logged.event.at);
+    assert_eq!((logged.len(), told(EventKind::Revoked)), (3, deadline));
+    // Nobody gets the lock before the lease has ended by every clock.
+    let next = granted(joined(join(&node, wait("next")).await).await).lease;
+    assert!(next.granted_at >= deadline.unwrap() && next.token > grant.lease.token);
+}
+
+pub async fn a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed(world: &World) {
+    let node = world.node().await;
+    for round in 0..20 {
+        let name = format!("me-{round}");
+        let lease = take(&node, &key(), LockRequest { wait: PATIENCE, ..short(&name) }).await.lease;
+        until_past(&node, lease.expires_at).await;
+        assert_eq!(acquire_lost(node.acquire(&key(), short(&name)).await), Some(EndReason::Expired));
+        assert_eq!(renew_lost(node.renew(&key(), id(&name), Some(60_000)).await), Some(EndReason::Expired));
+    }
 }
 
 async fn hold_is_still_renewable(node: &latchgate::locks::Locks) {

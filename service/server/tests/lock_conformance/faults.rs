@@ -15,8 +15,8 @@ use latchgate_testkit::eventually;
 use tokio::time::timeout;
 
 use crate::calls::{
-    acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, renew_lost, request, shared,
-    take, until_free, until_waiting, wait,
+    acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew_lost,
+    request, shared, take, until_free, until_waiting, wait,
 };
 use crate::faulty::{Faulty, past};
 use crate::give_backs::until_given_back;
@@ -24,22 +24,27 @@ use crate::many::{all, one_refused};
 use crate::worlds::{PATIENCE, patient, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_expired_before_its_answer_is_lost() {
+async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     past(&store, 700).await;
-    let answer = node.acquire(&key(), LockRequest { ttl_ms: 200, ..request("me") }).await;
-    assert_eq!(acquire_lost(answer), Some(EndReason::Expired));
+    let short = LockRequest { ttl_ms: 200, ..request("me") };
+    let answer = node.acquire(&key(), short.clone()).await;
+    assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
+    assert_eq!(acquire_lost(node.acquire(&key(), short).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_that_expired_before_its_answer_is_lost() {
+async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "me").await;
     past(&store, 700).await;
     let answer = node.renew(&key(), id("me"), Some(200)).await;
-    assert_eq!(renew_lost(answer), Some(EndReason::Expired));
+    assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
+    assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Expired));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -83,6 +83,8 @@ every_store! {
         an_expired_lease_cannot_renew_or_release_its_successor,
         an_expired_lock_is_granted_without_waiting,
         a_renewed_lease_outlives_its_first_expiry,
+        a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answer_and_event,
+        a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed,
     ];
     events: [
         events_of_a_lock_are_written_and_kept,

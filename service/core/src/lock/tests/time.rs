@@ -50,11 +50,26 @@ fn renewals_count_no_further_than_the_longest_hold() {
     world.pass(500);
     let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
     assert_eq!(renewed.expires_at, end);
-    world.pass(500);
+    world.pass(499);
     let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
     assert_eq!(renewed.expires_at, end);
-    world.pass(CLOCK_BOUND_MS);
+    world.pass(1);
     assert_eq!(why_lost(world.renew(&lease)), Some(EndReason::Expired));
+}
+
+#[test]
+fn a_lease_that_ended_in_the_answer_to_its_holder_leaves_the_lock_taken_until_it_ends_by_every_clock() {
+    let mut world = world();
+    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let lease = world.hold_as(request.clone());
+    world.pass(1_000);
+    let again = world.run(Command::Acquire(Acquire { lease_id: lease.lease_id.clone(), ..request }));
+    assert_eq!(why_lost(again), Some(EndReason::Expired));
+    assert_eq!(why_lost(world.release(&lease)), Some(EndReason::Expired));
+    let refused = world.acquire("ben", Mode::Exclusive);
+    assert_eq!(refused, Outcome::Refused(Refusal::Delayed(lease.ends_at())));
+    world.pass(CLOCK_BOUND_MS);
+    world.hold("ben", Mode::Exclusive);
 }
 
 #[test]
