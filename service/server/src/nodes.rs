@@ -108,7 +108,8 @@ impl Inner {
 
     async fn meet(&self) {
         let Ok(says) = serde_json::to_string(&self.report()) else { return };
-        let met = timeout(PATIENCE, self.locks.engines().meet(self.locks.node_id(), &says)).await;
+        let meet = async { self.locks.engines().used()?.store.meet(self.locks.node_id(), &says).await };
+        let met = timeout(PATIENCE, meet).await;
         // While the store is away, the last list is shown, with its age.
         if let Ok(Ok(entries)) = met {
             *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some((entries, Instant::now()));

@@ -153,6 +153,8 @@ impl Drop for Node {
 /// refuses variables that it does not know, such as the test's `LATCHGATE_TEST_…`.
 pub fn command(bin: impl AsRef<Path>) -> Command {
     let mut command = Command::new(bin.as_ref());
+    // The stores of tests are new, unless a test says otherwise.
+    command.env("LATCHGATE_NEW", "true");
     for (name, _) in std::env::vars_os() {
         if name == "DATABASE_URL" || name.to_string_lossy().starts_with("LATCHGATE_") {
             command.env_remove(name);

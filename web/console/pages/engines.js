@@ -41,7 +41,7 @@ function usePanel(name, title, use, refresh) {
       { label: "State", cell: (engine) => (engine.state ? badge(engine.state, STATES[engine.state]) : "–") },
       { label: "Epoch", cell: (engine) => engine.epoch ?? "–", class: "number" },
       { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number hide" },
-      { label: "Longest lease", cell: (engine) => (engine.longest_lease_ms === undefined ? "–" : duration(engine.longest_lease_ms)), class: "hide" },
+      { label: "Longest lease", cell: (engine) => (engine.lease_ms_max === undefined ? "–" : duration(engine.lease_ms_max)), class: "hide" },
     ], use.engines));
 }
 

@@ -152,7 +152,8 @@ async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(St
     }
     let store_clock = StoreClock::default();
     let sent = Instant::now();
-    store_clock.learn(engines.ping().await?, sent, Instant::now());
+    let used = engines.used()?;
+    store_clock.learn(used.index, used.store.ping().await?, sent, Instant::now());
     let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
     let access = Access::once(engines, clock, FixedKeys::default()).await?;
     let response = beside_the_store(access, request).await;

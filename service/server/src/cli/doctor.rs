@@ -88,7 +88,9 @@ async fn stores(args: &DoctorArgs, findings: &mut Findings) {
     };
     answers(&engines, "locks", findings);
     let before = OffsetDateTime::now_utc();
-    if let Ok(now) = engines.ping().await {
+    if let Ok(used) = engines.used()
+        && let Ok(now) = used.store.ping().await
+    {
         let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(now.as_ms()) * 1_000_000);
         if let Ok(now) = now {
             clock(findings, "the store", now, before, OffsetDateTime::now_utc());

@@ -7,8 +7,8 @@ use super::node::client;
 use super::print::{list, said, text};
 use super::progress::shown;
 use crate::config::{
-    EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs,
-    OperationsCommand, ShowArgs,
+    EnginesArgs, EnginesCommand, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs, OperationsCommand,
+    ShowArgs,
 };
 
 const PAGE: u32 = 1_000;
@@ -147,12 +147,13 @@ pub async fn engines(args: &EnginesArgs) -> anyhow::Result<()> {
             let answer = client(&show.node)?.call(Method::GET, "/v1/admin/engines", None).await?;
             show_engines(show, &answer);
         }
+        EnginesCommand::Lower { of, lease_ms_max, show } => {
+            let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
+            show_engines(show, &client(&show.node)?.call(Method::POST, &path, Some(&body)).await?);
+        }
         EnginesCommand::Switch { of, engine, stopped, force, show } => {
             let client = client(&show.node)?;
-            let of = match of {
-                EnginesOf::Locks => "locks",
-                EnginesOf::Gate => "gate",
-            };
+            let of = of.as_str();
             let mut body = json!({ "stopped": stopped, "force": force });
             if let Some(engine) = engine {
                 body["engine"] = json!(engine);

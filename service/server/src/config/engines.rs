@@ -86,7 +86,7 @@ impl StoreArgs {
         };
         let name = name.unwrap_or(kind.as_str()).to_owned();
         let is_left_out = self.is_left_out(&name);
-        Ok(LocksEngine { name, kind, is_left_out })
+        Ok(LocksEngine { name, kind, is_new: self.new, is_left_out })
     }
 
     fn direct_url(&self, name: Option<&str>) -> Option<String> {
@@ -141,7 +141,9 @@ impl StoreArgs {
             let name = store.kind();
             // Of a pair, the operator names one engine only.
             let is_left_out = if second.is_some() { self.is_left_out(name) } else { !self.without.is_empty() };
-            EngineSpec { is_trusted: is_trusted(store), is_left_out, ..EngineSpec::opened(name, Arc::clone(store)) }
+            // Of a gate that has lost its records, a hold-off would bring none back.
+            let (is_trusted, is_new) = (is_trusted(store), true);
+            EngineSpec { is_trusted, is_new, is_left_out, ..EngineSpec::opened(name, Arc::clone(store)) }
         };
         std::iter::once(primary).chain(second).map(spec).collect()
     }

@@ -156,6 +156,17 @@ pub enum EnginesCommand {
         #[command(flatten)]
         show: ShowArgs,
     },
+    /// Lower the longest lease that hold-offs last for. You vouch that no longer lease is live.
+    Lower {
+        /// Whose engine.
+        #[arg(value_enum)]
+        of: EnginesOf,
+        /// In ms.
+        #[arg(long, value_name = "MS")]
+        lease_ms_max: u64,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Switch to the other engine of a pair. Shows the progress until the switch is complete.
     Switch {
         /// Whose engine.
@@ -179,6 +190,15 @@ pub enum EnginesCommand {
 pub enum EnginesOf {
     Locks,
     Gate,
+}
+
+impl EnginesOf {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Gate => "gate",
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -42,6 +42,11 @@ pub struct StoreArgs {
     #[arg(long, env = "LATCHGATE_NO_HOLD_OFF")]
     pub no_hold_off: bool,
 
+    /// A Redis for locks without an engine record is new, and has lost nothing: it grants at once. Otherwise no new lease is granted
+    /// there for as long as the longest lease allowed, because it may have lost its data
+    #[arg(long, env = "LATCHGATE_NEW", help_heading = "Stores")]
+    pub new: bool,
+
     /// Where locks live if --locks is absent and this is a Postgres URL. Many platforms set DATABASE_URL for the programs
     /// they run; a URL of another database is ignored.
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]

@@ -1,11 +1,14 @@
 //! The copy of all states from a frozen engine to one that is filling. Every node that copies writes the same, and each page is
 //! refused unless the target is still filling for this epoch, so any number of nodes may copy, and any may stop half-way.
 
+use std::sync::Arc;
+
 use futures::future::join;
-use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio::time::{Duration, Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::slot::no_answer;
-use super::{Engine, Inner, Past};
+use super::{Engine, Inner, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
@@ -13,110 +16,118 @@ use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 const PAGE: usize = 1_000;
 /// A copy whose count has not risen for so long is taken over.
 const TAKE_OVER: Duration = Duration::from_secs(1);
+/// A copy whose count has not risen for so long is given up.
+const STALLED: Duration = Duration::from_secs(10);
 /// A page is more work than a call of a client.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A copy as a node sees it from look to look.
-pub(super) struct Watched {
+/// A copy that is under way, as a node follows it from look to look.
+pub(super) struct Copying {
     pub epoch: Epoch,
-    /// This node makes it.
-    pub is_own: bool,
-    pub copied: u64,
-    pub changed: Instant,
+    copied: u64,
+    progressed: Instant,
+    /// This node copies.
+    is_own: bool,
+    task: Option<AbortOnDropHandle<()>>,
 }
 
-impl Watched {
-    pub(super) fn own(epoch: Epoch) -> Self {
-        Self { epoch, is_own: true, copied: 0, changed: Instant::now() }
+impl Copying {
+    pub(super) fn new(epoch: Epoch, is_own: bool) -> Self {
+        Self { epoch, copied: 0, progressed: Instant::now(), is_own, task: None }
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.progressed.elapsed() > STALLED
     }
 }
 
 impl<E: ?Sized + Engine> Inner<E> {
-    /// Copies if this node is to; returns whether the records have to be read again at once.
-    pub(super) async fn copy(&self, past: &mut Past, source: (usize, &Reading), target: (usize, &Reading)) -> bool {
-        let ((from, source), (to, target)) = (source, target);
-        let epoch = source.epoch();
-        let is_known = past.copy.as_ref().is_some_and(|watched| watched.epoch == epoch);
-        if !is_known {
-            past.copy = Some(Watched { is_own: false, copied: target.copied, ..Watched::own(epoch) });
-        }
-        if let Some(watched) = &mut past.copy {
-            if watched.copied != target.copied {
-                (watched.copied, watched.changed) = (target.copied, Instant::now());
+    /// Takes note of the progress of a copy. One that has ended is aborted here.
+    pub(super) fn follow_copy(looks: &mut Looks, readings: &[Result<Reading, StoreError>]) {
+        let moving = readings.iter().position(|reading| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving)));
+        let epoch = moving.and_then(|index| Some(readings[index].as_ref().ok()?.epoch()));
+        let Some((index, epoch)) = moving.zip(epoch) else {
+            // While the source does not answer, nobody knows whether the copy has ended.
+            if readings.iter().all(Result::is_ok) {
+                looks.copying = None;
             }
-            if !watched.is_own && watched.changed.elapsed() < TAKE_OVER {
-                return false;
-            }
-            watched.is_own = true;
-        }
-        let began = Instant::now();
-        let copied = tokio::select! {
-            copied = self.copy_all(from, to, epoch) => copied,
-            // This node may wait for a page whose request was lost.
-            () = self.ended_elsewhere(from, to, epoch) => Ok(None),
+            return;
         };
-        match copied {
-            Ok(Some(copied)) => {
-                let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                let from_index = from;
-                let (from, to) = (&self.slots[from].spec.name, &self.slots[to].spec.name);
-                tracing::info!(%from, %to, copied, took_ms, "all states are copied");
-                self.decide(from_index, source, epoch, copied).await
-            }
-            // The target is not filling for this epoch any more: the records say what became of it.
-            Ok(None) => true,
-            Err(error) => {
-                tracing::warn!(%error, "the copy was interrupted and will be resumed");
-                false
-            }
+        let copying = looks.copying.take().filter(|copying| copying.epoch == epoch);
+        let copying = looks.copying.insert(copying.unwrap_or_else(|| Copying::new(epoch, false)));
+        let target = readings.get(1 - index).and_then(|reading| reading.as_ref().ok());
+        if let Some(target) = target.filter(|target| target.copied > copying.copied && target.epoch() == epoch) {
+            (copying.copied, copying.progressed) = (target.copied, Instant::now());
         }
     }
 
-    /// Returns when the target takes no more, or the source is active again.
-    async fn ended_elsewhere(&self, from: usize, to: usize, epoch: Epoch) {
-        let has_ended = async |index: usize, state| {
-            let reading = self.slots[index].read(self.patience).await;
-            reading.is_ok_and(|reading| !(reading.is(state) && reading.epoch() == epoch))
-        };
-        loop {
-            sleep(TAKE_OVER).await;
-            let ended = join(has_ended(from, EngineState::Moving), has_ended(to, EngineState::Filling)).await;
-            if ended.0 || ended.1 {
-                return;
+    /// Copies if this node is to, in a task of its own.
+    pub(super) fn copy(self: &Arc<Self>, looks: &mut Looks, from: usize, to: usize, source: &Reading) {
+        let Some(copying) = &mut looks.copying else { return };
+        if copying.task.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        copying.is_own |= copying.progressed.elapsed() >= TAKE_OVER;
+        if copying.is_own {
+            let copied = Arc::clone(self).copy_and_decide(from, to, source.clone());
+            copying.task = Some(AbortOnDropHandle::new(tokio::spawn(copied)));
+        }
+    }
+
+    async fn copy_and_decide(self: Arc<Self>, from: usize, to: usize, source: Reading) {
+        let began = Instant::now();
+        match self.copy_all(from, to, source.epoch()).await {
+            Ok(Some((copied, unreadable))) => {
+                let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let (source_name, target_name) = (&self.slots[from].spec.name, &self.slots[to].spec.name);
+                tracing::info!(from = %source_name, to = %target_name, copied, unreadable, took_ms, "all states are copied");
+                self.retire(from, &source, copied, unreadable).await;
+            }
+            // The target is not filling for this epoch any more: the records say what became of it.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the copy was interrupted and begins again");
             }
         }
+        self.changed.notify_one();
     }
 
     /// The deciding compare-and-set: from here on the copy is what counts.
-    async fn decide(&self, index: usize, source: &Reading, epoch: Epoch, copied: u64) -> bool {
-        let Some(record) = &source.record else { return false };
-        let retired = EngineRecord { copied, ..record.turned(EngineState::Retired, epoch) };
-        self.slots[index].write(self.patience, source, &retired).await.is_ok()
+    async fn retire(&self, index: usize, source: &Reading, copied: u64, unreadable: u64) {
+        let Some(record) = &source.record else { return };
+        let retired = EngineRecord { copied, unreadable, ..record.turned(EngineState::Retired, record.epoch) };
+        if let Err(error) = self.slots[index].write(self.patience, source, &retired).await {
+            tracing::warn!(%error, engine = %self.slots[index].spec.name, "the engine cannot be retired after its copy");
+        }
     }
 
-    /// Returns how many were copied; `None` if the target takes no more.
-    async fn copy_all(&self, from: usize, to: usize, epoch: Epoch) -> Result<Option<u64>, StoreError> {
+    /// Returns how many were copied, and how many could not be decoded; `None` if the target takes no more.
+    async fn copy_all(&self, from: usize, to: usize, epoch: Epoch) -> Result<Option<(u64, u64)>, StoreError> {
         let (source, target) = (self.slots[from].store().await?, self.slots[to].store().await?);
         // How much more the target's clock shows: read later, it shows no less for that, so no lease ends early.
         let before = bounded(source.read_record()).await?.now;
         let after = bounded(target.read_record()).await?.now.plus_ms(1);
         let by_ms = after.as_ms().cast_signed() - before.as_ms().cast_signed();
-        if !bounded(target.bring(&source, epoch)).await? {
+        if !bounded(target.copy_documents(&source, epoch)).await? {
             return Ok(None);
         }
-        let mut copied = 0;
-        let (mut page, mut next) = bounded(source.page(None, PAGE)).await?;
+        let (mut copied, mut unreadable) = (0, 0);
+        let mut page = bounded(source.dump_page(None, PAGE)).await?;
         loop {
-            copied += page.len() as u64;
-            let fill = bounded(target.take(epoch, page, by_ms, copied));
-            let Some(place) = next else {
-                return Ok(fill.await?.then_some(copied));
+            copied += page.items.len() as u64;
+            unreadable += page.unreadable.len() as u64;
+            for name in &page.unreadable {
+                tracing::error!(engine = %self.slots[from].spec.name, name, "it cannot be decoded, and is not copied");
+            }
+            let write = bounded(target.write_page(epoch, page.items, by_ms, copied));
+            let Some(position) = page.next else {
+                return Ok(write.await?.then_some((copied, unreadable)));
             };
-            let (is_filled, following) = join(fill, bounded(source.page(Some(&place), PAGE))).await;
-            if !is_filled? {
+            let (is_written, following) = join(write, bounded(source.dump_page(Some(&position), PAGE))).await;
+            if !is_written? {
                 return Ok(None);
             }
-            (page, next) = following?;
+            page = following?;
         }
     }
 }

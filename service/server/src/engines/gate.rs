@@ -7,10 +7,10 @@ use latchgate_core::gate::{Command, OperationAddress, OperationRecord, step};
 use tokio::time::Instant;
 
 use super::{Engine, Engines};
-use crate::store::StoreError;
 use crate::store::engine_record::Epoch;
 use crate::store::gate::{At, Change, Claimed, Fence, GateStore, Replaced, Stored};
 use crate::store::store_clock::StoreClock;
+use crate::store::{DumpPage, StoreError};
 
 /// One store of the gate, or a pair.
 pub type GateEngines = Engines<dyn GateStore>;
@@ -24,15 +24,21 @@ const TRIES: usize = 16;
 impl Engine for dyn GateStore {
     type Item = (OperationAddress, OperationRecord);
 
-    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<Self::Item>, Option<String>), StoreError> {
+    async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<Self::Item>, StoreError> {
         self.dump(from, limit).await
     }
 
-    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError> {
+    async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError> {
         self.clear(epoch).await
     }
 
-    async fn take(&self, epoch: Epoch, items: Vec<Self::Item>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
+    async fn write_page(
+        &self,
+        epoch: Epoch,
+        items: Vec<Self::Item>,
+        by_ms: i64,
+        copied: u64,
+    ) -> Result<bool, StoreError> {
         let clock = StoreClock::default();
         let writes = items.into_iter().map(|(address, record)| {
             let clock = &clock;
@@ -91,6 +97,6 @@ async fn learned<T>(
 ) -> Result<T, StoreError> {
     let asked = Instant::now();
     let At { now, answer } = call.await?;
-    clock.learn(now, asked, Instant::now());
+    clock.learn(0, now, asked, Instant::now());
     Ok(answer)
 }

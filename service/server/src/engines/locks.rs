@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, App, Key};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep, timeout};
 
@@ -12,8 +12,7 @@ use super::slot::Slot;
 use super::{Engine, EngineSpec, Engines, Standing, access};
 use crate::store::engine_record::Epoch;
 use crate::store::{
-    Change, Collected, Committed, CopiedState, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent, NodeEntry,
-    Page, PoolUse, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
+    CopiedState, DumpPage, EventCursor, LockStore, LoggedEvent, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
 };
 
 /// One store of locks, or a pair.
@@ -29,25 +28,32 @@ const LEASE_MS_MAX: u64 = 3_600_000;
 impl Engine for dyn LockStore {
     type Item = CopiedState;
 
-    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<CopiedState>, Option<String>), StoreError> {
+    async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         self.dump(from, limit).await
     }
 
-    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError> {
+    async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError> {
         self.clear(epoch).await
     }
 
-    async fn bring(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
+    async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
         access::bring(source, self, epoch).await
     }
 
-    async fn take(&self, epoch: Epoch, items: Vec<CopiedState>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
+    async fn write_page(
+        &self,
+        epoch: Epoch,
+        items: Vec<CopiedState>,
+        by_ms: i64,
+        copied: u64,
+    ) -> Result<bool, StoreError> {
         let moved: Vec<CopiedState> = items.into_iter().map(|state| state.moved(by_ms)).collect();
         self.fill(epoch, &moved, copied).await
     }
 }
 
-type Used = Arc<Standing<dyn LockStore>>;
+/// The engine of the locks in use. A round of calls takes it once: its epoch, and the hold-off of that.
+pub type UsedLocks = Arc<Standing<dyn LockStore>>;
 
 impl LockEngines {
     /// One store.
@@ -59,40 +65,9 @@ impl LockEngines {
         Self::start(vec![EngineSpec::opened(name, store)], PATIENCE, LEASE_MS_MAX).await
     }
 
-    pub(super) fn used(&self) -> Result<Used, StoreError> {
-        self.standing().ok_or_else(|| self.unavailable())
-    }
-
-    /// The engine in use, if it is in this epoch.
-    fn used_in(&self, epoch: Epoch) -> Result<Used, StoreError> {
-        let used = self.used()?;
-        if used.epoch == epoch { Ok(used) } else { Err(StoreError::EpochOver) }
-    }
-
     /// The kind of the engine in use.
     pub fn name(&self) -> &'static str {
         self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
-    }
-
-    /// The connections of the engine in use.
-    pub fn pools(&self) -> Vec<PoolUse> {
-        self.standing().map(|used| used.store.pools()).unwrap_or_default()
-    }
-
-    pub fn shards(&self) -> usize {
-        self.standing().map_or(2, |used| used.store.shards())
-    }
-
-    pub fn is_volatile(&self) -> bool {
-        self.standing().is_some_and(|used| used.store.is_volatile())
-    }
-
-    pub fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
-        self.standing().and_then(|used| used.store.first_apart(addresses))
-    }
-
-    pub fn tells_of_prefixes(&self) -> bool {
-        self.standing().is_none_or(|used| used.store.tells_of_prefixes())
     }
 
     pub fn node_id(&self) -> NodeId {
@@ -108,30 +83,11 @@ impl LockEngines {
         self.standing().map_or(Epoch::NONE, |used| used.epoch)
     }
 
-    /// The end of the hold-off in this epoch, if it is still to come.
-    pub fn hold_off(&self, epoch: Epoch, now: Timestamp) -> Option<Timestamp> {
-        self.standing().filter(|used| used.epoch == epoch).and_then(|used| used.hold_off(now))
-    }
-
-    pub async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        self.checked(epoch, async { self.used_in(epoch)?.store.load(epoch, addresses).await }).await
-    }
-
-    pub async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
-        self.checked(epoch, async { self.used_in(epoch)?.store.commit(now, changes).await }).await
-    }
-
-    pub async fn lock(
-        &self,
-        epoch: Epoch,
-        addresses: &[Address],
-    ) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        self.checked(epoch, async { self.used_in(epoch)?.store.lock(epoch, addresses).await }).await
-    }
-
     /// Reads the records again if the engine refuses the epoch, before the caller goes on in another.
-    pub(super) async fn checked<T>(
+    ///
+    /// # Errors
+    /// Those of the call; `Unavailable` if its epoch is over and no engine is in use.
+    pub async fn checked<T>(
         &self,
         epoch: Epoch,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -146,17 +102,12 @@ impl LockEngines {
         answer
     }
 
-    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        self.used()?.store.list(app, prefix, after, limit).await
-    }
-
-    pub async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        self.used()?.store.collect(after, limit).await
-    }
-
+    /// Writes events of the node itself.
+    ///
+    /// # Errors
+    /// When no engine takes them in time.
     pub async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let used = self.used()?;
-        self.in_time(used.store.log(events)).await
+        self.in_time(async { self.used()?.store.log(events).await }).await
     }
 
     pub async fn events(
@@ -190,14 +141,6 @@ impl LockEngines {
         Ok(of_era(used.era, used.store.history(app, key, before, limit).await?))
     }
 
-    pub async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        self.used()?.store.trim(older_than, limit).await
-    }
-
-    pub async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
-        self.used()?.store.wake(wake_ups).await
-    }
-
     /// Notifications for `node` from whichever engine is in use. [`WakeUp::All`] follows every gap, as a switch is one.
     pub fn wake_ups(&self, node: &NodeId) -> mpsc::Receiver<WakeUp> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
@@ -217,21 +160,6 @@ impl LockEngines {
         }
         Ok(secret)
     }
-
-    /// As [`LockStore::meet`], of the engine in use.
-    pub async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
-        self.used()?.store.meet(node, says).await
-    }
-
-    /// As [`LockStore::probe`], of the engine in use.
-    pub async fn probe(&self) -> Result<Timestamp, StoreError> {
-        self.used()?.store.probe().await
-    }
-
-    /// Whether the engine in use answers; gives its clock.
-    pub async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.used()?.store.ping().await
-    }
 }
 
 fn of_era(era: u64, events: Vec<LoggedEvent>) -> Vec<LoggedEvent> {
@@ -239,7 +167,7 @@ fn of_era(era: u64, events: Vec<LoggedEvent>) -> Vec<LoggedEvent> {
     events.into_iter().map(of_era).collect()
 }
 
-async fn pass_on(mut used: watch::Receiver<Option<Used>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
+async fn pass_on(mut used: watch::Receiver<Option<UsedLocks>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
     loop {
         let engine = match used.wait_for(Option::is_some).await {
             Ok(engine) => engine.clone(),
@@ -253,7 +181,7 @@ async fn pass_on(mut used: watch::Receiver<Option<Used>>, node: NodeId, sender: 
         if sender.send(WakeUp::All).await.is_err() {
             return;
         }
-        let is_other = |now: &Option<Used>| now.as_ref().is_some_and(|now| now.index != engine.index);
+        let is_other = |now: &Option<UsedLocks>| now.as_ref().is_some_and(|now| now.index != engine.index);
         loop {
             tokio::select! {
                 biased;

@@ -8,39 +8,40 @@ mod access;
 mod copy;
 pub mod decide;
 mod gate;
-mod lease_cover;
+mod lease_max;
 mod locks;
 mod notices;
 pub mod open;
 mod order;
 mod slot;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::future::{BoxFuture, join_all};
 use latchgate_core::Timestamp;
-use tokio::sync::watch;
-use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 
-use self::decide::{Memory, Next, Seen};
+use self::copy::Copying;
+use self::decide::{Candidate, Change, Known, Next};
 pub use self::gate::GateEngines;
-pub use self::locks::LockEngines;
+use self::lease_max::LeaseMax;
+pub use self::locks::{LockEngines, UsedLocks};
 pub use self::notices::{EngineNotice, Unnoticed};
 pub use self::order::{OrderFailure, SwitchOrder};
 use self::slot::Slot;
 pub use self::slot::{EngineSpec, Opener};
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, LongestLease, Reading, Risk};
-use crate::store::{RecordStore, StoreError};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
+use crate::store::{DumpPage, RecordStore, StoreError};
 
 /// How often a node reads the records while one engine serves, and while none does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_millis(25);
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
-/// An engine that has not answered for so long is not copied to any more.
-const LONG_GONE: Duration = Duration::from_secs(3);
 /// How long a node that starts waits for an engine to serve.
 const START_MAX: Duration = Duration::from_secs(15);
 
@@ -51,19 +52,25 @@ pub trait Engine: RecordStore {
     type Item: Send + Sync + 'static;
 
     /// As [`crate::store::LockStore::dump`].
-    async fn page(&self, from: Option<&str>, limit: usize) -> Result<(Vec<Self::Item>, Option<String>), StoreError>;
+    async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<Self::Item>, StoreError>;
 
     /// As [`crate::store::LockStore::clear`].
-    async fn empty(&self, epoch: Epoch) -> Result<bool, StoreError>;
+    async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Copies what is not on any page. Returns `false` unless the store is filling for `epoch`.
-    async fn bring(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
+    async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
         let _ = (source, epoch);
         Ok(true)
     }
 
     /// As [`crate::store::LockStore::fill`], of a page of an engine whose clock shows `by_ms` less.
-    async fn take(&self, epoch: Epoch, items: Vec<Self::Item>, by_ms: i64, copied: u64) -> Result<bool, StoreError>;
+    async fn write_page(
+        &self,
+        epoch: Epoch,
+        items: Vec<Self::Item>,
+        by_ms: i64,
+        copied: u64,
+    ) -> Result<bool, StoreError>;
 }
 
 /// The engine in use, as this node knows it. The engine itself refuses what names another epoch.
@@ -120,24 +127,28 @@ struct Inner<E: ?Sized> {
     pair: Vec<String>,
     /// Longest time for an engine's answer.
     patience: Duration,
+    /// The longest lease that is allowed, in ms.
+    ttl_ms_max: u64,
     standing: watch::Sender<Option<Arc<Standing<E>>>>,
     view: watch::Sender<View>,
     /// One look at a time.
-    looking: tokio::sync::Mutex<Past>,
-    /// As of the record of the engine in use, and its epoch.
-    longest_lease: Mutex<(Epoch, LongestLease)>,
+    looking: tokio::sync::Mutex<Looks>,
+    /// Something has happened that the next look is to see at once.
+    changed: Notify,
+    lease_max: Mutex<LeaseMax>,
 }
 
 /// What a node remembers between looks.
 #[derive(Default)]
-struct Past {
-    memory: Memory,
-    /// When each engine last answered.
-    answered: [Option<Instant>; 2],
+struct Looks {
+    /// The highest epoch in which it has used an engine.
+    epoch: Epoch,
     /// Which engines have answered since the node started.
     has_answered: [bool; 2],
-    /// The copy that this node makes or watches.
-    copy: Option<copy::Watched>,
+    /// The copy that this node makes or follows.
+    copying: Option<Copying>,
+    /// A change of the engine that does not serve.
+    chore: Option<AbortOnDropHandle<()>>,
 }
 
 impl<E: ?Sized + Engine> Engines<E> {
@@ -145,8 +156,8 @@ impl<E: ?Sized + Engine> Engines<E> {
     ///
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
-    pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, lease_ms_max: u64) -> anyhow::Result<Self> {
-        let engines = Self::join(specs, patience, lease_ms_max);
+    pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
+        let engines = Self::join(specs, patience, ttl_ms_max);
         if let [only] = &engines.inner.slots[..] {
             // A look does not wait until it is open, and does not keep the reason if that fails.
             only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
@@ -168,15 +179,11 @@ impl<E: ?Sized + Engine> Engines<E> {
             let mut standing = engines.inner.standing.subscribe();
             let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
         }
-        if let Some(standing) = engines.standing() {
-            let now = standing.store.read_record().await?.now;
-            engines.cover(LongestLease::short(lease_ms_max).short_ms, now, 0).await?;
-        }
         Ok(engines)
     }
 
     /// As [`Engines::start`], without waiting for an engine to serve.
-    pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, lease_ms_max: u64) -> Self {
+    pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
         let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         pair.sort();
         let is_of_pair = pair.len() > 1;
@@ -184,13 +191,12 @@ impl<E: ?Sized + Engine> Engines<E> {
             pair: if is_of_pair { pair } else { Vec::new() },
             slots: specs.into_iter().map(|spec| Slot::new(spec, is_of_pair)).collect(),
             patience,
+            ttl_ms_max,
             standing: watch::Sender::new(None),
             view: watch::Sender::default(),
-            looking: tokio::sync::Mutex::new(Past {
-                memory: Memory { longest_lease: LongestLease::short(lease_ms_max), lease_ms_max, epoch: Epoch::NONE },
-                ..Past::default()
-            }),
-            longest_lease: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            lease_max: Mutex::default(),
         });
         let running = CancellationToken::new();
         let looks = Arc::clone(&inner);
@@ -198,10 +204,18 @@ impl<E: ?Sized + Engine> Engines<E> {
             loop {
                 looks.look(&mut *looks.looking.lock().await).await;
                 let pause = if looks.standing.borrow().is_some() { LOOK_EVERY } else { LOOK_SOON };
-                sleep(pause).await;
+                let _ = timeout(pause, looks.changed.notified()).await;
             }
         }));
         Self { inner, _running: Arc::new(running.drop_guard()) }
+    }
+
+    /// The engine in use.
+    ///
+    /// # Errors
+    /// `Unavailable` while none is.
+    pub fn used(&self) -> Result<Arc<Standing<E>>, StoreError> {
+        self.standing().ok_or_else(|| self.unavailable())
     }
 
     /// The engine in use; `None` while none is.
@@ -225,8 +239,8 @@ impl<E: ?Sized + Engine> Engines<E> {
 
     /// Reads the records again, because a store has refused the epoch of `stale`.
     pub async fn refresh(&self, stale: Epoch) {
-        let Ok(mut past) = self.inner.looking.try_lock() else {
-            // Another task is at it; a copy takes longer, and is not waited for.
+        let Ok(mut looks) = self.inner.looking.try_lock() else {
+            // Another task is at it.
             let mut standing = self.inner.standing.subscribe();
             let is_fresh =
                 |standing: &Option<Arc<Standing<E>>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
@@ -234,7 +248,7 @@ impl<E: ?Sized + Engine> Engines<E> {
             return;
         };
         if self.standing().is_some_and(|standing| standing.epoch == stale) {
-            self.inner.look(&mut past).await;
+            self.inner.look(&mut looks).await;
         }
     }
 
@@ -259,86 +273,108 @@ impl<E: ?Sized + Engine> Engines<E> {
 
 impl<E: ?Sized + Engine> Inner<E> {
     /// Reads the records and does what they ask for, until an engine serves or nothing more can be done.
-    fn look<'a>(&'a self, past: &'a mut Past) -> BoxFuture<'a, ()> {
+    fn look<'a>(self: &'a Arc<Self>, looks: &'a mut Looks) -> BoxFuture<'a, ()> {
         // Boxed: the compiler cannot tell otherwise that callers' futures can move between threads.
-        Box::pin(self.look_until_settled(past))
+        Box::pin(self.look_until_settled(looks))
     }
 
-    async fn look_until_settled(&self, past: &mut Past) {
+    async fn look_until_settled(self: &Arc<Self>, looks: &mut Looks) {
         for _ in 0..ROUNDS_MAX {
-            let readings = self.read_all(past).await;
-            self.remember_longest(past, &readings);
-            let next = decide::next(&self.seen(past, &readings), &self.pair, past.memory);
-            match next {
-                Next::Serve(index) => return self.serve(past, index, &readings),
+            let readings = self.read_all(looks).await;
+            match decide::next(&self.candidates(looks, &readings), &self.pair, self.known(looks)) {
+                Next::Serve { engine, chore } => {
+                    self.serve(looks, engine, &readings);
+                    return self.do_beside(looks, chore, &readings);
+                }
                 Next::Wait(trouble) => return self.wait(readings, trouble),
-                Next::Write { engine, record, why } => {
-                    let Ok(read) = &readings[engine] else { return };
-                    let name = &self.slots[engine].spec.name;
-                    match self.slots[engine].write(self.patience, read, &record).await {
-                        Ok(true) => {
-                            let (state, epoch) = (record.state.as_str(), record.epoch.number());
-                            tracing::warn!(engine = %name, state, epoch, why, "the engine record was changed");
-                        }
-                        Ok(false) => {}
-                        Err(error) => {
-                            let trouble = format!("the engine record of {name} cannot be changed: {error}");
-                            return self.wait(readings, trouble);
-                        }
+                Next::Write(change) => {
+                    let Ok(read) = &readings[change.engine] else { return };
+                    if let Err(error) = self.write(&change, read).await {
+                        let name = &self.slots[change.engine].spec.name;
+                        return self.wait(readings, format!("the engine record of {name} cannot be changed: {error}"));
                     }
                 }
                 Next::Copy { from, to } => {
-                    let (Ok(source), Ok(target)) = (&readings[from], &readings[to]) else { return };
-                    let (source, target) = (source.clone(), target.clone());
-                    let trouble = format!("{} is being filled", self.slots[to].spec.name);
-                    self.wait(readings, trouble);
-                    if !self.copy(past, (from, &source), (to, &target)).await {
-                        return;
+                    if let Ok(source) = &readings[from] {
+                        self.copy(looks, from, to, source);
                     }
+                    return self.wait(readings, format!("{} is being filled", self.slots[to].spec.name));
                 }
             }
         }
     }
 
-    async fn read_all(&self, past: &mut Past) -> Vec<Result<Reading, StoreError>> {
-        let mut reads = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            reads.push(slot.read(self.patience));
+    async fn write(&self, Change { engine, record, why }: &Change, read: &Reading) -> Result<(), StoreError> {
+        let slot = &self.slots[*engine];
+        if slot.write(self.patience, read, record).await? {
+            let (engine, state, epoch) = (&slot.spec.name, record.state.as_str(), record.epoch.number());
+            tracing::warn!(%engine, state, epoch, why, "the engine record was changed");
         }
-        let readings = join_all(reads).await;
-        for (has_answered, reading) in past.has_answered.iter_mut().zip(&readings) {
+        Ok(())
+    }
+
+    /// Changes the record of an engine that does not serve. It may refuse or never answer: nothing waits for it.
+    fn do_beside(self: &Arc<Self>, looks: &mut Looks, chore: Option<Change>, readings: &[Result<Reading, StoreError>]) {
+        if looks.chore.as_ref().is_some_and(|chore| !chore.is_finished()) {
+            return;
+        }
+        let Some((change, Ok(read))) = chore.map(|change| (change.clone(), &readings[change.engine])) else { return };
+        let (inner, read) = (Arc::clone(self), read.clone());
+        looks.chore = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Err(error) = inner.write(&change, &read).await {
+                let engine = &inner.slots[change.engine].spec.name;
+                tracing::warn!(%engine, %error, why = change.why, "an engine that does not serve refuses a change of its record");
+            }
+        })));
+    }
+
+    async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {
+        let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
+        // An engine is frozen after the other one has begun to fill: only a later reading of that one shows whether it still does.
+        let is_moving =
+            |reading: &Result<Reading, StoreError>| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving));
+        if let Some(other) =
+            readings.iter().position(is_moving).map(|moving| 1 - moving).filter(|_| self.slots.len() > 1)
+        {
+            readings[other] = self.slots[other].read(self.patience).await;
+        }
+        for (has_answered, reading) in looks.has_answered.iter_mut().zip(&readings) {
             *has_answered |= reading.is_ok();
         }
-        for (answered, reading) in past.answered.iter_mut().zip(&readings) {
-            if reading.is_ok() || answered.is_none() {
-                *answered = Some(Instant::now());
-            }
-        }
+        Self::follow_copy(looks, &readings);
         readings
     }
 
-    fn seen<'a>(&'a self, past: &Past, readings: &'a [Result<Reading, StoreError>]) -> Vec<Seen<'a>> {
-        let seen = |(index, reading): (usize, &'a Result<Reading, StoreError>)| {
+    fn candidates<'a>(&'a self, looks: &Looks, readings: &'a [Result<Reading, StoreError>]) -> Vec<Candidate<'a>> {
+        let candidate = |(index, reading): (usize, &'a Result<Reading, StoreError>)| {
             let Slot { spec, .. } = &self.slots[index];
-            Seen {
+            Candidate {
                 name: &spec.name,
                 reading: reading.as_ref().ok(),
-                is_long_gone: past.answered[index].is_some_and(|at| at.elapsed() > LONG_GONE),
                 // An engine of a pair that is back is no longer left out: it may become active, and then be out of reach.
-                is_left_out: spec.is_left_out && (self.pair.is_empty() || !past.has_answered[index]),
+                is_left_out: spec.is_left_out && (self.pair.is_empty() || !looks.has_answered[index]),
                 may_forget: self.slots[index].may_forget(),
                 is_trusted: spec.is_trusted,
+                is_new: spec.is_new,
             }
         };
-        readings.iter().enumerate().map(seen).collect()
+        readings.iter().enumerate().map(candidate).collect()
     }
 
-    fn serve(&self, past: &mut Past, index: usize, readings: &[Result<Reading, StoreError>]) {
+    fn known(&self, looks: &Looks) -> Known {
+        Known {
+            epoch: looks.epoch,
+            lease_ms_max: self.lease_ms_max(),
+            ttl_ms_max: self.ttl_ms_max,
+            is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
+        }
+    }
+
+    fn serve(&self, looks: &mut Looks, index: usize, readings: &[Result<Reading, StoreError>]) {
         let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
         let Some(record) = &reading.record else { return };
-        let epoch = past.memory.epoch.max(record.epoch);
-        past.memory = Memory { epoch, longest_lease: record.longest_lease, ..past.memory };
-        *self.longest() = (record.epoch, record.longest_lease);
+        looks.epoch = looks.epoch.max(record.epoch);
+        self.learn_lease_max(index, record.lease_ms_max);
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);
@@ -394,27 +430,6 @@ impl<E: ?Sized + Engine> Inner<E> {
         };
         let engines = self.slots.iter().zip(readings).map(engine).collect();
         self.view.send_replace(View { engines, trouble });
-    }
-
-    /// The record may have been widened since the last look, and be lost by this one.
-    fn remember_longest(&self, past: &mut Past, readings: &[Result<Reading, StoreError>]) {
-        let Some(now) = readings.iter().flatten().map(|reading| reading.now).max() else { return };
-        let (epoch, longest) = *self.longest();
-        if epoch == past.memory.epoch {
-            past.memory.longest_lease = past.memory.longest_lease.or_later(longest, now);
-        }
-    }
-
-    /// Notes what the record says in this epoch.
-    fn learn_longest(&self, epoch: Epoch, longest_lease: LongestLease) {
-        let mut known = self.longest();
-        if known.0 == epoch {
-            known.1 = longest_lease;
-        }
-    }
-
-    fn longest(&self) -> std::sync::MutexGuard<'_, (Epoch, LongestLease)> {
-        self.longest_lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of an engine as its record says.

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn each_switch_and_each_beginning_and_end_of_a_hold_off_is_news_once() {
         let at = Timestamp::from_ms;
-        let mut record = EngineRecord::new(EngineState::Active, Epoch::from_number(1), &[]);
+        let mut record = EngineRecord::new(EngineState::Active, Epoch::from_number(1), &[], 60_000);
         let news = |record: &mut EngineRecord, now: u64| {
             let news = notices(record, "spare", at(now));
             record.noticed = noticed(record, at(now));

@@ -49,6 +49,8 @@ pub struct LocksEngine {
     /// What the nodes of an engine set call it.
     pub name: String,
     pub kind: LocksKind,
+    /// See `--new`.
+    pub is_new: bool,
     /// The operator starts the node without it, or if it is named alone, without the other one: see `--without`.
     pub is_left_out: bool,
 }
@@ -88,8 +90,9 @@ impl LocksEngine {
             let kind = kind.clone();
             apart(move || async move { kind.open(migrate).await })
         });
-        let (name, is_trusted) = (self.name.clone(), self.kind.is_trusted());
-        Ok((EngineSpec { name, kind: self.kind.as_str(), open, is_trusted, is_left_out: self.is_left_out }, None))
+        let (name, kind, is_trusted) = (self.name.clone(), self.kind.as_str(), self.kind.is_trusted());
+        let (is_new, is_left_out) = (self.is_new, self.is_left_out);
+        Ok((EngineSpec { name, kind, open, is_trusted, is_new, is_left_out }, None))
     }
 
     /// The gate beside these locks; `redis` says how, in a Redis.

@@ -1,16 +1,19 @@
 //! What an operator orders: a switch to the other engine, and hold-offs.
 
+use std::sync::Arc;
+
 use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::copy::{Watched, bounded};
-use super::decide::{Memory, emptied, given_up, is_copied, may_be_given_up, may_have_been_left, was_never_left};
-use super::{Engine, Engines, Inner, LOOK_SOON, Past};
+use super::copy::{Copying, bounded};
+use super::decide::{emptied, given_up, may_be_given_up};
+use super::{Engine, Engines, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use crate::store::store_clock::JUMP_MS_MIN;
 
 /// A switch as an operator orders it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwitchOrder {
     /// The engine to use; `None`: the one that is not active.
     pub to: Option<String>,
@@ -27,7 +30,8 @@ pub enum OrderFailure {
     UnknownEngine,
     #[error("there is one engine, and no other to switch to")]
     OneEngine,
-    #[error("{0} does not answer")]
+    /// The engine does not answer, or refuses the change of its record: why.
+    #[error("{0}")]
     NoAnswer(String),
     #[error(
         "{0} does not answer, and may still serve other nodes: make sure that it is stopped, and say so with `stopped`"
@@ -39,6 +43,8 @@ pub enum OrderFailure {
     GivenUp(String),
     #[error("the engine records keep changing")]
     Contended,
+    #[error("the longest lease is {0} ms already: an order only lowers it")]
+    NotLower(u64),
 }
 
 /// Tries of one order.
@@ -83,7 +89,8 @@ impl<E: ?Sized + Engine> Engines<E> {
     pub async fn order_hold_off(&self, for_ms: Option<u64>) -> Result<u64, OrderFailure> {
         self.inner
             .change_active(|record, now| {
-                let until = for_ms.map_or_else(|| record.longest_lease.hold_off_until(now), |ms| now.plus_ms(ms));
+                let longest = record.held_off(record.lease_ms_max, now).hold_off_until;
+                let until = for_ms.map_or(longest, |ms| now.plus_ms(ms));
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let forced_until =
                     if until < record.hold_off_until { record.hold_off_until } else { record.forced_until };
@@ -92,11 +99,39 @@ impl<E: ?Sized + Engine> Engines<E> {
             .await
             .map(|(record, now)| record.hold_off_until.ms_since(now))
     }
+
+    /// Begins a hold-off as long as the longest lease, because the store's clock has jumped ahead: a lease may seem to have ended by that
+    /// much too early, whenever it ends. Nothing is done if another node has done it.
+    ///
+    /// # Errors
+    /// When the active engine does not answer.
+    pub async fn hold_off_after_jump(&self) -> Result<(), StoreError> {
+        let held = |record: &EngineRecord, now: Timestamp| {
+            let held = record.held_off(record.lease_ms_max, now);
+            let is_begun = record.hold_off_until.plus_ms(JUMP_MS_MIN / 2) >= held.hold_off_until;
+            if is_begun { record.clone() } else { held }
+        };
+        let begun = self.inner.change_active(held).await;
+        begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))
+    }
+
+    /// Lowers the longest lease that the cluster counts on. The operator vouches that no longer lease is live.
+    ///
+    /// # Errors
+    /// When the active engine does not answer, or its record has no higher number.
+    pub async fn lower_lease_max(&self, lease_ms_max: u64) -> Result<(), OrderFailure> {
+        let lower = |record: &EngineRecord, now| {
+            let lowered = record.epoch.next(now);
+            EngineRecord { lease_ms_max: lease_ms_max.min(record.lease_ms_max), lowered, ..record.clone() }
+        };
+        let (record, _) = self.inner.change_active(lower).await?;
+        if record.lease_ms_max == lease_ms_max { Ok(()) } else { Err(OrderFailure::NotLower(record.lease_ms_max)) }
+    }
 }
 
 impl<E: ?Sized + Engine> Inner<E> {
     /// Writes the records that begin the switch. Returns the engine to wait for, and from which epoch on.
-    async fn give(&self, order: &SwitchOrder) -> Result<(Option<usize>, Epoch), OrderFailure> {
+    async fn give(self: &Arc<Self>, order: &SwitchOrder) -> Result<(Option<usize>, Epoch), OrderFailure> {
         let mut ordered = match &order.to {
             Some(name) => {
                 Some(self.slots.iter().position(|slot| slot.spec.name == *name).ok_or(OrderFailure::UnknownEngine)?)
@@ -104,99 +139,118 @@ impl<E: ?Sized + Engine> Inner<E> {
             None => None,
         };
         for _ in 0..TRIES {
-            let mut past = self.looking.lock().await;
-            let readings = self.read_all(&mut past).await;
-            let active = Self::active(&past, &readings);
-            let to = match (ordered, active) {
-                (Some(to), _) => to,
-                // The only one that answers is to go on.
-                (None, Some(active)) if Self::is_in_doubt(active, &readings) => active,
-                (None, Some(active)) if self.slots.len() > 1 => 1 - active,
-                // A copy is under way, or the active engine does not answer.
-                (None, None) if self.slots.len() > 1 => {
-                    let filling = |reading| Self::state(reading) == Some(EngineState::Filling);
-                    let to = readings.iter().position(filling).or_else(|| readings.iter().position(Result::is_ok));
-                    to.ok_or_else(|| self.no_answer(0))?
-                }
-                _ => return Err(OrderFailure::OneEngine),
+            let mut looks = self.looking.lock().await;
+            let readings = self.read_all(&mut looks).await;
+            let active = Self::active(&looks, &readings);
+            let to = match ordered {
+                Some(to) => to,
+                None => self.other_one(active, &readings)?,
             };
             // Once an engine of this order is active, it is not switched back.
             ordered = Some(to);
             let target = readings[to].as_ref().map_err(|_| self.no_answer(to))?;
-            let is_in_doubt = active == Some(to) && Self::is_in_doubt(to, &readings);
-            if active == Some(to) && !is_in_doubt {
-                if !order.force {
-                    return Ok((None, target.epoch()));
+            if active == Some(to) && !Self::is_in_doubt(to, &readings) {
+                let epoch = target.epoch();
+                if order.force {
+                    drop(looks);
+                    self.change_active(|record, _| record.forced()).await?;
                 }
-                drop(past);
-                self.force().await?;
-                return Ok((None, target.epoch()));
+                return Ok((None, epoch));
             }
-            let from = 1 - to;
-            // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped. What was
-            // copied may be out of date then, and is not used.
-            let is_in_use = readings[from].is_ok() || may_be_given_up(target, past.memory);
-            let begun = match &readings[from] {
-                source if target.is(EngineState::Moving) && active.is_none() && is_in_use => {
-                    self.give_up(past.memory, (to, target), (from, source.as_ref().ok())).await?
-                }
-                // A copy is decided, or was emptied after that: one of the engines becomes active first. Or this engine is to be
-                // retired first. The look below settles it.
-                Ok(source)
-                    if self.is_settled_by_a_look(source, (to, target), past.memory)
-                        || self.is_settled_by_a_look(target, (from, source), past.memory)
-                        || target.is(EngineState::Moving)
-                        || source.is(EngineState::Moving) && !target.is(EngineState::Filling) =>
-                {
-                    None
-                }
-                Ok(_) if order.is_stopped => return Err(OrderFailure::NotStopped(self.name(from))),
-                Ok(source) if source.is(EngineState::Moving) && target.is(EngineState::Filling) => Some(source.epoch()),
-                Ok(source) => self.begin(&mut past, (from, source), (to, target)).await?,
-                Err(_) if !order.is_stopped => return Err(OrderFailure::InDoubt(self.name(from))),
-                Err(_) if is_in_doubt => self.go_on(&mut past, (to, target), order.force).await?,
-                Err(_) => self.abandon(&mut past, (to, target), order.force).await?,
-            };
-            if let Some(epoch) = begun {
+            if let Some(epoch) = self.begin_order(&mut looks, order, active, to, &readings).await? {
                 return Ok((Some(to), epoch));
             }
-            self.look(&mut past).await;
-            drop(past);
+            self.look(&mut looks).await;
+            drop(looks);
             sleep(LOOK_SOON).await;
         }
         Err(OrderFailure::Contended)
     }
 
+    /// The engine that an order means that names none.
+    fn other_one(
+        &self,
+        active: Option<usize>,
+        readings: &[Result<Reading, StoreError>],
+    ) -> Result<usize, OrderFailure> {
+        match active {
+            _ if self.slots.len() < 2 => Err(OrderFailure::OneEngine),
+            // The only one that answers is to go on.
+            Some(active) if Self::is_in_doubt(active, readings) => Ok(active),
+            Some(active) => Ok(1 - active),
+            // A copy is under way, or the active engine does not answer.
+            None => {
+                let filling = |reading| Self::state(reading) == Some(EngineState::Filling);
+                let to = readings.iter().position(filling).or_else(|| readings.iter().position(Result::is_ok));
+                to.ok_or_else(|| self.no_answer(0))
+            }
+        }
+    }
+
+    /// Makes the change with which the switch to an engine begins. Returns its epoch; `None` if the records have to be looked at first.
+    async fn begin_order(
+        &self,
+        looks: &mut Looks,
+        order: &SwitchOrder,
+        active: Option<usize>,
+        to: usize,
+        readings: &[Result<Reading, StoreError>],
+    ) -> Result<Option<Epoch>, OrderFailure> {
+        let Ok(target) = &readings[to] else { return Err(self.no_answer(to)) };
+        let from = 1 - to;
+        if let Some(record) = target.record.as_ref().filter(|_| target.is(EngineState::Moving) && active.is_none()) {
+            // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped. What was
+            // copied may be out of date then, and is not used.
+            if readings[from].is_ok() || may_be_given_up(record, self.known(looks)) {
+                return self.give_up(looks, to, target, record).await;
+            }
+        }
+        let is_copied = |retired: &Reading, filling: &Reading| {
+            retired.is(EngineState::Retired) && filling.is(EngineState::Filling) && retired.epoch() == filling.epoch()
+        };
+        match &readings[from] {
+            // One of the engines becomes active first, or this one is to be retired first: the next look settles it.
+            Ok(source) if is_copied(source, target) || is_copied(target, source) => Ok(None),
+            Ok(source)
+                if target.is(EngineState::Moving)
+                    || source.is(EngineState::Moving) && !target.is(EngineState::Filling) =>
+            {
+                Ok(None)
+            }
+            Ok(_) if order.is_stopped => Err(OrderFailure::NotStopped(self.name(from))),
+            Ok(source) if source.is(EngineState::Moving) => Ok(Some(source.epoch())),
+            Ok(source) => self.begin(looks, (from, source), (to, target)).await,
+            Err(_) if !order.is_stopped => Err(OrderFailure::InDoubt(self.name(from))),
+            Err(_) if active == Some(to) => self.go_on(looks, (to, target), order.force).await,
+            Err(_) => self.abandon(looks, (to, target), order.force).await,
+        }
+    }
+
     /// Empties the target, then freezes the source: from there on any node goes on. `None`: another node was faster.
     async fn begin(
         &self,
-        past: &mut Past,
+        looks: &mut Looks,
         (from, source): (usize, &Reading),
         (to, target): (usize, &Reading),
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let epoch = past.memory.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now));
-        // One that was left for an engine that has lost its data since is not copied: leases are missing there.
-        let is_active = source.is(EngineState::Active) && source.epoch() >= past.memory.epoch;
-        let active = source.record.as_ref().filter(|_| is_active);
-        if let (None, Some(record)) = (active, &source.record) {
-            // Other nodes may have granted longer leases there than this one knows of.
-            past.memory.longest_lease = record.longest_lease.or_later(past.memory.longest_lease, source.now);
-        }
-        if !self.fill(past.memory, to, target, epoch).await? {
+        let epoch = looks.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now));
+        let known_ms = source.record.as_ref().map_or(0, |record| record.lease_ms_max);
+        if !self.fill(to, target, epoch, known_ms).await? {
             return Ok(None);
         }
-        let Some(record) = active else {
-            // Neither engine is active: nothing is copied. From here on the other one cannot become active any more, and any node
-            // goes on (see `decide.rs`).
-            let none = EngineRecord::new(EngineState::Standby, epoch, &self.pair);
+        // One that was left for an engine that has lost its data since is not copied: leases are missing there.
+        let is_active = source.is(EngineState::Active) && source.epoch() >= looks.epoch;
+        let Some(record) = source.record.as_ref().filter(|_| is_active) else {
+            // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
+            let none = self.known(looks).first_record(EngineState::Standby, epoch, &self.pair);
             let standby = source.record.as_ref().map_or(none, |record| record.turned(EngineState::Standby, epoch));
-            let written = self.slots[from].write(self.patience, source, &standby).await;
-            if !written.map_err(|error| self.failed(from, &error))? {
+            let is_written = self.slots[from].write(self.patience, source, &standby).await;
+            if !is_written.map_err(|error| self.failed(from, &error))? {
                 return Ok(None);
             }
-            return self.activate(past, to, epoch, false).await;
+            return self.activate(looks, to, (source.epoch(), epoch), false).await;
         };
-        past.copy = Some(Watched::own(epoch));
+        looks.copying = Some(Copying::new(epoch, true));
         let frozen = self.slots[from].change(self.patience, source, &record.turned(EngineState::Moving, epoch)).await;
         Ok(frozen.map_err(|error| self.failed(from, &error))?.then_some(epoch))
     }
@@ -204,14 +258,12 @@ impl<E: ?Sized + Engine> Inner<E> {
     /// The engine is being copied, and it is to stay active. `None`: another node was faster.
     async fn give_up(
         &self,
-        memory: Memory,
-        (to, target): (usize, &Reading),
-        (from, source): (usize, Option<&Reading>),
+        looks: &Looks,
+        to: usize,
+        target: &Reading,
+        record: &EngineRecord,
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let Some(record) = &target.record else { return Ok(None) };
-        let was_left =
-            source.is_some_and(|source| may_have_been_left(target, source, self.slots[from].may_forget(), memory));
-        let next = given_up(target, record, was_left, self.slots[to].spec.is_trusted, memory);
+        let next = given_up(target, record, self.known(looks));
         let written = self.slots[to].change(self.patience, target, &next).await;
         Ok(written.map_err(|error| self.failed(to, &error))?.then_some(next.epoch))
     }
@@ -226,19 +278,19 @@ impl<E: ?Sized + Engine> Inner<E> {
     /// The other engine is stopped, and this one goes on after its fail-over. `None`: another node was faster.
     async fn go_on(
         &self,
-        past: &mut Past,
+        looks: &mut Looks,
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
         // The other engine's clock may be ahead, and its epoch with it. So this epoch is as far ahead as that of an engine that is emptied.
-        let epoch = record.epoch.max(past.memory.epoch).ahead_of(target.now);
-        let held = EngineRecord { epoch, ..given_up(target, record, true, false, past.memory) };
-        let next = if force { forced(&held) } else { held };
+        let epoch = record.epoch.max(looks.epoch).ahead_of(target.now);
+        let held = EngineRecord { epoch, ..given_up(target, record, self.known(looks)) };
+        let next = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, target, &next).await;
         let is_written = is_written.map_err(|error| self.failed(to, &error))?;
         if is_written {
-            past.memory = Memory { epoch: next.epoch, longest_lease: next.longest_lease, ..past.memory };
+            looks.epoch = next.epoch;
         }
         Ok(is_written.then_some(next.epoch))
     }
@@ -246,89 +298,73 @@ impl<E: ?Sized + Engine> Inner<E> {
     /// The other engine is stopped: what this one held when it was left does not count.
     async fn abandon(
         &self,
-        past: &mut Past,
+        looks: &mut Looks,
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let epoch = past.memory.epoch.max(target.epoch()).ahead_of(target.now);
-        if !self.fill(past.memory, to, target, epoch).await? {
+        let left = target.epoch();
+        let epoch = looks.epoch.max(left).ahead_of(target.now);
+        if !self.fill(to, target, epoch, 0).await? {
             return Ok(None);
         }
-        self.activate(past, to, epoch, force).await
+        self.activate(looks, to, (left, epoch), force).await
     }
 
-    /// Empties an engine. Its record has the longest lease that this node knows of, in case nothing is copied to it.
-    async fn fill(&self, memory: Memory, to: usize, target: &Reading, epoch: Epoch) -> Result<bool, OrderFailure> {
+    /// Empties an engine.
+    async fn fill(&self, to: usize, target: &Reading, epoch: Epoch, known_ms: u64) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
-        let filling = EngineRecord {
-            since: Self::filling_since(target).unwrap_or(epoch),
-            longest_lease: memory.longest_live(target.epoch(), target.now),
-            ..EngineRecord::new(EngineState::Filling, epoch, &self.pair)
-        };
+        let before_ms = target.record.as_ref().map_or(0, |record| record.lease_ms_max);
+        let lease_ms_max = before_ms.max(known_ms).max(self.lease_ms_max());
+        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, lease_ms_max);
         if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);
         }
         let store = self.slots[to].store().await.map_err(failed)?;
-        bounded(store.empty(epoch)).await.map_err(failed)
+        bounded(store.clear_for(epoch)).await.map_err(failed)
     }
 
-    /// The first of the epochs in which the engine has been filling, if it is. A fail-over may have forgotten that it was active.
-    fn filling_since(target: &Reading) -> Option<Epoch> {
-        let record =
-            target.record.as_ref().filter(|_| target.is(EngineState::Filling) && !target.is_after_fail_over)?;
-        Some(record.since).filter(|since| *since > Epoch::NONE)
-    }
-
-    /// Whether a look at these records makes one of the engines active.
-    fn is_settled_by_a_look(&self, retired: &Reading, (index, filling): (usize, &Reading), memory: Memory) -> bool {
-        is_copied(retired, filling) || was_never_left(retired, filling, self.slots[index].may_forget(), memory)
-    }
-
-    /// Makes an emptied engine active, with a hold-off of the longest lease that was known when it was emptied.
+    /// Makes an emptied engine active, with a hold-off. The engine that it replaces was used in the epoch `left`, or later.
     async fn activate(
         &self,
-        past: &mut Past,
+        looks: &mut Looks,
         to: usize,
-        epoch: Epoch,
+        (left, epoch): (Epoch, Epoch),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
         let reading = self.slots[to].read(self.patience).await.map_err(failed)?;
         let Some(record) = reading.record.as_ref().filter(|_| reading.epoch() == epoch) else { return Ok(None) };
-        let held = emptied(record, reading.now);
-        let record = if force { forced(&held) } else { held };
+        let held = emptied(record, left, reading.now, self.known(looks));
+        let record = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, &reading, &record).await.map_err(failed)?;
         if is_written {
             // The operator has vouched for it to this node, so it need not read the engine that was left.
-            past.memory = Memory { epoch, longest_lease: record.longest_lease, ..past.memory };
+            looks.epoch = epoch;
         }
         Ok(is_written.then_some(epoch))
     }
 
-    async fn force(&self) -> Result<(), OrderFailure> {
-        self.change_active(|record, _| forced(record)).await.map(|_| ())
-    }
-
     /// Changes the record of the active engine and begins a new epoch with it.
     async fn change_active(
-        &self,
+        self: &Arc<Self>,
         change: impl Fn(&EngineRecord, Timestamp) -> EngineRecord,
     ) -> Result<(EngineRecord, Timestamp), OrderFailure> {
         for _ in 0..TRIES {
-            let mut past = self.looking.lock().await;
-            let readings = self.read_all(&mut past).await;
-            let active = Self::active(&past, &readings);
+            let mut looks = self.looking.lock().await;
+            let readings = self.read_all(&mut looks).await;
+            let active = Self::active(&looks, &readings);
             let Some((index, Ok(reading))) = active.map(|index| (index, &readings[index])) else {
                 return Err(self.no_answer(0));
             };
             let Some(record) = &reading.record else { return Err(self.no_answer(index)) };
             let next = change(record, reading.now).turned(EngineState::Active, record.epoch.next(reading.now));
-            if next.hold_off_until == record.hold_off_until && next.forced_until == record.forced_until {
+            let is_same = (EngineRecord { epoch: record.epoch, lowered: record.lowered, ..next.clone() }) == *record;
+            if is_same {
                 return Ok((next, reading.now));
             }
             let written = self.slots[index].change(self.patience, reading, &next).await;
             let is_written = written.map_err(|error| self.failed(index, &error))?;
-            self.look(&mut past).await;
+            self.look(&mut looks).await;
             if is_written {
                 return Ok((next, reading.now));
             }
@@ -337,10 +373,10 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     /// The active engine. An engine that was left while it was stopped may be back, and not be retired yet.
-    fn active(past: &Past, readings: &[Result<Reading, StoreError>]) -> Option<usize> {
+    fn active(looks: &Looks, readings: &[Result<Reading, StoreError>]) -> Option<usize> {
         let epoch = |reading: &Result<Reading, StoreError>| {
             let reading = reading.as_ref().ok().filter(|reading| reading.is(EngineState::Active))?;
-            Some(reading.epoch()).filter(|epoch| *epoch >= past.memory.epoch)
+            Some(reading.epoch()).filter(|epoch| *epoch >= looks.epoch)
         };
         let active = readings.iter().enumerate().filter_map(|(index, reading)| Some((epoch(reading)?, index)));
         active.max().map(|(_, index)| index)
@@ -351,19 +387,17 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     fn no_answer(&self, index: usize) -> OrderFailure {
-        OrderFailure::NoAnswer(self.name(index))
+        OrderFailure::NoAnswer(format!("{} does not answer", self.name(index)))
     }
 
     fn failed(&self, index: usize, error: &StoreError) -> OrderFailure {
         tracing::warn!(engine = %self.slots[index].spec.name, %error, "an order could not be carried out");
-        self.no_answer(index)
+        OrderFailure::NoAnswer(format!(
+            "the engine record of {} cannot be changed: {}",
+            self.name(index),
+            error.reason()
+        ))
     }
-}
-
-/// Without a hold-off; grants say until when leases may be missing.
-fn forced(record: &EngineRecord) -> EngineRecord {
-    let forced_until = record.hold_off_until.max(record.forced_until);
-    EngineRecord { hold_off_until: Timestamp::default(), forced_until, ..record.clone() }
 }
 
 #[cfg(test)]
@@ -372,7 +406,6 @@ mod tests {
 
     use super::super::{EngineSpec, LockEngines, Opener};
     use super::*;
-    use crate::store::engine_record::LongestLease;
     use crate::store::memory::MemoryStore;
     use crate::store::{LockStore, RecordStore};
 
@@ -381,11 +414,7 @@ mod tests {
     async fn write(store: &MemoryStore, state: EngineState, epoch: u64) {
         let read = store.read_record().await.unwrap();
         let pair = ["one".to_owned(), "other".to_owned()];
-        let mut next = EngineRecord::new(state, Epoch::from_number(epoch), &pair);
-        next.longest_lease = LongestLease::short(60_000);
-        if state == EngineState::Filling {
-            next.since = next.epoch;
-        }
+        let next = EngineRecord::new(state, Epoch::from_number(epoch), &pair, 60_000);
         assert!(store.write_record(&read, &next).await.unwrap());
     }
 
@@ -419,7 +448,6 @@ mod tests {
 
         let (engines, stores) = pair(moving).await;
         engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
-        assert_eq!(stores[0].read_record().await.unwrap().record.unwrap().hold_off_until, Timestamp::default());
         assert_eq!(records(&stores).await[0], Some(EngineState::Active));
     }
 
@@ -498,8 +526,8 @@ mod tests {
     /// A node that was started without the other engine, which is stopped.
     fn beside_a_stopped(one: &MemoryStore) -> LockEngines {
         let gone: Opener<dyn LockStore> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
-        let stopped =
-            EngineSpec { name: "other".to_owned(), kind: "memory", open: gone, is_trusted: false, is_left_out: true };
+        let (name, kind) = ("other".to_owned(), "memory");
+        let stopped = EngineSpec { name, kind, open: gone, is_trusted: false, is_new: false, is_left_out: true };
         let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn LockStore>), stopped];
         LockEngines::join(specs, PATIENCE, 60_000)
     }

@@ -24,21 +24,23 @@ pub struct EngineSpec<E: ?Sized> {
     /// `sqlite`, `postgres` or `redis`.
     pub kind: &'static str,
     pub open: Opener<E>,
-    /// See [`super::decide::Seen::is_trusted`].
+    /// See [`super::decide::Candidate::is_trusted`].
     pub is_trusted: bool,
+    /// See [`super::decide::Candidate::is_new`].
+    pub is_new: bool,
     /// The operator started the node without it.
     pub is_left_out: bool,
 }
 
 impl<E: ?Sized + Engine> EngineSpec<E> {
-    /// An engine that is open already.
+    /// An engine that is open already, and is new if it has no record.
     pub fn opened(name: &str, store: Arc<E>) -> Self {
         let kind = store.kind();
         let open: Opener<E> = Arc::new(move || {
             let store = Arc::clone(&store);
             Box::pin(async move { Ok(store) })
         });
-        Self { name: name.to_owned(), kind, open, is_trusted: false, is_left_out: false }
+        Self { name: name.to_owned(), kind, open, is_trusted: false, is_new: true, is_left_out: false }
     }
 }
 
@@ -105,7 +107,7 @@ impl<E: ?Sized + Engine> Slot<E> {
         self.store.get()
     }
 
-    /// See [`super::decide::Seen::may_forget`]. Of no meaning until it is open.
+    /// See [`super::decide::Candidate::may_forget`]. Of no meaning until it is open.
     pub(super) fn may_forget(&self) -> bool {
         self.if_open().is_some_and(|store| store.may_forget())
     }

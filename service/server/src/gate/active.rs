@@ -1,16 +1,15 @@
 //! The engine in use, and calls to it. If the store refuses the epoch, the engine records are read again and the call is repeated.
 
 use std::future::Future;
-use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord, Phase};
+use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord};
 
 use super::stamp::Home;
-use super::{Inner, Target, apply, is_down, ms};
+use super::{Inner, Target, apply, is_down};
 use crate::engines::GateEngines;
 use crate::store::StoreError;
-use crate::store::engine_record::{Epoch, LEASE_MS_SHORT};
+use crate::store::engine_record::Epoch;
 use crate::store::gate::{At, Fence};
 
 /// How often a call is repeated because the store has refused its epoch.
@@ -106,42 +105,5 @@ impl Inner {
             }
         }
         Err(self.engines(home).unavailable())
-    }
-
-    /// Returns when a lease of `lease_ms` may be claimed within `wait` in the engine in use: see [`GateEngines::cover`].
-    pub(super) async fn cover(&self, active: &Active<'_>, lease_ms: u64, wait: Duration) -> Result<(), StoreError> {
-        if lease_ms <= LEASE_MS_SHORT {
-            return Ok(());
-        }
-        let mut now = active.target.gate.clock_now();
-        if now == Timestamp::default() {
-            now = active.target.gate.read_now().await?;
-        }
-        let covered = active.engines.cover(lease_ms, now, ms(wait)).await;
-        let is_over = active.engines.standing().is_none_or(|standing| standing.epoch != active.epoch);
-        if covered.is_err() && is_over { Err(StoreError::EpochOver) } else { covered }
-    }
-
-    /// As [`Inner::cover`], for a lease that is renewed, by its own length if the caller names none.
-    pub(super) async fn cover_renewal(
-        &self,
-        home: Home,
-        address: &OperationAddress,
-        lease_ms: Option<u64>,
-    ) -> Result<(), StoreError> {
-        let Some(active) = self.active(home) else { return Ok(()) };
-        let lease_ms = match lease_ms {
-            Some(lease_ms) => lease_ms,
-            None if !active.engines.may_need_cover(active.target.gate.clock_now()) => return Ok(()),
-            None => match self.record_at(home, address).await?.answer.map(|record| record.phase) {
-                Some(Phase::Started(started)) => started.lease_ms,
-                _ => return Ok(()),
-            },
-        };
-        match self.cover(&active, lease_ms, Duration::ZERO).await {
-            // The heartbeat itself finds the engine in use.
-            Err(StoreError::EpochOver) => Ok(()),
-            covered => covered,
-        }
     }
 }

@@ -260,7 +260,7 @@ impl Gate {
         }
         let sent = Instant::now();
         let now = deadline.bound(self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
-        self.clock.learn(now, sent, Instant::now());
+        self.clock.learn(0, now, sent, Instant::now());
         Ok(self.clock.now().unwrap_or(now))
     }
 
@@ -325,7 +325,7 @@ impl Gate {
         self.call_seconds.add_duration(sent.elapsed());
         let answer = answer?;
         Some(answer.map(|at| {
-            self.clock.learn(at.now, sent, Instant::now());
+            self.clock.learn(0, at.now, sent, Instant::now());
             at.answer
         }))
     }

@@ -87,7 +87,9 @@ impl Operations {
         let address = OperationAddress { app: app.clone(), id };
         match inner.signer.read(stamp) {
             Some(Presented::Guarded(home, stamp)) => {
-                inner.cover_renewal(home, &address, lease_ms).await.map_err(failure_of)?;
+                if let Some(lease_ms) = lease_ms {
+                    inner.engines(home).allow_lease(lease_ms).await.map_err(failure_of)?;
+                }
                 inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
             }
             // There is no lease to renew.

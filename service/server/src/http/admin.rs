@@ -103,9 +103,12 @@ pub struct EngineAnswer {
     /// When its hold-off ends, by its clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_off_until: Option<String>,
-    /// The longest lease in use, in ms. A hold-off after a fail-over lasts as long.
+    /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
     #[serde(skip_serializing_if = "Option::is_none")]
-    longest_lease_ms: Option<u64>,
+    lease_ms_max: Option<u64>,
+    /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<u64>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -143,6 +146,34 @@ pub struct SwitchRequest {
     /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
     #[serde(default)]
     force: bool,
+    /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
+    /// vouch that no longer lease is live. Not beside the other fields.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    lease_ms_max: Option<u64>,
+}
+
+impl SwitchRequest {
+    /// Carries it out.
+    async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, audited: &Audited) -> Result<(), Problem> {
+        let Self { engine, stopped, force, lease_ms_max } = self;
+        let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+        let carried_out = match lease_ms_max {
+            None => {
+                audited.detail(|| shown(&order));
+                engines.switch(&order, PATIENCE).await
+            }
+            Some(lease_ms_max) if order == SwitchOrder::default() && (1..=YEAR_MS).contains(&lease_ms_max) => {
+                audited.detail(|| format!("lease_ms_max {lease_ms_max}"));
+                engines.lower_lease_max(lease_ms_max).await
+            }
+            Some(_) => {
+                let text = "`lease_ms_max` must be at least 1 and at most a year, 31536000000, and stand alone.";
+                return Err(Problem::new(Code::InvalidRequest, text).with("field", "lease_ms_max"));
+            }
+        };
+        carried_out.map_err(|failure| refused(&failure))
+    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -204,10 +235,7 @@ pub async fn switch_locks(
     body: Body,
 ) -> Result<Response, Problem> {
     let body = context.body(body).await?;
-    let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
-    let order = SwitchOrder { to: engine, is_stopped: stopped, force };
-    audited.detail(|| shown(&order));
-    context.locks.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
+    body::parse::<SwitchRequest>(&body)?.carry_out(context.locks.engines(), &audited).await?;
     // So that the next call does not find the store unavailable.
     context.locks.until_ready(READY_PATIENCE).await;
     Ok(ok(&answer(&context)))
@@ -239,10 +267,7 @@ pub async fn switch_gate(
     body: Body,
 ) -> Result<Response, Problem> {
     let body = context.body(body).await?;
-    let SwitchRequest { engine, stopped, force } = body::parse(&body)?;
-    let order = SwitchOrder { to: engine, is_stopped: stopped, force };
-    audited.detail(|| shown(&order));
-    context.operations.engines().switch(&order, PATIENCE).await.map_err(|failure| refused(&failure))?;
+    body::parse::<SwitchRequest>(&body)?.carry_out(context.operations.engines(), &audited).await?;
     Ok(ok(&answer(&context)))
 }
 
@@ -299,9 +324,14 @@ fn refused(failure: &OrderFailure) -> Problem {
         OrderFailure::InDoubt(_) => Code::EngineInDoubt,
         OrderFailure::NotStopped(_) => Code::EngineNotStopped,
         OrderFailure::GivenUp(_) | OrderFailure::Contended => Code::EnginesUndecided,
+        OrderFailure::NotLower(_) => Code::InvalidRequest,
     };
     let problem = Problem::new(code, format!("{failure}."));
-    if failure == &OrderFailure::UnknownEngine { problem.with("field", "engine") } else { problem }
+    match failure {
+        OrderFailure::UnknownEngine => problem.with("field", "engine"),
+        OrderFailure::NotLower(_) => problem.with("field", "lease_ms_max"),
+        _ => problem,
+    }
 }
 
 fn answer(context: &Context) -> EnginesAnswer {
@@ -365,6 +395,7 @@ fn engine(EngineView { name, kind, reading }: EngineView) -> EngineAnswer {
         epoch: of(|record| record.epoch.number()),
         copied: is_filling.then_some(copied),
         hold_off_until: held_off.map(rfc3339),
-        longest_lease_ms: record.as_ref().map(|record| record.longest_lease.ms_at(now)),
+        lease_ms_max: of(|record| record.lease_ms_max),
+        unreadable: of(|record| record.unreadable).filter(|unreadable| *unreadable > 0),
     }
 }

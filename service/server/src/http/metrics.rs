@@ -163,7 +163,10 @@ fn page(context: &Context) -> String {
     engines(context, &mut page);
     let help = "Connections to stores.";
     let mut connections = page.gauges("latchgate_pool_connections", help);
-    let pools = [("locks", locks.engines().pools()), ("gate", operations.pools())];
+    let pools = [
+        ("locks", locks.engines().standing().map(|used| used.store.pools()).unwrap_or_default()),
+        ("gate", operations.pools()),
+    ];
     for (of, pool) in pools.iter().flat_map(|(of, pools)| pools.iter().map(move |pool| (*of, pool))) {
         for (state, count) in [("used", pool.used), ("idle", pool.idle), ("max", pool.max)] {
             connections.show(&[("of", of), ("pool", pool.name), ("state", state)], count);

@@ -13,6 +13,7 @@ use tracing::{Instrument as _, Span};
 use super::call::Failure;
 use super::key_queue::WaitQueue;
 use super::node::{Node, unreadable};
+use crate::engines::UsedLocks;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};
 use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, StoreError, Stored};
@@ -97,11 +98,12 @@ struct Entry {
     uncounted: Uncounted,
 }
 
-/// The time and the epoch of the evaluations of one commit.
+/// What all evaluations of one commit are made with: taken once, before the states are loaded. The store refuses the commit if the
+/// epoch is over by then, and with it the hold-off of that.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct Round<'a> {
+    pub used: &'a UsedLocks,
     pub now: Timestamp,
-    pub epoch: Epoch,
 }
 
 /// An evaluation that is not committed yet.
@@ -169,15 +171,15 @@ pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, 
 }
 
 impl Node {
-    pub(super) fn terms(&self, Moment { now, epoch }: Moment) -> Terms {
+    pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
         // After the loss of an engine, the epoch is ahead of the clock of the one that is left.
-        let token_min = token_at(Timestamp::from_ms(epoch.number()));
-        Terms { hold_off: self.store.hold_off(epoch, now), token_min, bytes_max: self.limits.key_bytes_max }
+        let token_min = token_at(Timestamp::from_ms(used.epoch.number()));
+        Terms { hold_off: used.hold_off(now), token_min, bytes_max: self.limits.key_bytes_max }
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.
-    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, moment: Moment) -> Change {
-        let Moment { now, epoch } = moment;
+    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, round: Round<'_>) -> Change {
+        let Round { used, now } = round;
         let Stored { version: expected, mut state } = changed;
         state.forget_ended(self.limits.ended_bytes_max, now);
         Change {
@@ -187,7 +189,7 @@ impl Node {
             notice_at: state.next_notice().filter(|_| self.history.is_kept()),
             keep_until: state.idle_from().max(now).plus_ms(self.limits.idle_retention_ms()),
             state,
-            epoch,
+            epoch: used.epoch,
         }
     }
 }
@@ -206,13 +208,23 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// Returns the keys that need another round.
     async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
-        // Read before the states are loaded: a commit of states that were loaded in a later epoch is then refused.
-        let epoch = self.node.store.epoch();
+        // Without an engine in use nothing is evaluated: whether a hold-off is in force is not known.
+        let used = match self.node.store.used() {
+            Ok(used) => used,
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                self.fail(open, &failure);
+                return Vec::new();
+            }
+        };
         let mut again = Vec::new();
-        let open = self.load_missing(open, epoch, &mut again).await;
-        let moment = self.moment(epoch);
+        let open = self.load_missing(open, &used, &mut again).await;
+        if self.node.clock.has_jumped() {
+            return self.after_jump(open, again).await;
+        }
+        let round = self.round_of(&used);
         let mut changed = Vec::new();
-        for (entry, evaluation) in self.evaluate_all(open, moment) {
+        for (entry, evaluation) in self.evaluate_all(open, round) {
             if evaluation.changed {
                 changed.push((entry, evaluation));
             } else if entry.is_fresh {
@@ -222,9 +234,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             }
         }
         if !changed.is_empty() {
-            let changes = self.changes(&mut changed, moment);
-            let commit = self.node.store.commit(moment.now, &changes).instrument(self.span(&changed));
-            let committed = self.timed_commit(commit).await;
+            let changes = self.changes(&mut changed, round);
+            let commit = self.node.store.checked(used.epoch, used.store.commit(round.now, &changes));
+            let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
             again.extend(self.conclude(changed, changes, committed));
         }
         again.retain(|entry| !self.is_to_queue(&entry.work, true));
@@ -245,7 +257,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         work.is_alone
     }
 
-    async fn load_missing(&mut self, open: Vec<Entry>, epoch: Epoch, again: &mut Vec<Entry>) -> Vec<Entry> {
+    async fn load_missing(&mut self, open: Vec<Entry>, used: &UsedLocks, again: &mut Vec<Entry>) -> Vec<Entry> {
+        let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
         let is_missing = |entry: &Entry| entry.work.base.is_none() || entry.work.epoch != epoch || !has_time;
@@ -255,7 +268,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return ready;
         }
         let addresses: Vec<Address> = missing.iter().map(|entry| entry.work.address.clone()).collect();
-        match self.timed(self.node.store.load(epoch, &addresses), |loaded| loaded.now).await {
+        let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
+        match self.timed(used, load, |loaded| loaded.now).await {
             Ok(Loaded { states, .. }) => ready.extend(loaded(missing, states, epoch)),
             // The next round names the epoch that is in force by then.
             Err(StoreError::EpochOver) => {
@@ -284,9 +298,17 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// As [`Run::round`], with the states locked in the store.
     async fn locked_round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
-        let epoch = self.node.store.epoch();
+        // Without an engine in use nothing is evaluated: whether a hold-off is in force is not known.
+        let used = match self.node.store.used() {
+            Ok(used) => used,
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                self.fail(open, &failure);
+                return Vec::new();
+            }
+        };
         let addresses: Vec<Address> = open.iter().map(|entry| entry.work.address.clone()).collect();
-        let (Loaded { states, .. }, locked) = match self.node.lock(epoch, &addresses, self.deadline).await {
+        let (Loaded { states, .. }, locked) = match self.node.lock(&used, &addresses, self.deadline).await {
             Ok(Some(locked)) => locked,
             Ok(None) => return open,
             Err(error) => {
@@ -295,8 +317,12 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 return Vec::new();
             }
         };
-        let moment = self.moment(epoch);
-        let evaluated = self.evaluate_all(loaded(open, states, epoch).collect(), moment);
+        if self.node.clock.has_jumped() {
+            self.node.give_up(locked, self.deadline).await;
+            return self.after_jump(open, Vec::new()).await;
+        }
+        let round = self.round_of(&used);
+        let evaluated = self.evaluate_all(loaded(open, states, used.epoch).collect(), round);
         let (mut changed, unchanged): (Vec<_>, Vec<_>) =
             evaluated.into_iter().partition(|(_, evaluation)| evaluation.changed);
         let unchanged = unchanged.into_iter().map(|(entry, evaluation)| entry.conclude_unchanged(evaluation));
@@ -305,22 +331,32 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             self.node.give_up(locked, self.deadline).await;
             return Vec::new();
         }
-        let changes = self.changes(&mut changed, moment);
-        let commit = locked.commit(moment.now, &changes).instrument(self.span(&changed));
-        let committed = self.timed_commit(commit).await;
-        if matches!(committed, Err(StoreError::EpochOver)) {
-            self.node.store.refresh(epoch).await;
-        }
+        let changes = self.changes(&mut changed, round);
+        let commit = self.node.store.checked(used.epoch, locked.commit(round.now, &changes));
+        let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
         self.conclude(changed, changes, committed)
     }
 
-    fn moment(&self, epoch: Epoch) -> Moment {
-        Moment { now: self.node.clock.now().unwrap_or_default(), epoch }
+    /// The store's clock has jumped ahead: leases may seem to have ended that have not. A hold-off begins before anything is granted.
+    async fn after_jump(&mut self, open: Vec<Entry>, again: Vec<Entry>) -> Vec<Entry> {
+        let again: Vec<Entry> = open.into_iter().chain(again).map(|entry| entry.again(0)).collect();
+        match self.node.hold_off_after_jump().await {
+            Ok(()) => again,
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                self.fail(again, &failure);
+                Vec::new()
+            }
+        }
     }
 
-    fn evaluate_all(&mut self, entries: Vec<Entry>, moment: Moment) -> Vec<Pending> {
-        let terms = self.node.terms(moment);
-        entries.into_iter().filter_map(|entry| self.evaluate(entry, moment.now, terms)).collect()
+    fn round_of<'u>(&self, used: &'u UsedLocks) -> Round<'u> {
+        Round { used, now: self.node.clock.now().unwrap_or_default() }
+    }
+
+    fn evaluate_all(&mut self, entries: Vec<Entry>, round: Round<'_>) -> Vec<Pending> {
+        let terms = self.node.terms(round);
+        entries.into_iter().filter_map(|entry| self.evaluate(entry, round.now, terms)).collect()
     }
 
     fn evaluate(&mut self, entry: Entry, now: Timestamp, terms: Terms) -> Option<Pending> {
@@ -340,13 +376,13 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The states of the evaluations move into the changes, and from there into the cache.
-    fn changes(&self, changed: &mut [Pending], moment: Moment) -> Vec<Change> {
+    fn changes(&self, changed: &mut [Pending], round: Round<'_>) -> Vec<Change> {
         let change = |(entry, evaluation): &mut Pending| {
             entry.uncounted = Uncounted::of(&evaluation.events);
             let Work { address, base, .. } = &*entry.work;
             let version = base.as_ref().map(|base| base.version).unwrap_or_default();
             let stored = Stored { version, state: std::mem::take(&mut evaluation.state) };
-            self.node.change(address, stored, std::mem::take(&mut evaluation.events), moment)
+            self.node.change(address, stored, std::mem::take(&mut evaluation.events), round)
         };
         changed.iter_mut().map(change).collect()
     }
@@ -437,10 +473,11 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     async fn timed_commit(
         &self,
+        used: &UsedLocks,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
         let sent = Instant::now();
-        let committed = self.timed(commit, |committed| committed.now).await;
+        let committed = self.timed(used, commit, |committed| committed.now).await;
         self.node.metrics.commit_took(self.node.store.name(), sent.elapsed());
         committed
     }
@@ -460,6 +497,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.
     async fn timed<T>(
         &self,
+        used: &UsedLocks,
         answer: impl Future<Output = Result<T, StoreError>>,
         time_of: fn(&T) -> Timestamp,
     ) -> Result<T, StoreError> {
@@ -468,7 +506,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned()));
         };
         let answer = answer?;
-        self.node.clock.learn(time_of(&answer), sent, Instant::now());
+        self.node.clock.learn(used.index, time_of(&answer), sent, Instant::now());
         Ok(answer)
     }
 }

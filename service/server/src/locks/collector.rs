@@ -29,11 +29,9 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
     loop {
         tokio::time::sleep(pause).await;
         pause = node.limits.collect_interval;
-        if !node.health.is_up() || node.store.standing().is_none() {
-            continue;
-        }
+        let Some(used) = node.store.standing().filter(|_| node.health.is_up()) else { continue };
         let began = Instant::now();
-        let step = node.store.collect(after.as_ref(), node.limits.collect_rows);
+        let step = used.store.collect(after.as_ref(), node.limits.collect_rows);
         match timeout(node.limits.store_timeout, step).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
@@ -88,11 +86,11 @@ impl Walk {
 
 /// Deletes old events in steps, for no longer than one interval of the collection.
 async fn trim(node: &Node) {
-    let Some(now) = node.clock.now() else { return };
+    let (Some(now), Some(used)) = (node.clock.now(), node.store.standing()) else { return };
     let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
     let started = Instant::now();
     while started.elapsed() < node.limits.collect_interval {
-        let step = node.store.trim(older_than, node.limits.collect_rows);
+        let step = used.store.trim(older_than, node.limits.collect_rows);
         match timeout(node.limits.store_timeout, step).await {
             Ok(Ok(deleted)) if deleted >= node.limits.collect_rows as u64 => {}
             Ok(Ok(_)) => return,

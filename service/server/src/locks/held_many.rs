@@ -41,25 +41,7 @@ impl Locks {
         lease_id: LeaseId,
         ttl_ms: Option<u64>,
     ) -> Answer<RenewedMany> {
-        let first = self.covered_at_first(&addresses, &lease_id, ttl_ms).await?;
-        if let Some((covered_ms, wanted_ms)) = first {
-            let renewed = self.renew_many_now(addresses.clone(), lease_id.clone(), Some(covered_ms)).await?;
-            let last = |leases: &[Lease], now| leases.iter().any(|lease| super::lasts_for(lease, covered_ms, now));
-            if !matches!(&renewed, RenewedMany::Renewed { leases, now } if last(leases, *now)) {
-                return Ok(renewed);
-            }
-            self.cover(wanted_ms, std::time::Duration::ZERO).await?;
-            return self.renew_many_now(addresses, lease_id, Some(wanted_ms)).await;
-        }
-        self.renew_many_now(addresses, lease_id, ttl_ms).await
-    }
-
-    async fn renew_many_now(
-        &self,
-        addresses: Vec<Address>,
-        lease_id: LeaseId,
-        ttl_ms: Option<u64>,
-    ) -> Answer<RenewedMany> {
+        self.allow_lease(ttl_ms).await?;
         let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
             let (mut leases, mut lost) = (Vec::new(), Vec::new());
             let (mut renewals, mut ends) = (Vec::new(), Vec::new());

@@ -96,7 +96,7 @@ impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
     pub async fn acquire_many(&self, request: LockManyRequest) -> Answer<AcquiredMany> {
-        self.cover(request.ttl_ms, request.wait).await?;
+        self.allow_lease(Some(request.ttl_ms)).await?;
         let lease_id = request.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.

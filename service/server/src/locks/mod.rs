@@ -98,11 +98,10 @@ impl Locks {
     pub async fn start_on(store: LockEngines, limits: Limits) -> anyhow::Result<Self> {
         let clock = StoreClock::default();
         let sent = Instant::now();
-        match store.ping().await {
-            Ok(now) => clock.learn(now, sent, Instant::now()),
+        match store.used() {
+            Ok(used) => clock.learn(used.index, used.store.ping().await?, sent, Instant::now()),
             // The node was started without one engine, and the operator has to switch to one.
-            Err(error) if store.standing().is_none() => tracing::warn!(%error, "no engine is in use yet"),
-            Err(error) => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "no engine is in use yet"),
         }
         let id = store.node_id();
         let wake_ups = store.wake_ups(&id);
@@ -113,6 +112,7 @@ impl Locks {
             clock,
             health: Health::default(),
             waker: Waker::start(store.clone(), limits.store_timeout, Arc::clone(&metrics)),
+            after_jump: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
@@ -124,7 +124,7 @@ impl Locks {
         });
         let mut shards = Vec::new();
         let mut shard_wake_ups = Vec::new();
-        for _ in 0..node.store.shards().max(1) {
+        for _ in 0..node.store.standing().map_or(2, |used| used.store.shards()).max(1) {
             let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
             let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
             exit_if_it_panics(tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run()));
@@ -162,7 +162,7 @@ impl Locks {
         if shard.capacity() < shard.max_capacity() / 4 {
             return Err(Failure::Overloaded("too many calls wait for this key's shard"));
         }
-        self.cover(request.ttl_ms, request.wait).await?;
+        self.allow_lease(Some(request.ttl_ms)).await?;
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let lease_id = request.lease_id.clone();
@@ -197,22 +197,9 @@ impl Locks {
         metadata: Option<Metadata>,
     ) -> Answer<Renewed> {
         let bytes_max = self.node.limits.key_bytes_max;
-        let renewal = |ttl_ms| Renew { metadata: metadata.clone(), bytes_max, ..Renew::new(lease_id.clone(), ttl_ms) };
-        let first = self.covered_at_first(std::slice::from_ref(address), &lease_id, ttl_ms).await?;
-        if let Some((covered_ms, wanted_ms)) = first {
-            let renewed = self.renew_now(address, renewal(Some(covered_ms))).await?;
-            if !matches!(&renewed, Renewed::Renewed { lease, now } if lasts_for(lease, covered_ms, *now)) {
-                return Ok(renewed);
-            }
-            self.cover(wanted_ms, Duration::ZERO).await?;
-            return self.renew_now(address, renewal(Some(wanted_ms))).await;
-        }
-        self.renew_now(address, renewal(ttl_ms)).await
-    }
-
-    async fn renew_now(&self, address: &Address, renewal: Renew) -> Answer<Renewed> {
+        self.allow_lease(ttl_ms).await?;
+        let renewal = Renew { metadata, bytes_max, ..Renew::new(lease_id.clone(), ttl_ms) };
         let (reply, answer) = oneshot::channel();
-        let lease_id = renewal.lease_id.clone();
         self.send(address, Call::Renew { renewal, reply })?;
         answer.instrument(traces::call("renew")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
     }
@@ -255,7 +242,9 @@ impl Locks {
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
-        let list = |store: LockEngines| async move { store.list(&app, &prefix, after.as_ref(), limit).await };
+        let list = |engines: LockEngines| async move {
+            engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await
+        };
         let page = self.read(list).await?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }
@@ -302,8 +291,8 @@ impl Locks {
 
     /// For how long no new lease will be granted, in ms.
     pub fn hold_off_ms(&self) -> u64 {
-        let store = &self.node.store;
-        store.hold_off(store.epoch(), self.now()).map_or(0, |until| until.ms_since(self.now()))
+        let until = self.node.store.standing().and_then(|used| used.hold_off(self.now()));
+        until.map_or(0, |until| until.ms_since(self.now()))
     }
 
     /// Waits until the store answers again, but no longer than `patience`.
@@ -332,7 +321,7 @@ impl Locks {
 
     /// Whether a crash of the store may lose acknowledged leases.
     pub fn is_volatile(&self) -> bool {
-        self.node.store.is_volatile()
+        self.node.store.standing().is_some_and(|used| used.store.is_volatile())
     }
 
     /// For how long leases of an engine that was left by force may be live besides those known, in ms.
@@ -346,32 +335,12 @@ impl Locks {
         self.node.closing.cancel();
     }
 
-    /// Returns when a lease of `ttl_ms` may be granted within `wait`: at once unless it is the longest in use.
-    async fn cover(&self, ttl_ms: u64, wait: Duration) -> Answer<()> {
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let covered = self.node.store.cover(ttl_ms, self.now(), wait_ms).await;
-        covered.map_err(|error| Failure::StoreUnavailable(error.to_string()))
-    }
-
-    /// How long leases may be renewed for at once, if that is shorter than the caller wants: the whole length has to be
-    /// covered first, which takes longer than what may be left of them.
-    async fn covered_at_first(
-        &self,
-        addresses: &[Address],
-        lease_id: &LeaseId,
-        ttl_ms: Option<u64>,
-    ) -> Answer<Option<(u64, u64)>> {
-        let (store, now) = (&self.node.store, self.now());
-        let mut wanted_ms = ttl_ms.unwrap_or_default();
-        if ttl_ms.is_none() && store.may_need_cover(now) {
-            for address in addresses {
-                let state = self.inspect(address).await?.state;
-                let held = state.holders().iter().find(|lease| lease.lease_id == *lease_id);
-                wanted_ms = held.map_or(wanted_ms, |lease| lease.ttl_ms.max(wanted_ms));
-            }
-        }
-        let covered_ms = store.covered_ms(now);
-        Ok((wanted_ms > covered_ms).then_some((covered_ms, wanted_ms)))
+    /// Returns when leases of this length may be granted: see [`LockEngines::allow_lease`]. A lease that is renewed by its own length is
+    /// one already.
+    async fn allow_lease(&self, ttl_ms: Option<u64>) -> Answer<()> {
+        let Some(ttl_ms) = ttl_ms else { return Ok(()) };
+        let allowed = self.node.store.allow_lease(ttl_ms).await;
+        allowed.map_err(|error| Failure::StoreUnavailable(error.to_string()))
     }
 
     fn next_waiter(&self) -> WaiterId {
@@ -393,14 +362,6 @@ impl Locks {
         &self.shards[shard_of(address, self.shards.len())]
     }
 }
-
-/// Whether a lease that was renewed for `ttl_ms` at `now` lasts that long: its longest hold or a revocation may end it earlier.
-fn lasts_for(lease: &Lease, ttl_ms: u64, now: Timestamp) -> bool {
-    lease.expires_at.plus_ms(RENEWAL_MS) > now.plus_ms(ttl_ms)
-}
-
-/// Longest time from a renewal to its answer, as a rule.
-const RENEWAL_MS: u64 = 1_000;
 
 /// Leaves the queue when the handler is dropped, because the client has gone.
 struct LeaveOnDrop<'a> {

@@ -14,10 +14,10 @@ use super::health::Health;
 use super::history::History;
 use super::large::LargeKeys;
 use super::waker::Waker;
-use crate::engines::LockEngines;
+use crate::engines::{LockEngines, UsedLocks};
 use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
-use crate::store::{Epoch, Loaded, LockedStates, StoreError};
+use crate::store::{Loaded, LockedStates, StoreError};
 
 pub(super) struct Node {
     pub id: NodeId,
@@ -28,6 +28,8 @@ pub(super) struct Node {
     pub history: History,
     pub metrics: Arc<LockMetrics>,
     pub limits: super::Limits,
+    /// One task at a time deals with a jump of the store's clock.
+    pub after_jump: tokio::sync::Mutex<()>,
     /// Ends all waits.
     pub closing: CancellationToken,
     /// How many waiters its queues have, as of each shard's last batch.
@@ -59,16 +61,17 @@ impl Node {
     /// failure of the store.
     pub(super) async fn lock(
         &self,
-        epoch: Epoch,
+        used: &UsedLocks,
         addresses: &[Address],
         deadline: Instant,
     ) -> Result<Option<(Loaded, Box<dyn LockedStates>)>, StoreError> {
         loop {
             let sent = Instant::now();
-            let locked = timeout_at(deadline, self.store.lock(epoch, addresses)).await;
+            let locked =
+                timeout_at(deadline, self.store.checked(used.epoch, used.store.lock(used.epoch, addresses))).await;
             match locked.unwrap_or(Err(StoreError::Contended("other callers keep these keys locked"))) {
                 Ok((loaded, locked)) => {
-                    self.clock.learn(loaded.now, sent, Instant::now());
+                    self.clock.learn(used.index, loaded.now, sent, Instant::now());
                     return Ok(Some((loaded, locked)));
                 }
                 Err(StoreError::EpochOver) => return Ok(None),
@@ -78,6 +81,19 @@ impl Node {
                 Err(error) => return Err(error.of_reading()),
             }
         }
+    }
+
+    /// Begins a hold-off because the store's clock has jumped ahead. Until it is in force, nothing is evaluated.
+    pub(super) async fn hold_off_after_jump(&self) -> Result<(), StoreError> {
+        let _one = self.after_jump.lock().await;
+        if self.clock.has_jumped() {
+            let begun = timeout(self.limits.store_timeout, self.store.hold_off_after_jump()).await;
+            begun
+                .unwrap_or_else(|_| Err(StoreError::Unavailable("the hold-off takes too long to begin".to_owned())))?;
+            self.metrics.clock_jumps.one();
+            self.clock.jump_was_dealt_with();
+        }
+        Ok(())
     }
 
     /// Unlocks states that no change is made to. If that fails, the store unlocks them when they are dropped, and the caller

@@ -53,7 +53,7 @@ pub(super) fn next_recheck(node: &Node, state: &LockState, first: Position, now:
     let own = state.turns().iter().find(|turn| turn.node == node.id);
     let refresh = own.map(|turn| Timestamp::from_ms(turn.until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, first, node.clock.now().unwrap_or_default());
-    let hold_off = node.clock.now().and_then(|now| node.store.hold_off(node.store.epoch(), now));
+    let hold_off = node.clock.now().and_then(|now| node.store.standing()?.hold_off(now));
     let next = refresh.into_iter().chain(change).chain(hold_off).min();
     let wait = next.map_or(DOWN_PAUSE, |next| node.clock.until(next.plus_ms(1), now));
     now + wait.max(Duration::from_millis(1))

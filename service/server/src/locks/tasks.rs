@@ -101,9 +101,10 @@ pub(super) async fn probe(node: Arc<Node>) {
 /// Says why the store does not answer.
 async fn ping(node: &Node) -> Result<(), String> {
     let sent = Instant::now();
-    match tokio::time::timeout(node.limits.store_timeout, node.store.ping()).await {
+    let used = node.store.used().map_err(|error| error.reason())?;
+    match tokio::time::timeout(node.limits.store_timeout, used.store.ping()).await {
         Ok(Ok(shown)) => {
-            node.clock.learn(shown, sent, Instant::now());
+            node.clock.learn(used.index, shown, sent, Instant::now());
             Ok(())
         }
         Ok(Err(StoreError::Contended(_))) => Ok(()),
@@ -116,9 +117,10 @@ async fn ping(node: &Node) -> Result<(), String> {
 /// Says why no lock can be granted.
 async fn probe_once(node: &Node) -> Result<(), String> {
     let sent = Instant::now();
-    match tokio::time::timeout(node.limits.store_timeout, node.store.probe()).await {
+    let used = node.store.used().map_err(|error| error.reason())?;
+    match tokio::time::timeout(node.limits.store_timeout, used.store.probe()).await {
         Ok(Ok(shown)) => {
-            node.clock.learn(shown, sent, Instant::now());
+            node.clock.learn(used.index, shown, sent, Instant::now());
             node.health.probed();
             Ok(())
         }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
 
 use super::Locks;
-use super::batch::Moment;
+use super::batch::Round;
 use super::call::Failure;
 use super::large::pause_after;
 use super::node::Node;
@@ -60,7 +60,8 @@ impl Locks {
             let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
             return Err(Undone::before(failure));
         }
-        if let Some(index) = self.node.store.first_apart(&addresses) {
+        let used = self.node.store.used().map_err(|error| Undone::before(self.node.failure(&error)))?;
+        if let Some(index) = used.store.first_apart(&addresses) {
             return Err(Undone::before(Failure::KeysApart { index }));
         }
         let places = Arc::clone(&self.many);
@@ -122,26 +123,30 @@ async fn round<T>(
     decide: &(impl Fn(Vec<LockState>, Timestamp, Terms) -> Decision<T> + Send + Sync),
     deadline: Instant,
 ) -> Result<Option<T>, Undone<T>> {
-    // Read before the states are loaded: see batch.rs.
-    let epoch = node.store.epoch();
-    let locked = node.lock(epoch, addresses, deadline).await.map_err(|error| Undone::before(node.failure(&error)))?;
-    let Some((loaded, locked)) = locked else { return Ok(None) };
+    let failed = |error: StoreError| Undone::before(node.failure(&error));
+    let used = node.store.used().map_err(failed)?;
+    let Some((loaded, locked)) = node.lock(&used, addresses, deadline).await.map_err(failed)? else { return Ok(None) };
+    if node.clock.has_jumped() {
+        node.give_up(locked, deadline).await;
+        node.hold_off_after_jump().await.map_err(failed)?;
+        return Ok(None);
+    }
     let now = node.clock.now().unwrap_or(loaded.now);
-    let moment = Moment { now, epoch };
+    let round = Round { used: &used, now };
     for (address, stored) in addresses.iter().zip(&loaded.states) {
         node.large.note(address, stored.state.bytes());
     }
     let before = loaded.states.clone();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();
-    let Decision { result, writes } = decide(states, now, node.terms(moment));
+    let Decision { result, writes } = decide(states, now, node.terms(round));
     if writes.is_empty() {
         node.give_up(locked, deadline).await;
         return Ok(Some(result));
     }
     let uncounted: Vec<_> = writes.iter().map(|(index, _, events)| (*index, Uncounted::of(events))).collect();
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
-        node.change(&addresses[index], Stored { version: versions[index], state }, events, moment)
+        node.change(&addresses[index], Stored { version: versions[index], state }, events, round)
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let sent = Instant::now();
@@ -150,7 +155,7 @@ async fn round<T>(
     let committed = timeout_at(deadline, commit).await.unwrap_or_else(|_| Err(too_late()));
     node.metrics.commit_took(node.store.name(), sent.elapsed());
     if matches!(committed, Err(StoreError::EpochOver)) {
-        node.store.refresh(epoch).await;
+        node.store.refresh(used.epoch).await;
         return Ok(None);
     }
     let Committed { now: shown, result: checked, .. } = match committed {
@@ -161,7 +166,7 @@ async fn round<T>(
             return Err(Undone { failure, uncertain: is_uncertain.then_some(result) });
         }
     };
-    node.clock.learn(shown, sent, Instant::now());
+    node.clock.learn(used.index, shown, sent, Instant::now());
     node.health.committed();
     // Otherwise the clock was off.
     let CommitResult::Checked(versions) = checked else {

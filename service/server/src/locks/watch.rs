@@ -154,7 +154,7 @@ impl Locks {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }
-        let tells_of_prefixes = self.node.store.tells_of_prefixes();
+        let tells_of_prefixes = self.node.store.standing().is_none_or(|used| used.store.tells_of_prefixes());
         let key = match &watched {
             Watched::Prefix(_) if !tells_of_prefixes => return Err(Failure::OnlyKeysAreWatched),
             Watched::Key(key) if !tells_of_prefixes => Some(key.clone()),

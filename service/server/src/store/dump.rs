@@ -29,14 +29,36 @@ impl CopiedState {
     }
 }
 
-/// One page of a dump, and the position at which the next begins; `None` at the end.
-pub type DumpPage = (Vec<CopiedState>, Option<String>);
+/// One page of a dump.
+#[derive(Debug)]
+pub struct DumpPage<T> {
+    pub items: Vec<T>,
+    /// What cannot be decoded, by app and key or id.
+    pub unreadable: Vec<String>,
+    /// The position at which the next page begins; `None` at the end.
+    pub next: Option<String>,
+}
 
-/// A page of a walk along the addresses. If it is full, there may be another.
-pub(super) fn page_of(states: Vec<CopiedState>, limit: usize) -> DumpPage {
+impl<T> DumpPage<T> {
+    /// Takes what was found apart from what cannot be decoded.
+    pub(super) fn of(found: impl IntoIterator<Item = Result<T, String>>, next: Option<String>) -> Self {
+        let mut page = Self { items: Vec::new(), unreadable: Vec::new(), next };
+        for found in found {
+            match found {
+                Ok(item) => page.items.push(item),
+                Err(name) => page.unreadable.push(name),
+            }
+        }
+        page
+    }
+}
+
+/// A page of a walk along the addresses. If it is full, there may be another. A state that cannot be decoded is its address.
+pub(super) fn page_of(states: Vec<Result<CopiedState, Address>>, limit: usize) -> DumpPage<CopiedState> {
     let last = states.last().filter(|_| states.len() >= limit);
-    let next = last.map(|copied| position_after(&copied.address));
-    (states, next)
+    let next =
+        last.map(|found| position_after(found.as_ref().map_or_else(|address| address, |copied| &copied.address)));
+    DumpPage::of(states.into_iter().map(|found| found.map_err(|address| position_after(&address))), next)
 }
 
 /// The position of the page after this address. It is JSON, because names may have any separator in them.

@@ -18,8 +18,8 @@ use super::{PoolUse, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(u64);
 
-/// Epochs are ahead of the clock by a multiple of this, in ms: by none, or by one more each time that an engine is left that does not
-/// answer. Just before it stopped, another node may have begun an epoch there; and the clocks of engines differ.
+/// Epochs are ahead of the clock by a multiple of this, in ms. When an operator leaves a stopped engine, the new epoch is one more
+/// ahead: the stopped engine may have had a later epoch, or a faster clock.
 const EPOCH_LEAD_MS: u64 = 60_000;
 
 impl Epoch {
@@ -119,14 +119,20 @@ pub struct EngineRecord {
     /// the same.
     #[serde(default)]
     pub forced_until: Timestamp,
+    /// The longest lease that the cluster has needed so far, in ms: see [`lease_step`]. A hold-off lasts as long. The first longer
+    /// lease raises it; only an operator lowers it.
+    pub lease_ms_max: u64,
+    /// The epoch that an operator began by lowering `lease_ms_max`. A lower number without a later such epoch is a loss.
     #[serde(default)]
-    pub longest_lease: LongestLease,
-    /// How many states the copier had copied when it retired this engine: one with fewer has lost some. The highest number if none
-    /// can be known to have all.
+    pub lowered: Epoch,
+    /// How many states the copier had copied when it retired this engine: an engine with fewer has lost some. The highest number if
+    /// the copy is not known to be complete.
     #[serde(default)]
     pub copied: u64,
-    /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did. While it is
-    /// filling: the first of the epochs in which it has been filling, and nothing else, up to now.
+    /// How many states the copier had left out, because they cannot be decoded.
+    #[serde(default)]
+    pub unreadable: u64,
+    /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did.
     #[serde(default)]
     pub since: Epoch,
     #[serde(default)]
@@ -144,87 +150,30 @@ pub struct Noticed {
     pub hold_off_until: Option<Timestamp>,
 }
 
-/// The longest lease in use, in steps that double. It bounds a hold-off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LongestLease {
-    /// Leases up to this length need no entry: every hold-off lasts at least as long. At most [`LEASE_MS_SHORT`].
-    #[serde(default)]
-    pub short_ms: u64,
-    /// No longer lease ends after `until`; none that is longer than `short_ms` ends after that.
-    #[serde(default)]
-    pub ms: u64,
-    /// By the store's clock.
-    #[serde(default)]
-    pub until: Timestamp,
-}
+/// The lengths that `lease_ms_max` of an engine record rises to, in ms, before the longest lease that is allowed.
+const LEASE_STEPS: [u64; 2] = [60_000, 600_000];
 
-/// What counts as a short lease, in ms, unless no node grants leases of this length.
-pub const LEASE_MS_SHORT: u64 = 60_000;
-
-impl LongestLease {
-    /// With short leases only, where no lease is longer than `lease_ms_max`.
-    pub fn short(lease_ms_max: u64) -> Self {
-        Self { short_ms: lease_ms_max.min(LEASE_MS_SHORT), ..Self::default() }
-    }
-
-    /// Whether a hold-off that begins after the grant of a lease of `ttl_ms` outlasts it, if it is granted by `latest`.
-    pub fn covers(self, ttl_ms: u64, latest: Timestamp) -> bool {
-        ttl_ms <= self.short_ms || (ttl_ms <= self.ms && latest.plus_ms(ttl_ms) <= self.until)
-    }
-
-    /// The longest lease that is covered if it is granted by `latest`, in ms.
-    pub fn covered_ms(self, latest: Timestamp) -> u64 {
-        self.ms.min(self.until.ms_since(latest)).max(self.short_ms)
-    }
-
-    /// What covers a lease of `ttl_ms` too, granted between `now` and `latest`. It lapses by itself when no such lease is
-    /// granted for about twice its length.
-    #[must_use]
-    pub fn widened(self, ttl_ms: u64, now: Timestamp, latest: Timestamp) -> Self {
-        if ttl_ms <= LEASE_MS_SHORT {
-            return Self { short_ms: self.short_ms.max(ttl_ms), ..self };
-        }
-        let ms = ttl_ms.next_power_of_two();
-        let until = latest.plus_ms(2 * ms);
-        // What is left of the entry before ends within the new one, or the new one is no longer than the one before.
-        if ms >= self.ms || self.until.ms_since(now) <= ms {
-            return Self { ms, until: until.max(self.until), ..self };
-        }
-        Self { until: self.until.max(until), ..self }
-    }
-
-    /// As the entry says at `now`, in ms.
-    pub fn ms_at(self, now: Timestamp) -> u64 {
-        if self.until > now { self.ms.max(self.short_ms) } else { self.short_ms }
-    }
-
-    /// Of two entries the one that ends later from `now` on.
-    #[must_use]
-    pub fn or_later(self, other: Self, now: Timestamp) -> Self {
-        let end = |entry: Self| (entry.hold_off_until(now), entry.until);
-        if end(other) > end(self) { other } else { self }
-    }
-
-    /// The end of a hold-off that begins at `now`.
-    pub fn hold_off_until(self, now: Timestamp) -> Timestamp {
-        let longest = now.plus_ms(self.ms).min(self.until);
-        now.plus_ms(self.short_ms).max(longest).plus_ms(HOLD_OFF_MARGIN_MS)
-    }
+/// What `lease_ms_max` becomes for a lease of `ttl_ms`, where `ttl_ms_max` is the longest lease that is allowed.
+pub fn lease_step(ttl_ms: u64, ttl_ms_max: u64) -> u64 {
+    let step = LEASE_STEPS.into_iter().find(|step| ttl_ms <= *step).unwrap_or(ttl_ms_max);
+    step.min(ttl_ms_max).max(ttl_ms)
 }
 
 /// A node's clock may be ahead by the clock bound, and by its clock a lease ends late.
 const HOLD_OFF_MARGIN_MS: u64 = 2 * latchgate_core::CLOCK_BOUND_MS;
 
 impl EngineRecord {
-    pub fn new(state: EngineState, epoch: Epoch, pair: &[String]) -> Self {
+    pub fn new(state: EngineState, epoch: Epoch, pair: &[String], lease_ms_max: u64) -> Self {
         Self {
             state,
             epoch,
             pair: pair.to_vec(),
             hold_off_until: Timestamp::default(),
             forced_until: Timestamp::default(),
-            longest_lease: LongestLease::default(),
+            lease_ms_max,
+            lowered: Epoch::NONE,
             copied: 0,
+            unreadable: 0,
             since: Epoch::NONE,
             noticed: Noticed::default(),
         }
@@ -236,11 +185,18 @@ impl EngineRecord {
         Self { state, epoch, ..self.clone() }
     }
 
-    /// The same with a hold-off of the longest lease, beginning at `now`.
+    /// The same with a hold-off of at least `lease_ms`, beginning at `now`.
     #[must_use]
-    pub fn held_off(&self, now: Timestamp) -> Self {
-        let until = self.longest_lease.hold_off_until(now).max(self.hold_off_until);
-        Self { hold_off_until: until, ..self.clone() }
+    pub fn held_off(&self, lease_ms: u64, now: Timestamp) -> Self {
+        let hold_off_until = now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until);
+        Self { hold_off_until, ..self.clone() }
+    }
+
+    /// The same without a hold-off. Grants say until when leases may be missing.
+    #[must_use]
+    pub fn forced(&self) -> Self {
+        let forced_until = self.hold_off_until.max(self.forced_until);
+        Self { hold_off_until: Timestamp::default(), forced_until, ..self.clone() }
     }
 }
 
@@ -322,39 +278,17 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_ms(1_000_000_000);
 
     #[test]
-    fn a_hold_off_outlasts_every_lease_that_was_covered_when_it_was_granted() {
-        let mut longest = LongestLease::short(u64::MAX);
-        // When each was granted, and when it ends.
-        let mut leases: Vec<(Timestamp, Timestamp)> = Vec::new();
-        let mut now = NOW;
-        for round in 0..2_000_u64 {
-            now = now.plus_ms(1 + (round * 7_919) % 90_000);
-            let ttl_ms = [100, 59_000, 61_000, 300_000, 3_600_000][usize::try_from(round % 5).unwrap()];
-            // Long leases come in phases, so that the entry lapses in between.
-            let ttl_ms = if round % 400 < 200 { ttl_ms } else { ttl_ms.min(300_000) };
-            // Callers wait for their grants.
-            let latest = now.plus_ms([0, 50_000, 7_200_000][usize::try_from(round % 3).unwrap()]);
-            if !longest.covers(ttl_ms, latest) {
-                longest = longest.widened(ttl_ms, now, latest);
-                assert!(longest.covers(ttl_ms, latest));
-            }
-            leases.push((latest, latest.plus_ms(ttl_ms)));
-            leases.retain(|(_, end)| *end > now);
-            let is_outlasted = |(granted, end): &(_, _)| *granted > now || *end <= longest.hold_off_until(now);
-            assert!(leases.iter().all(is_outlasted), "{round}: {longest:?}");
+    fn the_longest_lease_rises_in_three_steps_and_never_above_what_is_allowed() {
+        for (ttl_ms, ttl_ms_max, step) in [
+            (100, 3_600_000, 60_000),
+            (60_000, 3_600_000, 60_000),
+            (60_001, 3_600_000, 600_000),
+            (600_001, 3_600_000, 3_600_000),
+            (100, 5_000, 5_000),
+            (70_000, 90_000, 90_000),
+        ] {
+            assert_eq!(lease_step(ttl_ms, ttl_ms_max), step, "{ttl_ms} of {ttl_ms_max}");
         }
-    }
-
-    #[test]
-    fn a_hold_off_is_short_again_when_no_long_lease_was_granted_for_long() {
-        let longest = LongestLease::short(u64::MAX).widened(3_600_000, NOW, NOW);
-        assert!(longest.hold_off_until(NOW).ms_since(NOW) >= 3_600_000);
-        let later = NOW.plus_ms(10_000_000);
-        assert!(longest.hold_off_until(later).ms_since(later) <= LEASE_MS_SHORT + HOLD_OFF_MARGIN_MS);
-        // A shorter one that is granted near the end of a longer one does not carry that on.
-        let late = NOW.plus_ms(8_300_000);
-        let longest = longest.widened(300_000, late, late);
-        assert!(longest.ms < 3_600_000, "{longest:?}");
     }
 
     #[test]

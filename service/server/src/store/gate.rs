@@ -51,7 +51,7 @@ impl Fence {
 }
 
 /// One page of the records that a switch copies, and where the next begins; `None` at the end.
-pub type DumpPage = (Vec<(OperationAddress, OperationRecord)>, Option<String>);
+pub type DumpPage = super::DumpPage<(OperationAddress, OperationRecord)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
@@ -212,7 +212,7 @@ impl<T> At<T> {
 pub(super) fn page_of(records: Vec<(OperationAddress, OperationRecord)>, limit: usize) -> DumpPage {
     let last = records.last().filter(|_| records.len() >= limit);
     let next = last.map(|(address, _)| serde_json::json!([address.app, address.id]).to_string());
-    (records, next)
+    DumpPage::of(records.into_iter().map(Ok), next)
 }
 
 /// After which address a page begins.

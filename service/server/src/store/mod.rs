@@ -357,7 +357,7 @@ pub trait LockStore: RecordStore {
     /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
     /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller
     /// may repeat a page that failed.
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError>;
 
     /// Removes all states and events. Returns `false` and does nothing unless the store is filling for `epoch` and no state is copied
     /// to it yet.

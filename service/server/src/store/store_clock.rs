@@ -1,6 +1,6 @@
 //! A node's estimate of its store's clock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const DRIFT_PPM: f64 = 200.0;
 pub struct StoreClock {
     origin: Instant,
     bounds: Mutex<Option<Bounds>>,
+    /// The store's clock has jumped ahead, and nothing has been done about it yet.
+    has_jumped: AtomicBool,
     /// In ms.
     latest_arrival: AtomicU64,
 }
@@ -26,33 +28,77 @@ pub struct StoreClock {
 /// Bounds of the offset, in ms.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
+    /// Which engine of a pair: their clocks differ.
+    of: usize,
     low: f64,
     high: f64,
     at: Instant,
+    /// `at` by a clock that goes on while the machine is suspended, in ms.
+    boot_ms: f64,
 }
+
+/// A store's clock that is ahead of the estimate by more than this has jumped, in ms.
+pub const JUMP_MS_MIN: u64 = 1_000;
 
 impl Default for StoreClock {
     fn default() -> Self {
-        Self { origin: Instant::now(), bounds: Mutex::new(None), latest_arrival: AtomicU64::new(0) }
+        Self {
+            origin: Instant::now(),
+            bounds: Mutex::new(None),
+            has_jumped: AtomicBool::new(false),
+            latest_arrival: AtomicU64::new(0),
+        }
     }
 }
 
 impl StoreClock {
-    /// Takes note that the store's clock showed `shown` between the two instants.
-    pub fn learn(&self, shown: Timestamp, sent: Instant, answered: Instant) {
+    /// Takes note that the clock of an engine showed `shown` between the two instants.
+    pub fn learn(&self, engine: usize, shown: Timestamp, sent: Instant, answered: Instant) {
         #[allow(clippy::cast_precision_loss, reason = "ms since 1970 are exact in an f64 for 285 000 years")]
         let shown_ms = shown.as_ms() as f64;
         // The store cut off a fraction of a ms.
         let fresh = Bounds {
+            of: engine,
+            boot_ms: boot_ms(),
             low: shown_ms - self.since_origin_ms(answered),
             high: shown_ms + 1.0 - self.since_origin_ms(sent),
             at: answered,
         };
         let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         *bounds = Some(match *bounds {
-            Some(known) => known.narrowed(fresh),
-            None => fresh,
+            Some(known) if known.of == engine => {
+                self.note_jump(known, fresh);
+                known.narrowed(fresh)
+            }
+            _ => fresh,
         });
+    }
+
+    /// Whether the store's clock has jumped ahead since [`StoreClock::jump_was_dealt_with`]: leases may seem to have ended that have
+    /// not.
+    pub fn has_jumped(&self) -> bool {
+        self.has_jumped.load(Ordering::Acquire)
+    }
+
+    pub fn jump_was_dealt_with(&self) {
+        self.has_jumped.store(false, Ordering::Release);
+    }
+
+    fn note_jump(&self, known: Bounds, fresh: Bounds) {
+        // The monotonic clock stands still while the machine is suspended.
+        let awake_ms = fresh.at.saturating_duration_since(known.at).as_secs_f64() * 1_000.0;
+        let suspended_ms = (fresh.boot_ms - known.boot_ms - awake_ms).max(0.0);
+        let ahead_ms = fresh.low - known.high - suspended_ms;
+        if ahead_ms > JUMP_MS_MIN as f64 {
+            tracing::warn!(
+                ahead_ms,
+                "the store's clock has jumped ahead: a hold-off begins, because leases seem to end too early"
+            );
+            self.has_jumped.store(true, Ordering::Release);
+        } else if known.low - fresh.high > JUMP_MS_MIN as f64 {
+            let back_ms = known.low - fresh.high;
+            tracing::warn!(back_ms, "the store's clock was set back: leases last longer by as much");
+        }
     }
 
     /// The estimate of the store's clock; `None` before the first answer.
@@ -100,6 +146,15 @@ impl StoreClock {
     }
 }
 
+/// Since the machine was started, in ms, whether it was suspended or not. Elsewhere than on Linux: 0.
+fn boot_ms() -> f64 {
+    #[cfg(target_os = "linux")]
+    if let Ok(since) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
+        return Duration::from(since).as_secs_f64() * 1_000.0;
+    }
+    0.0
+}
+
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
 fn to_timestamp(ms: f64) -> Timestamp {
     Timestamp::from_ms(ms as u64)
@@ -111,7 +166,7 @@ impl Bounds {
         let drift_ms = fresh.at.saturating_duration_since(self.at).as_secs_f64() * DRIFT_PPM / 1_000.0;
         let low = fresh.low.max(self.low - drift_ms);
         let high = fresh.high.min(self.high + drift_ms);
-        if low <= high { Self { low, high, at: fresh.at } } else { fresh }
+        if low <= high { Self { low, high, ..fresh } } else { fresh }
     }
 }
 
@@ -125,8 +180,8 @@ mod tests {
     fn a_slow_answer_does_not_spoil_a_good_estimate() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
-        clock.learn(Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
+        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(0, Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
         let estimate = clock.at(start + 100 * MS).unwrap();
         assert!(estimate.ms_apart(Timestamp::from_ms(10_100)) <= 1, "{estimate:?}");
     }
@@ -135,8 +190,8 @@ mod tests {
     fn the_estimate_follows_a_clock_that_was_set_at_once() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(Timestamp::from_ms(10_000), start, start + MS);
-        clock.learn(Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
+        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(0, Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
         let estimate = clock.at(start + 2 * MS).unwrap();
         assert!(estimate.ms_apart(Timestamp::from_ms(3_610_002)) <= 1, "{estimate:?}");
     }
@@ -145,9 +200,9 @@ mod tests {
     fn arrivals_stay_in_order_when_the_estimate_goes_back() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(Timestamp::from_ms(10_000), start, start + 80 * MS);
+        clock.learn(0, Timestamp::from_ms(10_000), start, start + 80 * MS);
         let earlier = clock.arrival(start + 80 * MS).unwrap();
-        clock.learn(Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
+        clock.learn(0, Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
         assert!(clock.at(start + 82 * MS).unwrap() < earlier);
         assert!(clock.arrival(start + 82 * MS).unwrap() >= earlier);
     }
@@ -156,12 +211,29 @@ mod tests {
     fn a_clock_that_was_set_back_restarts_the_order_of_arrivals() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(Timestamp::from_ms(3_600_000), start, start + MS);
+        clock.learn(0, Timestamp::from_ms(3_600_000), start, start + MS);
         clock.arrival(start + MS).unwrap();
-        clock.learn(Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
+        clock.learn(0, Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
         for after in 2..5 {
             assert!(clock.arrival(start + after * MS).unwrap() < Timestamp::from_ms(20_000));
         }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_ahead_is_noticed_until_it_is_dealt_with() {
+        let (clock, start) = (StoreClock::default(), Instant::now());
+        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn(0, Timestamp::from_ms(10_900), start + MS, start + 2 * MS);
+        assert!(!clock.has_jumped());
+        clock.learn(0, Timestamp::from_ms(12_000), start + 2 * MS, start + 3 * MS);
+        // A later answer does not hide it.
+        clock.learn(0, Timestamp::from_ms(12_001), start + 3 * MS, start + 4 * MS);
+        assert!(clock.has_jumped());
+        clock.jump_was_dealt_with();
+        // The other engine of a pair has another clock, and a clock that is set back prolongs leases.
+        clock.learn(1, Timestamp::from_ms(90_000), start + 4 * MS, start + 5 * MS);
+        clock.learn(1, Timestamp::from_ms(80_000), start + 5 * MS, start + 6 * MS);
+        assert!(!clock.has_jumped());
     }
 
     #[test]

@@ -96,7 +96,8 @@ async fn fill(world: &World, count: usize) -> [Vec<Operation>; 3] {
 async fn dumped(world: &World, limit: usize) -> Vec<String> {
     let (mut found, mut from, mut pages) = (Vec::new(), None::<String>, 0);
     loop {
-        let (page, next) = world.store().dump(from.as_deref(), limit).await.unwrap();
+        let latchgate::store::gate::DumpPage { items: page, next, .. } =
+            world.store().dump(from.as_deref(), limit).await.unwrap();
         for (address, record) in page {
             let loaded = world.store().load(Fence::None, &address).await.unwrap().answer.unwrap();
             assert_eq!(loaded.record, record);
@@ -155,9 +156,9 @@ async fn a_store_is_cleared_and_counted_only_while_it_is_filling(world: World) {
 
 async fn an_engine_record_is_replaced_only_as_it_was_read(world: World) {
     let read = world.stores[1].read_record().await.unwrap();
-    assert_eq!(read.record, Some(EngineRecord::new(EngineState::Active, EPOCH, &[])));
+    assert_eq!(read.record, Some(EngineRecord::new(EngineState::Active, EPOCH, &[], 60_000)));
     turn(world.store(), EngineState::Moving, next(EPOCH)).await;
-    let retired = EngineRecord::new(EngineState::Retired, next(EPOCH), &[]);
+    let retired = EngineRecord::new(EngineState::Retired, next(EPOCH), &[], 60_000);
     assert!(!world.stores[1].write_record(&read, &retired).await.unwrap());
     let read = world.stores[1].read_record().await.unwrap();
     assert!(read.is(EngineState::Moving));

@@ -43,7 +43,7 @@ pub const FENCE: Fence = Fence::Active(EPOCH);
 /// Changes the engine record.
 pub async fn turn(store: &dyn GateStore, state: EngineState, epoch: Epoch) {
     let read = store.read_record().await.unwrap();
-    assert!(store.write_record(&read, &EngineRecord::new(state, epoch, &[])).await.unwrap());
+    assert!(store.write_record(&read, &EngineRecord::new(state, epoch, &[], 60_000)).await.unwrap());
 }
 
 impl World {

@@ -264,7 +264,7 @@ impl LockStore for Faulty {
         self.memory.wake_ups(node).await
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         self.memory.dump(from, limit).await
     }
 

@@ -128,8 +128,8 @@ impl Database {
     }
 
     async fn dump(&self) -> BTreeMap<Address, LockState> {
-        let (states, _) = self.store.dump(None, usize::MAX).await.unwrap();
-        states.into_iter().map(|CopiedState { address, state, .. }| (address, state)).collect()
+        let page = self.store.dump(None, usize::MAX).await.unwrap();
+        page.items.into_iter().map(|CopiedState { address, state, .. }| (address, state)).collect()
     }
 }
 

@@ -241,7 +241,7 @@ impl LockStore for SimulatedStore {
         self.database.store.set_cluster_secret(secret).await
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let from = from.map(str::to_owned);
         let dump = move |database: Arc<Database>| {
             let from = from.clone();

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::{CopiedState, StoreError, Version};
+use latchgate::store::{CopiedState, DumpPage, StoreError, Version};
 use latchgate_core::{Address, App, Key};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, new, state};
@@ -12,7 +12,7 @@ impl World {
         let mut pages = Vec::new();
         let mut from = None;
         loop {
-            let (page, next) = self.store.dump(from.as_deref(), limit).await.unwrap();
+            let DumpPage { items: page, next, .. } = self.store.dump(from.as_deref(), limit).await.unwrap();
             pages.push(page);
             assert!(pages.len() < 100_000, "{next:?}");
             from = next;

@@ -139,7 +139,7 @@ pub const EPOCH: Epoch = Epoch::from_number(1);
 pub async fn activate(store: &dyn LockStore) {
     let reading = store.read_record().await.unwrap();
     if reading.record.is_none() {
-        let record = EngineRecord::new(EngineState::Active, EPOCH, &[]);
+        let record = EngineRecord::new(EngineState::Active, EPOCH, &[], 60_000);
         // Another opener of the store may be faster.
         let _ = store.write_record(&reading, &record).await.unwrap();
     }
@@ -149,7 +149,7 @@ impl World {
     /// Replaces the engine record, whatever it contains.
     pub async fn turn(&self, state: EngineState, epoch: Epoch) {
         let reading = self.store.read_record().await.unwrap();
-        let record = EngineRecord::new(state, epoch, &[]);
+        let record = EngineRecord::new(state, epoch, &[], 60_000);
         assert!(self.store.write_record(&reading, &record).await.unwrap());
     }
 

@@ -37,6 +37,7 @@ pub struct LockMetrics {
     ended: Counters<{ ENDS.len() }>,
     live: LiveLeases,
     pub lost_races: Counter,
+    pub clock_jumps: Counter,
     retries: Counters<3>,
     pub cache_hits: Counter,
     pub cache_misses: Counter,
@@ -59,6 +60,7 @@ impl Default for LockMetrics {
             ended: Counters::new(ENDS.map(EventKind::as_str)),
             live: LiveLeases::default(),
             lost_races: Counter::default(),
+            clock_jumps: Counter::default(),
             retries: Counters::new(["clock", "epoch", "contended"]),
             cache_hits: Counter::default(),
             cache_misses: Counter::default(),
@@ -138,6 +140,8 @@ impl LockMetrics {
         }
         let help = "Keys of a batch whose state in the store was another than the expected one.";
         page.counter("latchgate_lost_races", help, self.lost_races.get());
+        let help = "Hold-offs that this node began because the store's clock had jumped ahead.";
+        page.counter("latchgate_clock_jumps", help, self.clock_jumps.get());
         let mut retries =
             page.counters("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
         for (why, count) in self.retries.iter() {

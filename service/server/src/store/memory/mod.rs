@@ -343,7 +343,7 @@ impl LockStore for MemoryStore {
         Ok(is_unchanged)
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let after = read_position(from)?;
         let rows = &self.shared.tables().rows;
         let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -354,7 +354,7 @@ impl LockStore for MemoryStore {
             notice_at: row.notice_at,
             keep_until: row.keep_until,
         };
-        Ok(page_of(page.map(copied).collect(), limit))
+        Ok(page_of(page.map(copied).map(Ok).collect(), limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {

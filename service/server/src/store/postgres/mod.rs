@@ -384,7 +384,7 @@ impl LockStore for PostgresStore {
         self.read(connection, entries).await
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let after = read_position(from)?;
         let mut connection = self.check_out_read().await?;
         let rows = connection
@@ -396,7 +396,7 @@ impl LockStore for PostgresStore {
             .await;
         let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
         let states = self.read(connection, states).await?;
-        Ok(page_of(states.into_iter().collect::<Result<_, _>>()?, limit))
+        Ok(page_of(states, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {

@@ -5,7 +5,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::store::{Collected, CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
+use crate::store::{Collected, CopiedState, Stored, UnreadableState, Version, decode_state};
 
 /// The states of a load, and the clock; `None` if the store is not in the epoch.
 pub(super) type LoadedRows = Option<(Vec<Result<Stored, UnreadableState>>, Timestamp)>;
@@ -34,14 +34,14 @@ pub(super) fn read_listed(row: &PgRow) -> Result<(Key, Option<LockState>), sqlx:
 }
 
 /// The error within the result is that of a state that cannot be decoded.
-pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, StoreError>, sqlx::Error> {
+pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, Address>, sqlx::Error> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
     let address = Address { app: read_app(row, 0)?, key: read_key(row, 1)? };
     let notice_at = row.try_get::<Option<i64>, _>(2)?.map(timestamp);
     let keep_until = timestamp(row.try_get(3)?);
     Ok(match decode_state(row.try_get::<&str, _>(4)?.as_bytes()) {
         Ok(state) => Ok(CopiedState { address, state, notice_at, keep_until }),
-        Err(unreadable) => Err(unreadable.of(&address)),
+        Err(_) => Err(address),
     })
 }
 

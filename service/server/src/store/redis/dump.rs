@@ -14,7 +14,11 @@ use crate::store::{CopiedState, DumpPage, StoreError, Version};
 /// How many states one call removes.
 const CLEAR_MAX: usize = 1_000;
 
-pub(super) async fn dump(shared: &Shared, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+pub(super) async fn dump(
+    shared: &Shared,
+    from: Option<&str>,
+    limit: usize,
+) -> Result<DumpPage<CopiedState>, StoreError> {
     refuse_cluster(shared)?;
     let from = read_position(from)?.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(&after)));
     let found = along_index(shared, &from, "+", limit).await?;
@@ -22,8 +26,11 @@ pub(super) async fn dump(shared: &Shared, from: Option<&str>, limit: usize) -> R
     let next = addresses.last().filter(|_| found.len() >= limit).map(position_after);
     let values = shared.values(&addresses).await?;
     let there = addresses.into_iter().zip(values).filter_map(|(address, value)| Some((address, value?)));
-    let states = there.map(|(address, value)| decode_copied(address, &value)).collect::<Result<_, _>>()?;
-    Ok((states, next))
+    let states = there.map(|(address, value)| {
+        let name = position_after(&address);
+        decode_copied(address, &value).map_err(|_| name)
+    });
+    Ok(DumpPage::of(states, next))
 }
 
 pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreError> {

@@ -339,7 +339,7 @@ impl LockStore for RedisStore {
         self.shared.write_access(fence, expected, next).await
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         dump::dump(&self.shared, from, limit).await
     }
 

@@ -372,7 +372,7 @@ impl LockStore for SqliteStore {
         Ok(is_written)
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let after = read_position(from)?;
         let mut connection = check_out(&self.list_reader, &self.file).await?;
         let rows = sqlx::query(statements::DUMP)
@@ -384,7 +384,7 @@ impl LockStore for SqliteStore {
         let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
         let states = states.map_err(|error| unavailable(&error))?;
         connection.put_back();
-        Ok(page_of(states.into_iter().collect::<Result<_, _>>()?, limit))
+        Ok(page_of(states, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {

@@ -5,7 +5,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::store::{CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
+use crate::store::{CopiedState, Stored, UnreadableState, Version, decode_state};
 
 pub(super) fn read_address(row: &SqliteRow) -> Result<Address, sqlx::Error> {
     let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
@@ -20,14 +20,14 @@ pub(super) fn read_stored(row: &SqliteRow) -> Result<Result<Stored, UnreadableSt
 }
 
 /// The error within the result is that of a state that cannot be decoded.
-pub(super) fn read_dumped(row: &SqliteRow) -> Result<Result<CopiedState, StoreError>, sqlx::Error> {
+pub(super) fn read_dumped(row: &SqliteRow) -> Result<Result<CopiedState, Address>, sqlx::Error> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
     let address = read_address(row)?;
     let notice_at = row.try_get::<Option<i64>, _>(2)?.map(timestamp);
     let keep_until = timestamp(row.try_get(3)?);
     Ok(match read_state(row, 4) {
         Ok(state) => Ok(CopiedState { address, state, notice_at, keep_until }),
-        Err(unreadable) => Err(unreadable.of(&address)),
+        Err(_) => Err(address),
     })
 }
 

@@ -38,13 +38,14 @@ pub(super) async fn dump(
     for (address, value) in addresses.into_iter().zip(values) {
         // A record whose time is over may have gone since it was found.
         let Some(value) = value else { continue };
-        let record = layout::decode(&value)?.record;
-        // A durable one is a copy of a record in the second store.
-        if record.is_moved_by_a_switch() {
-            page.push((address, record));
+        match layout::decode(&value) {
+            Ok(stored) if stored.record.is_moved_by_a_switch() => page.push(Ok((address, stored.record))),
+            // A durable one is a copy of a record in the second store.
+            Ok(_) => {}
+            Err(_) => page.push(Err(format!("{} {}", address.app.as_str(), address.id))),
         }
     }
-    Ok((page, next))
+    Ok(DumpPage::of(page, next))
 }
 
 /// Removes everything but the engine record: durable records are copies, and none of the others is to be carried back.

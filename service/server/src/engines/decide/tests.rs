@@ -1,0 +1,217 @@
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+const NOTHING: Known = Known { epoch: Epoch::NONE, lease_ms_max: 60_000, ttl_ms_max: 3_600_000, is_stalled: false };
+
+fn pair() -> [String; 2] {
+    ["one".to_owned(), "other".to_owned()]
+}
+
+fn reading(state: EngineState, epoch: u64, pair: &[String], is_after_fail_over: bool) -> Reading {
+    let record = EngineRecord::new(state, Epoch::from_number(epoch), pair, 60_000);
+    Reading { record: Some(record), revision: 1, now: NOW, is_after_fail_over, ..Reading::default() }
+}
+
+fn engine<'a>(name: &'a str, reading: Option<&'a Reading>) -> Candidate<'a> {
+    Candidate { name, reading, is_left_out: false, may_forget: false, is_trusted: false, is_new: false }
+}
+
+fn next_of(one: Option<&Reading>, other: Option<&Reading>) -> Next {
+    next_after(2, one, other)
+}
+
+/// Of a node that has used an engine in this epoch.
+fn next_after(epoch: u64, one: Option<&Reading>, other: Option<&Reading>) -> Next {
+    next(&[engine("one", one), engine("other", other)], &pair(), used(epoch))
+}
+
+/// A node that has used an engine in this epoch.
+fn used(epoch: u64) -> Known {
+    Known { epoch: Epoch::from_number(epoch), ..NOTHING }
+}
+
+fn hold_off_of(next: &Next) -> u64 {
+    let Next::Write(Change { record, .. }) = next else { panic!("no write: {next:?}") };
+    assert_eq!(record.state, Active);
+    record.hold_off_until.ms_since(NOW)
+}
+
+#[test]
+fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
+    let lost = |state| reading(state, 3, &pair(), true);
+    let standby = reading(Standby, 3, &pair(), false);
+    let filling = reading(Filling, 3, &pair(), false);
+    let fresh = Reading { now: NOW, ..Reading::default() };
+    let alone = reading(Active, 2, &[], true);
+    for (one, other) in [
+        (&lost(Active), Some(&standby)),
+        (&lost(Moving), Some(&filling)),
+        (&lost(Moving), Some(&standby)),
+        (&lost(Moving), Some(&fresh)),
+        (&lost(Moving), None),
+        (&lost(Active), Some(&fresh)),
+        (&alone, Some(&fresh)),
+    ] {
+        let engines = [engine("one", Some(one)), engine("other", other)];
+        let next = next(&engines, &pair(), Known { is_stalled: other.is_none(), ..used(2) });
+        assert!(hold_off_of(&next) >= 60_000, "{one:?} {other:?}");
+    }
+}
+
+#[test]
+fn a_node_that_knows_nothing_of_a_lost_engine_holds_off_for_the_longest_lease_that_is_allowed() {
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let old = reading(Active, 2, &pair(), false);
+    let retired = reading(Retired, 3, &pair(), false);
+    for left in [&lost, &old] {
+        let next = |known| next(&[engine("one", Some(&retired)), engine("other", Some(left))], &pair(), known);
+        let before = used(2);
+        assert!(hold_off_of(&next(NOTHING)) >= 3_600_000 && hold_off_of(&next(before)) >= 3_600_000);
+        let used = used(3);
+        assert!((60_000..3_600_000).contains(&hold_off_of(&next(used))));
+    }
+}
+
+#[test]
+fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
+    let mut retired = reading(Retired, 3, &pair(), false);
+    retired.record.as_mut().unwrap().copied = 10;
+    let filling = |copied| Reading { copied, ..reading(Filling, 3, &pair(), false) };
+    let of = |filling: &Reading| {
+        hold_off_of(&next(&[engine("one", Some(&retired)), engine("other", Some(filling))], &pair(), NOTHING))
+    };
+    assert_eq!(of(&filling(10)), 0);
+    assert!(of(&filling(9)) >= 3_600_000);
+}
+
+#[test]
+fn a_trusted_engine_whose_record_is_older_than_is_known_is_held_off_all_the_same() {
+    let of = |epoch, known| {
+        let promoted = reading(Active, epoch, &[], true);
+        let engine = Candidate { is_trusted: true, ..engine("one", Some(&promoted)) };
+        hold_off_of(&next(&[engine], &[], used(known)))
+    };
+    assert_eq!((of(3, 3), of(3, 0)), (0, 0));
+    assert!(of(2, 3) >= 60_000);
+}
+
+#[test]
+fn an_engine_that_has_lost_the_record_of_its_retirement_does_not_go_on() {
+    let moving = reading(Moving, 3, &pair(), false);
+    let active = reading(Active, 3, &pair(), false);
+    let Next::Serve { chore: Some(Change { engine: 0, record, .. }), .. } = next_of(Some(&moving), Some(&active))
+    else {
+        panic!("retired")
+    };
+    assert_eq!(record.state, Retired);
+    // The node has used the other one in the epoch of the copy.
+    assert!(matches!(next_after(3, Some(&moving), None), Next::Wait(_)));
+    let filling = reading(Filling, 3, &pair(), false);
+    assert!(hold_off_of(&next_after(3, Some(&moving), Some(&filling))) >= 60_000);
+}
+
+#[test]
+fn an_engine_that_has_lost_what_came_after_its_copy_is_held_off() {
+    let (retired, filling) = (reading(Retired, 3, &pair(), false), reading(Filling, 3, &pair(), false));
+    assert_eq!(hold_off_of(&next_after(2, Some(&retired), Some(&filling))), 0);
+    let next = next_after(3, Some(&retired), Some(&filling));
+    assert!(hold_off_of(&next) >= 60_000);
+    let Next::Write(Change { engine: 1, record, .. }) = next else { panic!("the other one takes over") };
+    assert!(record.epoch > Epoch::from_number(3));
+}
+
+#[test]
+fn a_copy_that_is_given_up_always_begins_a_hold_off() {
+    let (moving, standby) = (reading(Moving, 3, &pair(), false), reading(Standby, 1, &pair(), false));
+    let (filling, lost) = (reading(Filling, 4, &pair(), false), Reading { now: NOW, ..Reading::default() });
+    for other in [&standby, &filling, &lost] {
+        assert!(hold_off_of(&next_of(Some(&moving), Some(other))) >= 60_000, "{other:?}");
+    }
+    let stalled = Known { is_stalled: true, ..used(2) };
+    let filling = reading(Filling, 3, &pair(), false);
+    for other in [None, Some(&filling)] {
+        let next = next(&[engine("one", Some(&moving)), engine("other", other)], &pair(), stalled);
+        assert!(hold_off_of(&next) >= 60_000, "{other:?}");
+    }
+    assert!(matches!(next_of(Some(&moving), Some(&filling)), Next::Copy { from: 0, to: 1 }));
+}
+
+#[test]
+fn an_engine_that_may_have_been_left_during_a_copy_is_not_given_up_to_by_itself() {
+    let moving = reading(Moving, 2, &pair(), false);
+    for known in [used(2), NOTHING] {
+        let stalled = Known { is_stalled: true, ..known };
+        let next = next(&[engine("one", Some(&moving)), engine("other", None)], &pair(), stalled);
+        assert!(matches!(next, Next::Wait(_)), "{next:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_was_left_is_retired_beside_the_one_that_serves() {
+    let active = reading(Active, 5, &pair(), false);
+    for left in
+        [reading(Active, 3, &pair(), false), reading(Moving, 4, &pair(), false), reading(Moving, 5, &pair(), false)]
+    {
+        let Next::Serve { engine: 1, chore: Some(Change { engine: 0, record, .. }) } =
+            next_after(5, Some(&left), Some(&active))
+        else {
+            panic!("{left:?} stops service")
+        };
+        assert_eq!((record.state, record.epoch), (Retired, Epoch::from_number(5)));
+    }
+    let both = next_after(5, Some(&active), Some(&active));
+    assert!(matches!(both, Next::Wait(_)), "two engines in one epoch: {both:?}");
+}
+
+#[test]
+fn a_redis_without_a_record_is_held_off_for_the_longest_lease_allowed_unless_the_operator_says_that_it_is_new() {
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let redis = Candidate { may_forget: true, ..engine("one", Some(&lost)) };
+    assert!(hold_off_of(&next(&[redis], &[], NOTHING)) >= 3_600_000);
+    for vouched in [Candidate { is_new: true, ..redis }, Candidate { is_trusted: true, ..redis }] {
+        assert_eq!(hold_off_of(&next(&[vouched], &[], NOTHING)), 0);
+    }
+    // A node remembers it: then it is no new one.
+    assert!(hold_off_of(&next(&[Candidate { is_new: true, ..redis }], &[], used(2))) >= 60_000);
+    let other = Candidate { name: "other", ..redis };
+    let standby = reading(Standby, 0, &pair(), false);
+    let next = next(&[redis, Candidate { reading: Some(&standby), ..other }], &pair(), NOTHING);
+    assert!(hold_off_of(&next) >= 3_600_000);
+}
+
+/// A forced switch begins an epoch that is ahead of the clock, and tokens follow it.
+#[test]
+fn a_redis_that_lost_all_within_a_minute_of_a_forced_switch_begins_in_a_later_epoch() {
+    let forced = Epoch::from_number(NOW.as_ms() - 5_000).ahead_of(NOW);
+    let soon = NOW.plus_ms(5_000);
+    let lost = Reading { now: soon, ..Reading::default() };
+    let redis = Candidate { may_forget: true, is_new: true, ..engine("one", Some(&lost)) };
+    let known = Known { epoch: forced, ..NOTHING };
+    for known in [NOTHING, known] {
+        let Next::Write(Change { record, .. }) = next(&[redis], &[], known) else { panic!("founded") };
+        assert!(record.epoch > forced, "{known:?}");
+    }
+}
+
+#[test]
+fn a_node_that_knows_of_longer_leases_than_a_record_after_a_loss_extends_the_hold_off() {
+    let of = |lowered: u64| {
+        let mut active = reading(Active, 5, &[], false);
+        active.record.as_mut().unwrap().lowered = Epoch::from_number(lowered);
+        let known = Known { lease_ms_max: 600_000, ..used(3) };
+        next(&[engine("one", Some(&active))], &[], known)
+    };
+    let extended = of(0);
+    assert!(hold_off_of(&extended) >= 600_000);
+    // An operator has lowered the number since.
+    assert!(matches!(of(4), Next::Serve { .. }));
+}
+
+#[test]
+fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
+    let mut retired = reading(Retired, 3, &pair(), false);
+    retired.record.as_mut().unwrap().unreadable = 1;
+    let filling = reading(Filling, 3, &pair(), false);
+    assert!(hold_off_of(&next_of(Some(&retired), Some(&filling))) >= 60_000);
+}
