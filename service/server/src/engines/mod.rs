@@ -330,13 +330,18 @@ impl<E: ?Sized + Engine> Inner<E> {
 
     async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {
         let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
-        // An engine is frozen after the other one has begun to fill: only a later reading of that one shows whether it still does.
-        let is_moving =
-            |reading: &Result<Reading, StoreError>| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving));
-        if let Some(other) =
-            readings.iter().position(is_moving).map(|moving| 1 - moving).filter(|_| self.slots.len() > 1)
-        {
-            readings[other] = self.slots[other].read(self.patience).await;
+        // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
+        // one shows whether it still fills, and how many states it has.
+        let is_any = |reading: Option<&Result<Reading, StoreError>>, states: &[EngineState]| {
+            reading.is_some_and(|reading| Self::state(reading).is_some_and(|state| states.contains(&state)))
+        };
+        let is_copied_to = |from: &usize| {
+            is_any(readings.get(*from), &[EngineState::Moving])
+                || is_any(readings.get(*from), &[EngineState::Retired])
+                    && is_any(readings.get(1 - *from), &[EngineState::Filling])
+        };
+        if let Some(to) = (0..2).find(is_copied_to).map(|from| 1 - from).filter(|_| self.slots.len() > 1) {
+            readings[to] = self.slots[to].read(self.patience).await;
         }
         for (has_answered, reading) in looks.has_answered.iter_mut().zip(&readings) {
             *has_answered |= reading.is_ok();
