@@ -6,21 +6,15 @@ use std::time::Duration;
 
 use latchgate_core::lock::{Event, EventKind};
 use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::access::Clock;
 use crate::access::quota::QuotaReached;
-use crate::engines::{Engine, EngineNotice, Engines, GateEngines, LockEngines};
+use crate::engines::{Engine, EngineNotice, Engines, GateEngines};
+use crate::locks::Locks;
 
-/// More notices than this at once are only in the log.
-const PENDING_MAX: usize = 1_000;
-const BATCH_MAX: usize = 100;
-/// Tries to write notices while the store does not answer.
-const TRIES: usize = 30;
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often a node looks for what it has to say about engines.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -39,27 +33,20 @@ pub enum Notice {
 #[derive(Clone)]
 pub struct Notices {
     inner: Arc<Inner>,
-    /// Ends the writer with the last handle.
+    /// Ends the watching with the last handle.
     _running: Arc<DropGuard>,
 }
 
 struct Inner {
-    locks: LockEngines,
-    clock: Clock,
-    /// Events are kept and streamed at all.
-    is_kept: bool,
-    pending: mpsc::Sender<(Address, Event)>,
+    locks: Locks,
     running: CancellationToken,
 }
 
 impl Notices {
-    /// Writes notices until the last handle is dropped; none unless `is_kept`.
-    pub fn start(locks: LockEngines, clock: Clock, is_kept: bool) -> Self {
-        let (pending, arriving) = mpsc::channel(PENDING_MAX);
+    /// Notices are events of these locks, if they keep any.
+    pub fn start(locks: Locks) -> Self {
         let running = CancellationToken::new();
-        let writing = write_on(locks.clone(), arriving);
-        tokio::spawn(running.clone().run_until_cancelled_owned(writing));
-        let inner = Inner { locks, clock, is_kept, pending, running: running.clone() };
+        let inner = Inner { locks, running: running.clone() };
         Self { inner: Arc::new(inner), _running: Arc::new(running.drop_guard()) }
     }
 
@@ -86,7 +73,7 @@ impl Notices {
 
     /// Says when the engines of the locks are switched, and when a hold-off of them begins or ends.
     pub fn watch_locks(&self) {
-        self.watch("locks", self.inner.locks.clone());
+        self.watch("locks", self.inner.locks.engines().clone());
     }
 
     /// The same for the engines of the gate, or for those of durable operations.
@@ -95,19 +82,19 @@ impl Notices {
     }
 
     fn watch<E: ?Sized + Engine>(&self, of: &'static str, engines: Engines<E>) {
-        if !self.inner.is_kept {
+        if !self.inner.locks.keeps_history() {
             return;
         }
-        let (locks, clock) = (self.inner.locks.clone(), Arc::clone(&self.inner.clock));
+        let locks = self.inner.locks.clone();
         let watching = async move {
             loop {
                 sleep(LOOK_EVERY).await;
                 let Some(unnoticed) = engines.unnoticed().await else { continue };
                 let address = Address { app: App::default(), key: Key::of_notices() };
-                let event = |what: &EngineNotice| Notice::Engine { of, what: what.clone() }.event(clock());
+                let event = |what: &EngineNotice| Notice::Engine { of, what: what.clone() }.event(locks.now());
                 let events: Vec<_> = unnoticed.notices.iter().map(|what| (address.clone(), event(what))).collect();
                 // Written first: if this node ends in between, another one writes them again.
-                match locks.log(&events).await {
+                match locks.engines().log(&events).await {
                     Ok(()) => engines.mark_noticed(&unnoticed).await,
                     Err(error) => tracing::debug!(%error, "notices about engines are written later"),
                 }
@@ -119,13 +106,10 @@ impl Notices {
 
 impl Inner {
     fn notice(&self, app: &App, notice: Notice) {
-        if !self.is_kept {
-            return;
-        }
-        let event = notice.clone().event((self.clock)());
+        let event = notice.clone().event(self.locks.now());
         let address = Address { app: app.clone(), key: Key::of_notices() };
-        if let Err(error) = self.pending.try_send((address, event)) {
-            tracing::warn!(?app, ?notice, %error, "a notice found no room: no event stream has it");
+        if !self.locks.log(&address, event) {
+            tracing::warn!(?app, ?notice, "a notice found no room: no event stream has it");
         }
     }
 }
@@ -146,7 +130,7 @@ impl Notice {
                 let reason = match of {
                     "locks" => "A hold-off has begun: no new leases are granted until it ends.",
                     _ => {
-                        "A hold-off of the gate has begun: an operation without a record goes only if it may be repeated."
+                        "A hold-off of the gate has begun: until it ends, a pre with `on_expiry: block` and no record is refused."
                     }
                 };
                 (EventKind::HoldOffBegan, of.to_owned(), reason.to_owned(), Some(until))
@@ -156,21 +140,5 @@ impl Notice {
             }
         };
         Event::notice(kind, subject.into(), reason.into(), until, at)
-    }
-}
-
-async fn write_on(locks: LockEngines, mut pending: mpsc::Receiver<(Address, Event)>) {
-    let mut batch = Vec::with_capacity(BATCH_MAX);
-    while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        for tried in 1..=TRIES {
-            match locks.log(&batch).await {
-                Ok(()) => break,
-                Err(error) if tried == TRIES => {
-                    tracing::warn!(%error, notices = batch.len(), "notices were not written: no event stream has them");
-                }
-                Err(_) => sleep(RETRY_PAUSE).await,
-            }
-        }
-        batch.clear();
     }
 }

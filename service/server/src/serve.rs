@@ -64,8 +64,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let locks = locks.clone();
         move || locks.now()
     });
-    let access = Access::start(store.clone(), Arc::clone(&clock), fixed_keys).await?;
-    let notices = Notices::start(store.clone(), clock, args.history.is_on());
+    let access = Access::start(store.clone(), clock, fixed_keys).await?;
+    let notices = Notices::start(locks.clone());
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
@@ -115,6 +115,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
     let served = serving.await.context("the HTTP server has panicked");
+    locks.flush_events(FLUSH_MAX).await;
     // Only now: connections to stores may belong to any of their runtimes.
     drop(threads);
     served
@@ -131,6 +132,9 @@ async fn reload_on_hangup(tls: Tls, mut hangup: Signal) {
         }
     }
 }
+
+/// Longest time that a node which has answered everything waits for its last events to be written.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Most connections at once to the address of --metrics-listen.
 const METRICS_CONNECTIONS_MAX: usize = 32;

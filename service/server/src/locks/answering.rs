@@ -229,7 +229,7 @@ impl Shard {
                 continue;
             }
             let event = Event::waited(owner.clone(), *mode, now.ms_since(position.arrival), now);
-            self.node.history.wait_ended(address, event);
+            self.node.history.log(address, event);
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));

@@ -1,11 +1,12 @@
-//! What a node writes to the history of keys besides its commits, and how it notifies its watchers.
+//! What a node writes to the history besides its commits, and how it notifies its watchers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Event, EventKind};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Duration, sleep, timeout};
 
 use super::feed::Feeds;
 use super::limits::Limits;
@@ -13,17 +14,23 @@ use crate::engines::LockEngines;
 use crate::observe::metrics::LockMetrics;
 use crate::store::LoggedEvent;
 
-/// More ended waits than this at once are not written.
+/// More events than this at once are not written.
 const PENDING_MAX: usize = 10_000;
 const BATCH_MAX: usize = 512;
+/// Tries to write events while the store does not answer. An event whose write was not acknowledged may be written twice.
+const TRIES: usize = 30;
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How many watchers may read events from before they came at once.
 const CATCH_UPS_MAX: usize = 8;
 
 /// What a node keeps for the history.
 pub(super) struct History {
     is_kept: bool,
-    /// Waits that ended without the lock. They change no state, so no commit writes their events.
-    waits: mpsc::Sender<(Address, Event)>,
+    /// Ends of waits without the lock, and notices. They change no state, so no commit writes them.
+    pending: mpsc::Sender<(Address, Event)>,
+    /// How many events were ever pending, and how many of these are written or given up.
+    queued: AtomicU64,
+    settled: watch::Receiver<u64>,
     /// Counts the commits of this node that wrote events.
     pub commits: Arc<watch::Sender<u64>>,
     pub watchers: Arc<Semaphore>,
@@ -35,28 +42,27 @@ pub(super) struct History {
 impl History {
     /// Writes until it is dropped.
     pub(super) fn start(store: LockEngines, limits: &Limits, metrics: Arc<LockMetrics>) -> Self {
-        let time_out = limits.store_timeout;
-        let (waits, mut pending) = mpsc::channel(PENDING_MAX);
+        let (pending, mut arriving) = mpsc::channel(PENDING_MAX);
         let commits = Arc::new(watch::Sender::new(0));
+        let (settling, settled) = watch::channel(0);
         let (counted, counters) = (Arc::clone(&commits), Arc::clone(&metrics));
         tokio::spawn(async move {
             let mut batch = Vec::with_capacity(BATCH_MAX);
-            while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
-                let written = timeout(time_out, store.log(&batch)).await;
-                if !matches!(written, Ok(Ok(()))) {
+            while arriving.recv_many(&mut batch, BATCH_MAX).await > 0 {
+                if write(&store, &batch).await {
+                    counted.send_modify(|count| *count += 1);
+                } else {
                     counters.events_dropped.add(batch.len() as u64);
                 }
-                match written {
-                    Ok(Ok(())) => counted.send_modify(|count| *count += 1),
-                    Ok(Err(error)) => tracing::warn!(%error, "ended waits were not written to the history"),
-                    Err(_) => tracing::warn!("ended waits were not written to the history: the store took too long"),
-                }
+                settling.send_modify(|count| *count += batch.len() as u64);
                 batch.clear();
             }
         });
         Self {
             is_kept: limits.history,
-            waits,
+            pending,
+            queued: AtomicU64::new(0),
+            settled,
             commits,
             watchers: Arc::new(Semaphore::new(limits.watchers)),
             feeds: Feeds::new(limits.watcher_lag),
@@ -69,10 +75,27 @@ impl History {
         self.is_kept
     }
 
-    /// Writes the event of a wait that ended without the lock.
-    pub(super) fn wait_ended(&self, address: &Address, event: Event) {
-        if self.is_kept && self.waits.try_send((address.clone(), event)).is_err() {
+    /// Has an event written that no commit writes. Returns `false` if too many are pending. Never waits.
+    pub(super) fn log(&self, address: &Address, event: Event) -> bool {
+        if !self.is_kept {
+            return true;
+        }
+        let is_queued = self.pending.try_send((address.clone(), event)).is_ok();
+        if is_queued {
+            self.queued.fetch_add(1, Ordering::SeqCst);
+        } else {
             self.metrics.events_dropped.one();
+        }
+        is_queued
+    }
+
+    /// Waits until all pending events are written or given up, but no longer than `patience`.
+    pub(super) async fn flush(&self, patience: Duration) {
+        let queued = self.queued.load(Ordering::SeqCst);
+        let mut settled = self.settled.clone();
+        if timeout(patience, settled.wait_for(|count| *count >= queued)).await.is_err() {
+            let events = queued.saturating_sub(*self.settled.borrow());
+            tracing::warn!(events, "ends of waits and notices were not written: the store takes too long");
         }
     }
 
@@ -88,4 +111,17 @@ impl History {
             self.commits.send_modify(|count| *count += 1);
         }
     }
+}
+
+async fn write(store: &LockEngines, events: &[(Address, Event)]) -> bool {
+    for tried in 1..=TRIES {
+        match store.log(events).await {
+            Ok(()) => return true,
+            Err(error) if tried == TRIES => {
+                tracing::warn!(%error, events = events.len(), "ends of waits and notices were not written: no event stream has them");
+            }
+            Err(_) => sleep(RETRY_PAUSE).await,
+        }
+    }
+    false
 }

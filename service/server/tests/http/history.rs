@@ -260,3 +260,29 @@ async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
     let metrics = get(&node, "/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("latchgate_events_unreadable_total 2"), "{metrics}");
 }
+
+#[tokio::test]
+async fn a_wait_that_a_shutdown_ends_is_in_the_history() {
+    let database = shared_database().await;
+    let (mut node, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    granted(&other, "k", json!({ "owner": "alice", "ttl_ms": 60_000 })).await;
+    let url = format!("{}/v1/locks/k/acquire", node.base_url());
+    let request = json!({ "owner": "bob", "wait_ms": 50_000 }).to_string();
+    let waiting = tokio::spawn(crate::client::try_send(Client::new().post(url).body(request)));
+    let is_queued = || async { crate::client::inspect(&node, "k").await["waiters"] == 1 };
+    assert!(eventually(LONG, is_queued).await);
+    // No event can be written until the wait has been answered, and a node that does not wait for that has ended.
+    let mut server = PgConnection::connect(&database).await.unwrap();
+    sqlx::query("begin").execute(&mut server).await.unwrap();
+    sqlx::query("lock table latchgate.lock_events in share mode").execute(&mut server).await.unwrap();
+    node.terminate();
+    let answer = waiting.await.unwrap().unwrap();
+    answer.assert_problem(423, "wait-timeout");
+    assert!(answer.body["ticket"].is_string());
+    assert!(node.wait_exit(Duration::from_secs(2)).await.is_none(), "it ended without writing the event");
+    sqlx::query("rollback").execute(&mut server).await.unwrap();
+    assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()), "{}", node.log());
+    let history = get(&other, "/v1/locks/k/history").await.body;
+    let newest = &history["events"][0];
+    assert_eq!((&newest["kind"], &newest["owner"]), (&json!("waited"), &json!("bob")), "{history}");
+}
