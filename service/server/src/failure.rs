@@ -17,12 +17,6 @@ pub enum Failure {
     /// The store has something for this key, or for an operation, that cannot be decoded. Nothing was done.
     #[error("the state in the store cannot be read: {reason}")]
     Unreadable { key: Option<Key>, reason: String },
-    /// The store cannot change this key, of those asked for together, in one commit with the first. Nothing was done.
-    #[error("these keys cannot be changed in one commit")]
-    KeysApart { index: usize },
-    /// The store has no order of events over keys.
-    #[error("only the events of one key can be watched")]
-    OnlyKeysAreWatched,
     /// What has to be durable has no store to be kept in. Nothing was done.
     #[error("there is no durable store")]
     NoDurableStore,

@@ -92,8 +92,6 @@ fn redis_place(url: &str) -> String {
     if url.starts_with("redis+sentinel:") {
         let service = path.split('/').next().unwrap_or_default();
         format!("Redis, service {service} of the Sentinels {hosts}")
-    } else if url.starts_with("redis+cluster:") {
-        format!("Redis Cluster at {hosts}")
     } else if path.is_empty() {
         format!("Redis at {hosts}")
     } else {
@@ -115,7 +113,6 @@ mod tests {
         );
         assert_eq!(redis_place("redis://:s3cret@cache:6379"), "Redis at cache:6379");
         assert_eq!(redis_place("redis://me:s3@cret@cache/2"), "Redis at cache, database 2");
-        assert_eq!(redis_place("redis+cluster://:s3cret@one,two"), "Redis Cluster at one, two");
         let sentinel = redis_place("redis+sentinel://:s3cret@one:1,two/orders/3");
         assert_eq!(sentinel, "Redis, service orders of the Sentinels one:1, two");
         assert!(sqlite_place(Path::new("a.db")).starts_with("SQLite, file /"));

@@ -1,11 +1,10 @@
-//! Several Redis servers that belong together: a cluster, and a master with a replica and a Sentinel.
+//! Several Redis servers that belong together: a master with a replica and a Sentinel.
 
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
 
 use crate::ports::free_port;
 use crate::process::{Server, find_program, tail};
@@ -13,61 +12,8 @@ use crate::redis::Redis;
 use crate::wait::eventually;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-const MASTERS: u32 = 3;
-const SLOTS: u32 = 16_384;
 /// The name of the Sentinel's service.
 const SERVICE: &str = "latchgate";
-
-/// A private cluster of three masters without replicas.
-pub struct RedisCluster {
-    pub masters: Vec<Redis>,
-}
-
-impl RedisCluster {
-    /// # Panics
-    ///
-    /// When the cluster does not come up.
-    pub async fn start() -> Self {
-        let mut masters = Vec::new();
-        for number in 0..MASTERS {
-            let bus = free_port().to_string();
-            let settings =
-                [("cluster-enabled", "yes"), ("cluster-port", bus.as_str()), ("cluster-node-timeout", "2000")];
-            let master = Redis::start_with(&settings).await;
-            let (first, last) = (number * SLOTS / MASTERS, (number + 1) * SLOTS / MASTERS - 1);
-            master.ask(&["cluster", "addslotsrange", &first.to_string(), &last.to_string()]);
-            master.ask(&["cluster", "set-config-epoch", &(number + 1).to_string()]);
-            if let Some(known) = masters.first() {
-                let known: &Redis = known;
-                let port = master.port().to_string();
-                known.ask(&["cluster", "meet", "127.0.0.1", &port, &bus]);
-            }
-            masters.push(master);
-        }
-        let cluster = Self { masters };
-        let is_up = || std::future::ready(cluster.masters.iter().all(knows_all));
-        assert!(eventually(READY_WITHIN, is_up).await, "the cluster did not come up:\n{}", cluster.masters[0].log());
-        cluster
-    }
-
-    /// `redis+cluster://127.0.0.1:PORT,…`
-    pub fn url(&self) -> String {
-        let servers: Vec<String> = self.masters.iter().map(|master| format!("127.0.0.1:{}", master.port())).collect();
-        format!("redis+cluster://{}", servers.join(","))
-    }
-}
-
-fn knows_all(master: &Redis) -> bool {
-    let slots = master.ask(&["cluster", "nodes"]);
-    master.ask(&["cluster", "info"]).contains("cluster_state:ok")
-        && slots.lines().filter(|line| line.contains("connected ") && line.contains('-')).count() == MASTERS as usize
-}
-
-/// The URL of a cluster that all tests of a process share: choose keys that no other test uses.
-pub async fn shared_cluster() -> String {
-    static SHARED: OnceCell<RedisCluster> = OnceCell::const_new();
-    SHARED.get_or_init(RedisCluster::start).await.url()
-}
 
 /// A master, its replica, and a Sentinel that promotes the replica when the master has not answered for half a second.
 pub struct WatchedRedis {

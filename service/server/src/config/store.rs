@@ -11,8 +11,7 @@ use crate::gate::GateLimits;
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// Where locks live: `sqlite:PATH` for one node; `postgres://USER:PASSWORD@HOST/DATABASE` for any number of nodes; or
-    /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, `redis+cluster://HOST,HOST`, which may lose held locks
-    /// in a crash or a fail-over. If absent: DATABASE_URL if that is a Postgres URL, else `sqlite:latchgate.db`. Given
+    /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, which may lose held locks in a crash or a fail-over. If absent: DATABASE_URL if that is a Postgres URL, else `sqlite:latchgate.db`. Given
     /// twice, or two with a space in between, a pair: the first is active until all nodes are switched to the other. `NAME=URL`
     /// names an engine; without a name it is called by its kind.
     #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS", hide_env_values = true, value_delimiter = ' ')]

@@ -186,10 +186,9 @@ impl<E: ?Sized + Engine> Engines<E> {
     pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
         let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         pair.sort();
-        let is_of_pair = pair.len() > 1;
         let inner = Arc::new(Inner {
-            pair: if is_of_pair { pair } else { Vec::new() },
-            slots: specs.into_iter().map(|spec| Slot::new(spec, is_of_pair)).collect(),
+            pair: if pair.len() > 1 { pair } else { Vec::new() },
+            slots: specs.into_iter().map(Slot::new).collect(),
             patience,
             ttl_ms_max,
             standing: watch::Sender::new(None),

@@ -46,14 +46,13 @@ impl<E: ?Sized + Engine> EngineSpec<E> {
 
 pub(super) struct Slot<E: ?Sized> {
     pub spec: EngineSpec<E>,
-    is_of_pair: bool,
     store: OnceLock<Arc<E>>,
     opening: Mutex<Option<Opening<E>>>,
 }
 
 impl<E: ?Sized + Engine> Slot<E> {
-    pub(super) fn new(spec: EngineSpec<E>, is_of_pair: bool) -> Self {
-        Self { spec, is_of_pair, store: OnceLock::new(), opening: Mutex::default() }
+    pub(super) fn new(spec: EngineSpec<E>) -> Self {
+        Self { spec, store: OnceLock::new(), opening: Mutex::default() }
     }
 
     /// The store, opened if it is not yet.
@@ -69,10 +68,6 @@ impl<E: ?Sized + Engine> Slot<E> {
         let opened = opening.await;
         *self.opening() = None;
         let store = opened.map_err(StoreError::Unavailable)?;
-        if self.is_of_pair && !store.is_fenced() {
-            let why = "a Redis Cluster has no one place for the engine record: it cannot be one of a pair";
-            return Err(StoreError::Unavailable(why.to_owned()));
-        }
         Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
 

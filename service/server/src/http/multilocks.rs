@@ -180,7 +180,6 @@ pub struct LostKey<'a> {
         (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`, with the `key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the `key`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
         (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`: as for one lock, with the `key` that refuses", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -249,7 +248,6 @@ pub async fn acquire(
         (status = 200, description = "All leases now end `ttl_ms` from now.", body = MultilockRenewAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the keys in `lost`: stop. No lease was renewed.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -300,7 +298,6 @@ pub async fn renew(
         (status = 200, description = "All locks are released.", body = MultilockReleaseAnswer),
         (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 410, description = "`lease-lost`, with the keys in `lost`. The other locks are released.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`keys-in-different-slots`: the locks live in a Redis Cluster, and the keys have no common hash tag", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

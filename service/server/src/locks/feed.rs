@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use latchgate_core::{App, Key};
+use latchgate_core::App;
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
@@ -57,22 +57,15 @@ impl Batch {
     }
 }
 
-/// What a reader reads: all keys of an app, or one key where the store has no order of events over keys.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Source {
-    pub app: App,
-    pub key: Option<Key>,
-}
-
 struct Feed {
     batches: broadcast::Sender<Arc<Batch>>,
     /// How far the reader has read: the batches that a new watcher receives begin here.
     position: EventCursor,
 }
 
-/// The readers of a node. A reader ends when it has no watcher left.
+/// The readers of a node: one for each app that is watched. A reader ends when it has no watcher left.
 pub(super) struct Feeds {
-    feeds: Mutex<HashMap<Source, Feed>>,
+    feeds: Mutex<HashMap<App, Feed>>,
     /// Batches that a watcher may be behind.
     lag_max: usize,
 }
@@ -82,33 +75,33 @@ impl Feeds {
         Self { feeds: Mutex::default(), lag_max }
     }
 
-    /// Joins the reader of this source, if there is one. Returns where its batches begin, too.
-    pub(super) fn join(&self, source: &Source) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
-        self.feeds().get(source).map(|feed| (feed.batches.subscribe(), feed.position))
+    /// Joins the reader of this app, if there is one. Returns where its batches begin, too.
+    pub(super) fn join(&self, app: &App) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+        self.feeds().get(app).map(|feed| (feed.batches.subscribe(), feed.position))
     }
 
     /// The same, with a new reader that begins at `now` if there is none yet.
     pub(super) fn join_or_start(
         node: &Arc<Node>,
-        source: Source,
+        app: &App,
         now: EventCursor,
     ) -> (broadcast::Receiver<Arc<Batch>>, EventCursor) {
         let feeds = &node.history.feeds;
         let mut joined = feeds.feeds();
-        let feed = joined.entry(source.clone()).or_insert_with(|| {
-            tokio::spawn(read_on(Arc::clone(node), source, now));
+        let feed = joined.entry(app.clone()).or_insert_with(|| {
+            tokio::spawn(read_on(Arc::clone(node), app.clone(), now));
             Feed { batches: broadcast::Sender::new(feeds.lag_max), position: now }
         });
         (feed.batches.subscribe(), feed.position)
     }
 
     /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.
-    fn publish(&self, source: &Source, batch: Option<Batch>) -> usize {
+    fn publish(&self, app: &App, batch: Option<Batch>) -> usize {
         let mut feeds = self.feeds();
-        let Some(feed) = feeds.get_mut(source) else { return 0 };
+        let Some(feed) = feeds.get_mut(app) else { return 0 };
         let watchers = feed.batches.receiver_count();
         if watchers == 0 {
-            feeds.remove(source);
+            feeds.remove(app);
         } else if let Some(batch) = batch {
             feed.position = batch.end;
             let _ = feed.batches.send(Arc::new(batch));
@@ -116,24 +109,24 @@ impl Feeds {
         watchers
     }
 
-    fn feeds(&self) -> MutexGuard<'_, HashMap<Source, Feed>> {
+    fn feeds(&self) -> MutexGuard<'_, HashMap<App, Feed>> {
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reads on while there are watchers. While the store does not answer, they wait.
-async fn read_on(node: Arc<Node>, source: Source, mut position: EventCursor) {
+async fn read_on(node: Arc<Node>, app: App, mut position: EventCursor) {
     let mut commits = node.history.commits.subscribe();
     loop {
         // Marked as seen before the read: a commit during the read causes another one.
         commits.borrow_and_update();
-        let batch = match read(&node, &source, position).await {
+        let batch = match read(&node, &app, position).await {
             Ok((events, end)) if end != position => Some(Batch::new(events, end)),
             _ => None,
         };
         let has_moved = batch.is_some();
         position = batch.as_ref().map_or(position, |batch| batch.end);
-        let watchers = node.history.feeds.publish(&source, batch);
+        let watchers = node.history.feeds.publish(&app, batch);
         if watchers == 0 {
             return;
         }
@@ -152,12 +145,9 @@ async fn read_on(node: Arc<Node>, source: Source, mut position: EventCursor) {
     }
 }
 
-async fn read(node: &Node, source: &Source, after: EventCursor) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
-    let (store, source) = (node.store.clone(), source.clone());
-    let read = node.read(async move {
-        let scope = source.key.as_ref().map_or(Scope::Prefix(""), Scope::Key);
-        store.events(&source.app, scope, after, READ_MAX).await
-    });
+async fn read(node: &Node, app: &App, after: EventCursor) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
+    let (store, app) = (node.store.clone(), app.clone());
+    let read = node.read(async move { store.events(&app, Scope::Prefix(""), after, READ_MAX).await });
     let (events, end) = read.await?;
     node.history.count_unreadable(&events);
     Ok((events, end))
@@ -166,7 +156,7 @@ async fn read(node: &Node, source: &Source, after: EventCursor) -> Answer<(Vec<L
 #[cfg(test)]
 mod tests {
     use latchgate_core::lock::{Event, Mode};
-    use latchgate_core::{Address, Timestamp};
+    use latchgate_core::{Address, Key, Timestamp};
 
     use super::*;
 

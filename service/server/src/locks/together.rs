@@ -60,10 +60,6 @@ impl Locks {
             let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
             return Err(Undone::before(failure));
         }
-        let used = self.node.store.used().map_err(|error| Undone::before(self.node.failure(&error)))?;
-        if let Some(index) = used.store.first_apart(&addresses) {
-            return Err(Undone::before(Failure::KeysApart { index }));
-        }
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
         let is_large = node.large.bytes(&addresses) >= LARGE_MANY_BYTES;

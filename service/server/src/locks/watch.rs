@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Locks;
 use super::call::{Answer, Failure};
-use super::feed::{Batch, Feeds, READ_MAX, Source};
+use super::feed::{Batch, Feeds, READ_MAX};
 use super::node::Node;
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
@@ -165,21 +165,14 @@ impl Locks {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }
-        let tells_of_prefixes = self.node.store.standing().is_none_or(|used| used.store.tells_of_prefixes());
-        let key = match &watched {
-            Watched::Prefix(_) if !tells_of_prefixes => return Err(Failure::OnlyKeysAreWatched),
-            Watched::Key(key) if !tells_of_prefixes => Some(key.clone()),
-            Watched::Key(_) | Watched::Prefix(_) => None,
-        };
         let permit = Arc::clone(&self.node.history.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| Failure::Overloaded("this node has too many watchers"))?;
-        let source = Source { app: app.clone(), key };
-        let (batches, begin) = match self.node.history.feeds.join(&source) {
+        let (batches, begin) = match self.node.history.feeds.join(app) {
             Some(joined) => joined,
             None => {
                 let store = self.node.store.clone();
                 let now = self.node.read(async move { store.last_event().await }).await?;
-                Feeds::join_or_start(&self.node, source, now)
+                Feeds::join_or_start(&self.node, app, now)
             }
         };
         let after = after.unwrap_or(begin);

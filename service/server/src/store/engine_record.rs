@@ -243,11 +243,6 @@ pub trait RecordStore: Send + Sync + 'static {
     /// The kind of the store: `memory`, `sqlite`, `postgres`, `redis`.
     fn kind(&self) -> &'static str;
 
-    /// Whether the store checks the record in every load and commit. A Redis Cluster cannot: it has no one place for it.
-    fn is_fenced(&self) -> bool {
-        true
-    }
-
     /// Whether commits that were acknowledged may be lost in a fail-over, so that a change must be given time to reach
     /// replicas before anything relies on it.
     fn may_fail_over(&self) -> bool {

@@ -255,17 +255,6 @@ pub trait LockStore: RecordStore {
         false
     }
 
-    /// The index of the first address that cannot be changed in one commit with those before it.
-    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
-        let _ = addresses;
-        None
-    }
-
-    /// Whether events have an order over several keys, so that a client can watch a prefix.
-    fn tells_of_prefixes(&self) -> bool {
-        true
-    }
-
     /// The id of a node that starts with this store.
     fn node_id(&self) -> NodeId;
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::redis::Redis;
-use latchgate_testkit::redis_group::shared_cluster;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -18,12 +17,6 @@ const LONG: Duration = Duration::from_secs(30);
 
 async fn on(redis: &Redis) -> Node {
     Node::start(BIN, &["--locks", &redis.url()]).await
-}
-
-/// A node on a cluster that it shares with other tests, with its gate in another store.
-async fn on_cluster() -> Node {
-    let prefix = format!("test-{:016x}", rand::random::<u64>());
-    Node::start(BIN, &["--locks", &shared_cluster().await, "--locks-prefix", &prefix, "--gate", "sqlite:gate.db"]).await
 }
 
 fn wait_for(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
@@ -153,44 +146,17 @@ async fn the_gate_is_beside_the_locks_and_keeps_nothing_durable() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_a_multilock_needs_a_hash_tag() {
-    let node = on_cluster().await;
-    let locks = |keys: [&str; 2]| json!({ "locks": keys.map(|key| json!({ "key": key })), "lease_id": "mine" });
-    let refused = multilock(&node, "acquire", locks(["accounts/1", "accounts/2"])).await;
-    refused.assert_problem(422, "keys-in-different-slots");
-    assert_eq!(refused.body["index"], 1);
-    assert_eq!(inspect(&node, "accounts%2F1").await["held"], false);
-
-    let keys = ["accounts/{eu}/1", "accounts/{eu}/2"];
-    let taken = multilock(&node, "acquire", locks(keys)).await;
-    assert_eq!(taken.status, 200, "{}", taken.body);
-    acquire(&node, "accounts%2F%7Beu%7D%2F2", json!({})).await.assert_problem(423, "lock-held");
-    let released = multilock(&node, "release", json!({ "keys": keys, "lease_id": "mine" })).await;
-    assert_eq!(released.status, 200, "{}", released.body);
-}
-
-#[tokio::test]
-async fn in_a_cluster_only_single_keys_can_be_watched() {
-    let node = on_cluster().await;
-    get(&node, "/v1/events?prefix=a").await.assert_problem(501, "prefix-watch-unavailable");
-    let grant = granted(&node, "k", json!({ "owner": "me" })).await;
-    let history = get(&node, "/v1/locks/k/history").await;
-    assert_eq!(history.body["events"][0]["token"], grant.token(), "{}", history.body);
-}
-
-#[tokio::test]
-async fn a_cluster_cannot_store_the_gate() {
-    let refused = Node::try_start(BIN, &["--locks", &shared_cluster().await], &[]).await;
-    let Err(NotReady { log, .. }) = refused else { panic!("it was accepted") };
-    assert!(log.contains("--gate"), "{log}");
-}
-
-#[tokio::test]
 async fn a_redis_that_cannot_be_used_is_refused_with_the_reason() {
     let evicting = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
     let nowhere = "redis://:s3cret@127.0.0.1:1".to_owned();
     let tls = "rediss+sentinel://:s3cret@127.0.0.1:1/orders".to_owned();
-    for (url, why) in [(evicting.url(), "maxmemory-policy"), (nowhere, "cannot connect to Redis"), (tls, "TLS")] {
+    let cluster = "redis+cluster://:s3cret@127.0.0.1:1".to_owned();
+    for (url, why) in [
+        (evicting.url(), "maxmemory-policy"),
+        (nowhere, "cannot connect to Redis"),
+        (tls, "TLS"),
+        (cluster, "Redis Cluster is not supported"),
+    ] {
         let refused = Node::try_start(BIN, &["--locks", &url], &[]).await;
         let Err(NotReady { log, .. }) = refused else { panic!("{url} was accepted") };
         assert!(log.contains(why) && !log.contains("s3cret"), "{log}");

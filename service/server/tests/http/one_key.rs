@@ -181,7 +181,7 @@ async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
     written(&node, "bad").await;
-    redis.ask(&["set", "latchgate:l:{7:default:bad}", "7 9000000000000000 - 0: nonsense"]);
+    redis.ask(&["set", "latchgate:l:7:default:bad", "7 9000000000000000 - 0: nonsense"]);
     an_unreadable_state_fails_only_its_own_key(&node).await;
 }
 
@@ -189,7 +189,7 @@ async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
 async fn a_key_of_another_type_in_redis_fails_only_its_own_lock() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    redis.ask(&["lpush", "latchgate:l:{7:default:bad}", "nonsense"]);
+    redis.ask(&["lpush", "latchgate:l:7:default:bad", "nonsense"]);
     let callers = Callers::of(&node, "bad");
     others_are_served(&node, &callers).await;
     let codes = callers.stop().await;

@@ -233,36 +233,3 @@ shared_stores! {
         a_multilock_on_one_node_gets_a_key_released_on_the_other_before_later_waiters,
     ];
 }
-
-// In a cluster the keys are in different slots, so only promises about single keys are tested.
-suite! { redis_cluster;
-    verbs: [
-        a_held_lock_is_refused_with_its_holder,
-        a_released_lock_is_free_and_its_tokens_rise,
-        a_renewal_restarts_the_lease,
-        a_lease_id_of_another_key_is_unknown,
-        locks_are_listed_by_prefix,
-    ];
-    expiry: [
-        a_waiter_gets_the_lock_when_the_lease_expires,
-        an_expired_lease_cannot_renew_or_release_its_successor,
-    ];
-    events: [
-        events_of_a_lock_are_written_and_kept,
-        a_lease_that_expires_without_waiters_has_an_event,
-        without_a_history_no_event_is_kept,
-    ];
-    queueing: [
-        waiters_are_served_in_the_order_of_their_arrival,
-        a_higher_priority_is_served_first,
-    ];
-    repeating: [
-        a_repeated_acquire_has_the_same_grant,
-        a_lease_id_that_expired_is_lost,
-    ];
-    two_nodes: [
-        a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
-        a_waiter_on_one_node_gets_a_lock_released_on_the_other,
-        fifty_waiters_on_both_are_served_in_order,
-    ];
-}

@@ -47,16 +47,8 @@ impl World {
     }
 
     pub async fn redis() -> Self {
-        Self::on_redis(latchgate_testkit::redis::shared_url())
-    }
-
-    pub async fn redis_cluster() -> Self {
-        Self::on_redis(latchgate_testkit::redis_group::shared_cluster().await)
-    }
-
-    fn on_redis(url: String) -> Self {
         let config = RedisConfig {
-            url,
+            url: latchgate_testkit::redis::shared_url(),
             // Tests share the server and must not see each other's locks.
             prefix: format!("test-{:016x}", rand::random::<u64>()),
             shards: 2,

@@ -136,52 +136,6 @@ every_store! {
     ];
 }
 
-// In a cluster a batch is written slot by slot, and each slot checks the clock. So promises about several keys do not apply.
-suite! { redis_cluster;
-    loading: [
-        an_absent_key_has_the_default_state_and_no_version,
-        states_are_loaded_in_the_order_of_the_request,
-        a_key_requested_twice_is_loaded_twice,
-        a_load_returns_the_clock_of_the_store,
-    ];
-    committing: [
-        every_commit_gives_the_key_another_version,
-        a_stale_change_is_refused_and_the_rest_of_its_batch_is_made,
-        a_commit_with_a_wrong_clock_writes_nothing,
-        exactly_one_of_racing_commits_from_one_version_wins,
-        awkward_keys_and_metadata_come_back_byte_for_byte,
-        one_key_in_two_apps_is_two_states,
-        a_commit_dropped_half_way_leaves_the_store_usable,
-    ];
-    locking: [
-        locked_states_are_loaded_in_the_order_of_the_request,
-        a_locker_of_a_state_never_loses_its_commit,
-        a_dropped_lock_lets_other_commits_proceed,
-        giving_up_locked_states_changes_nothing_and_unlocks_them,
-        a_locked_commit_with_an_outdated_clock_writes_nothing,
-        batches_that_insert_the_same_rows_never_make_each_other_fail,
-    ];
-    listing: [
-        a_listing_continues_after_the_previous_page,
-        keys_are_listed_in_the_order_of_their_bytes,
-        a_prefix_is_not_a_pattern,
-        a_listing_shows_one_app_only,
-    ];
-    remembering: [
-        a_history_is_of_one_key_and_begins_with_the_newest,
-    ];
-    keeping_access: [
-        a_store_without_a_document_says_so,
-        a_document_comes_back_as_it_was_and_without_its_text_if_it_is_known,
-        exactly_one_of_racing_changes_of_the_document_wins,
-    ];
-    waking: [
-        a_wake_up_reaches_only_its_node,
-        many_wake_ups_at_once_all_arrive,
-    ];
-    meeting: [nodes_that_meet_see_what_each_has_said_last];
-}
-
 suite! { memory_wake_ups; waking: [
     a_wake_up_reaches_only_its_node,
     many_wake_ups_at_once_all_arrive,

@@ -1,17 +1,17 @@
-//! More promises to nodes that share a Redis: about lost data, wake-ups, clusters and Sentinels.
+//! More promises to nodes that share a Redis: about lost data, wake-ups and Sentinels.
 
 use std::time::Duration;
 
 use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::{Change, EventCursor, Scope, StoreError, Stored, Version, WakeUp};
-use latchgate_core::lock::{EventKind, NodeId};
+use latchgate::store::{Change, StoreError, Stored, WakeUp};
+use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App};
 use latchgate_testkit::eventually;
 use latchgate_testkit::redis::Redis;
-use latchgate_testkit::redis_group::{RedisCluster, WatchedRedis};
+use latchgate_testkit::redis_group::WatchedRedis;
 use tokio::time::timeout;
 
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, new, redis_config, state, tokens};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, redis_config, state};
 
 const SOON: Duration = Duration::from_millis(800);
 
@@ -61,7 +61,7 @@ async fn a_lost_state_is_never_mistaken_for_a_later_one() {
     let config = redis_config(redis.url());
     let world = World::of(RedisStore::open(&config).await.unwrap()).await;
     let key = at("key");
-    let name = format!("{}:l:{{7:default:key}}", config.prefix);
+    let name = format!("{}:l:7:default:key", config.prefix);
     let early = world.write(&key, state(1), FOREVER).await;
     let value = redis.ask(&["get", &name]);
     let lost = world.write(&key, state(2), FOREVER).await;
@@ -86,7 +86,7 @@ async fn idle_states_expire() {
     let noticed = Change { notice_at: Some(soon), keep_until: soon, ..new(&due, state(1)) };
     assert!(world.commit(&[noticed]).await[0].is_some());
     let left_ms = |key: &str| -> i64 {
-        let name = format!("{}:l:{{7:default:{key}}}", config.prefix);
+        let name = format!("{}:l:7:default:{key}", config.prefix);
         redis.ask(&["pttl", &name]).trim().parse().unwrap()
     };
     // Every state is kept for at least a minute, because versions are made from the clock.
@@ -103,7 +103,7 @@ async fn a_listing_skips_entries_of_expired_states() {
     let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
     world.write_all(&addresses).await;
     for number in (0..30).filter(|number| number % 10 != 9) {
-        redis.ask(&["del", &format!("{}:l:{{7:default:{number:02}}}", config.prefix)]);
+        redis.ask(&["del", &format!("{}:l:7:default:{number:02}", config.prefix)]);
     }
     let page = world.store.list(&App::default(), "", None, 3).await.unwrap();
     assert_eq!(page.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["09", "19", "29"]);
@@ -158,86 +158,16 @@ async fn a_redis_that_evicts_or_is_not_a_single_master_is_refused() {
     let config = redis_config(redis.url());
     let message = refusal(&config).await;
     assert!(message.contains("volatile-lru") && message.contains("--allow-eviction"), "{message}");
-    assert!(RedisStore::open(&RedisConfig { allow_eviction: true, ..config.clone() }).await.is_ok());
-    let braces = RedisConfig { prefix: "a{b}".to_owned(), allow_eviction: true, ..config };
-    assert!(refusal(&braces).await.contains("--locks-prefix"));
+    assert!(RedisStore::open(&RedisConfig { allow_eviction: true, ..config }).await.is_ok());
 
     let replica = Redis::start().await;
     replica.ask(&["replicaof", "127.0.0.1", &redis.port().to_string()]);
     assert!(refusal(&redis_config(replica.url())).await.contains("replica"));
     let part = Redis::start_with(&[("cluster-enabled", "yes")]).await;
-    assert!(refusal(&redis_config(part.url())).await.contains("redis+cluster://"));
-    let alone = redis_config(replica.url().replace("redis://", "redis+cluster://"));
-    let message = refusal(&alone).await;
-    assert!(message.contains("cluster"), "{message}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_only_keys_with_the_same_hash_tag_change_together() {
-    let world = crate::worlds::redis_cluster().await;
-    let together = [at("accounts/{eu}/1"), at("accounts/{eu}/2"), at("{eu}")];
-    assert_eq!(world.store.first_apart(&together), None);
-    let changes: Vec<Change> = together.iter().map(|address| new(address, state(1))).collect();
-    assert!(world.commit_all(&changes).await.iter().all(Option::is_some));
-    // One of them exists by now.
-    let fresh = at("accounts/{eu}/3");
-    assert_eq!(world.commit_all(&[new(&fresh, state(2)), new(&together[0], state(2))]).await, [None, None]);
-    assert_eq!(world.load(&fresh).await, Stored::default());
-
-    let apart = [together[0].clone(), together[1].clone(), at("accounts/{us}/1")];
-    assert_eq!(world.store.first_apart(&apart), Some(2));
-    let (loaded, locked) = world.store.lock(EPOCH, &apart).await.unwrap();
-    let changes: Vec<Change> =
-        apart.iter().zip(&loaded.states).map(|(address, stored)| change(address, stored.version, state(3))).collect();
-    assert!(locked.commit_all(loaded.now, &changes).await.is_err());
-    assert_eq!(world.load(&apart[2]).await.version, Version::ABSENT);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_the_events_of_one_key_are_read_in_order() {
-    let world = crate::worlds::redis_cluster().await;
-    let key = at("key");
-    let before = world.store.last_event().await.unwrap();
-    for number in 1..=20 {
-        world.write_events(&key, &[event(EventKind::Granted, number)]).await;
-        world.write_events(&at("other"), &[event(EventKind::Granted, 100 + number)]).await;
+    for url in [part.url(), part.url().replace("redis://", "redis+cluster://")] {
+        let message = refusal(&redis_config(url)).await;
+        assert!(message.contains("Redis Cluster is not supported"), "{message}");
     }
-    for after in [before, EventCursor::START] {
-        let read = world.events_until(Scope::Key(&key.key), after, 3, 20).await;
-        assert_eq!(tokens(&read), (1..=20).collect::<Vec<_>>());
-    }
-    let all = world.store.events(&App::default(), Scope::Prefix(""), before, 10).await;
-    assert!(all.is_err() && !world.store.tells_of_prefixes());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_follow_a_slot_that_has_moved() {
-    let cluster = RedisCluster::start().await;
-    let world = on(cluster.url()).await;
-    let key = at("key");
-    let version = world.write(&key, state(1), FOREVER).await;
-    // The slot of the key's text in braces.
-    let slot = cluster.masters[0].ask(&["cluster", "keyslot", "7:default:key"]).trim().to_owned();
-    let has_it = |master: &&Redis| !master.ask(&["cluster", "getkeysinslot", &slot, "9"]).trim().is_empty();
-    let from = cluster.masters.iter().find(has_it).unwrap();
-    let to = cluster.masters.iter().find(|master| master.port() != from.port()).unwrap();
-    let (from_id, to_id) = (from.ask(&["cluster", "myid"]), to.ask(&["cluster", "myid"]));
-    to.ask(&["cluster", "setslot", &slot, "importing", from_id.trim()]);
-    from.ask(&["cluster", "setslot", &slot, "migrating", to_id.trim()]);
-    // The slot is being moved: it still belongs to the first master, and its keys move one by one.
-    assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
-    for name in from.ask(&["cluster", "getkeysinslot", &slot, "9"]).lines() {
-        from.ask(&["migrate", "127.0.0.1", &to.port().to_string(), name, "0", "5000"]);
-    }
-    assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
-    // Redis runs no script with several keys while their slot is being moved.
-    let committed = world.store.commit(world.now().await, &[change(&key, version, state(2))]).await;
-    assert!(matches!(committed, Err(StoreError::Contended(_))), "{committed:?}");
-    for master in [to, from] {
-        master.ask(&["cluster", "setslot", &slot, "node", to_id.trim()]);
-    }
-    assert!(world.commit(&[change(&key, version, state(2))]).await[0].is_some());
-    assert_eq!(world.load(&key).await.state, state(2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

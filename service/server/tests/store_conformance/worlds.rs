@@ -101,11 +101,6 @@ pub async fn redis_wake_ups() -> World {
     redis().await
 }
 
-pub async fn redis_cluster() -> World {
-    let url = latchgate_testkit::redis_group::shared_cluster().await;
-    Origin::Redis(redis_config(url)).open().await
-}
-
 /// Settings with a prefix of keys that no other test uses.
 pub fn redis_config(url: String) -> RedisConfig {
     RedisConfig {

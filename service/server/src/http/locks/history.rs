@@ -173,7 +173,6 @@ pub async fn events(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
         (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
         (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 501, description = "`prefix-watch-unavailable`: the locks live in a Redis Cluster", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]

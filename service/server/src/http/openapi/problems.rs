@@ -120,7 +120,6 @@ fn own(code: Code) -> Value {
         Code::KeyFull => with(&json!(SizeProblem::schema()), &results()),
         Code::LeaseLost => with(&json!(LeaseProblem::schema()), &results()),
         Code::StaleToken => json!(TokenProblem::schema()),
-        Code::KeysInDifferentSlots => json!(SlotProblem::schema()),
         Code::OperationInProgress => json!(ProgressProblem::schema()),
         Code::OperationDuplicate => json!(DuplicateProblem::schema()),
         Code::OperationUnknown => json!(UnknownProblem::schema()),
@@ -274,11 +273,6 @@ fields! {
     struct TokenProblem {
         /// The highest token of the key; 0 if it has no record.
         current: u64,
-    }
-
-    struct SlotProblem {
-        /// The first key that is in another slot than the first, from 0.
-        index: u32,
     }
 
     struct IdProblem {

@@ -115,15 +115,6 @@ impl Problem {
                 }
             }
             Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
-            Failure::KeysApart { index } => Self::new(
-                Code::KeysInDifferentSlots,
-                "A Redis Cluster changes keys together only if they are in one slot: give them a common {hash tag}.",
-            )
-            .with("index", index),
-            Failure::OnlyKeysAreWatched => Self::new(
-                Code::PrefixWatchUnavailable,
-                "The locks live in a Redis Cluster, where only single keys can be watched.",
-            ),
             Failure::NoDurableStore => {
                 Self::field("durability", "must be fast: this service has no store that commits to disk")
             }

@@ -146,11 +146,6 @@ codes! {
          them: two such requests would wait for each other. The owner still shares the lock.",
         "Release the shared lease and acquire the lock exclusively; the data may change in between. Or acquire it exclusively \
          from the start.";
-    KeysInDifferentSlots: "keys-in-different-slots", UNPROCESSABLE_ENTITY,
-        "The keys are in different slots of the Redis Cluster",
-        "The locks live in a Redis Cluster, which can change several keys at once only if they are in one slot. `index` is the \
-         position of the first key whose slot differs from that of the first key. Nothing was done.",
-        "Give the keys of a multilock a common hash tag in braces: `accounts/{eu}/1` and `accounts/{eu}/2` are in one slot.";
     LeaseLost: "lease-lost", GONE,
         "The lease has ended",
         "`why` says how: `expired` (it was not renewed in time), `released`, `revoked` (the lock was revoked and the grace \
@@ -167,10 +162,6 @@ codes! {
         "No history is kept",
         "The node runs with `--history off`: it keeps no history of locks and streams no events.",
         "Ask the operator of the service to turn the history on.";
-    PrefixWatchUnavailable: "prefix-watch-unavailable", NOT_IMPLEMENTED,
-        "Only single keys can be watched",
-        "The locks live in a Redis Cluster, which has an order of events for each key but none across keys.",
-        "Watch each key: GET /v1/locks/{key}/events.";
     // Operations
     OperationInProgress: "operation-in-progress", CONFLICT,
         "Another attempt runs",

@@ -10,7 +10,7 @@ impl super::Shared {
         let key = self.layout.access();
         let mut get = redis::cmd("HGET");
         get.arg(&key).arg("version");
-        let version = self.servers.query(&key, &get).await.map_err(|failed| failed.of_read())?;
+        let version = self.link.query(&get).await.map_err(|failed| failed.of_read())?;
         let version: Option<u64> = read(version).map_err(StoreError::of_reading)?;
         if version.unwrap_or_default() == known {
             return Ok(AccessText { version: known, text: None });
@@ -18,7 +18,7 @@ impl super::Shared {
         // Both at once: the document may have changed meanwhile.
         let mut get = redis::cmd("HMGET");
         get.arg(&key).arg("version").arg("text");
-        let both = self.servers.query(&key, &get).await.map_err(|failed| failed.of_read())?;
+        let both = self.link.query(&get).await.map_err(|failed| failed.of_read())?;
         let (version, text): (Option<u64>, Option<String>) = read(both).map_err(StoreError::of_reading)?;
         Ok(AccessText { version: version.unwrap_or_default(), text })
     }
@@ -29,12 +29,9 @@ impl super::Shared {
         expected: u64,
         (version, text): (u64, &str),
     ) -> Result<bool, StoreError> {
-        let mut keys = vec![self.layout.access()];
-        if !self.servers.is_cluster() {
-            keys.push(self.layout.engine());
-        }
+        let keys = [self.layout.access(), self.layout.engine()];
         let arguments = [expected.to_string(), version.to_string(), text.to_owned(), beginning(state, epoch)];
-        let answer = self.servers.run(&ACCESS, &keys, &arguments).await.map_err(|failed| failed.of_write())?;
+        let answer = self.link.run(&ACCESS, &keys, &arguments).await.map_err(|failed| failed.of_write())?;
         match read::<u8>(answer)? {
             0 => Ok(false),
             1 => Ok(true),

@@ -1,23 +1,21 @@
 -- Writes the changes whose expected version is the current one (or all, or none), logs their events, and unlocks states.
 --
--- KEYS without a cluster: the index, the stream of events, the number of the last event, the engine record; then for each change
--- its state and its history. In a cluster, where all keys of a call are in one slot: for each change its state, its history, and the
--- number of its last event. In both cases, then the states to unlock.
--- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether there is
--- no cluster; 5 whether to write all or none; 6 the locker whose own locks do not count; 7, 8 the length of a history, and how
--- long it is kept, in ms; 9 how long any state is kept at least, in ms; 10 how the engine record must begin, or ''. Then for each change: its address; the expected version, or '' to log events only; the new value; until
--- when it is kept; when it is due, or '-'; the number of events; the events.
+-- KEYS: the index, the stream of events, the number of the last event, the engine record; then for each change its state and its
+-- history; then the states to unlock.
+-- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether to write all
+-- or none; 5 the locker whose own locks do not count; 6, 7 the length of a history, and how long it is kept, in ms; 8 how long any
+-- state is kept at least, in ms; 9 how the engine record must begin, or ''. Then for each change: its address; the expected
+-- version, or '' to log events only; the new value; until when it is kept; when it is due, or '-'; the number of events; the events.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local count, shared, own = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[6]
-local first, width = shared and 4 or 0, shared and 2 or 3
+local count, own = tonumber(ARGV[3]), ARGV[5]
+local SHARED = 4
 
-local changes, at = {}, 11
+local changes, at = {}, 10
 for i = 1, count do
-    local keys = first + (i - 1) * width
+    local keys = SHARED + (i - 1) * 2
     changes[i] = {
         state = KEYS[keys + 1], history = KEYS[keys + 2],
-        counter = shared and KEYS[3] or KEYS[keys + 3],
         address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], keep = ARGV[at + 3], notice = ARGV[at + 4],
         event_count = tonumber(ARGV[at + 5]), events = at + 6,
     }
@@ -25,7 +23,7 @@ for i = 1, count do
 end
 
 local function unlock()
-    for i = first + count * width + 1, #KEYS do
+    for i = SHARED + count * 2 + 1, #KEYS do
         local value = redis.pcall('GET', KEYS[i])
         if type(value) == 'string' and string.match(value, '^%d+ %d+ %S+ %d+:(%S*) ') == own then
             value = string.gsub(value, '^(%d+ %d+ %S+) %S+', '%1 0:', 1)
@@ -51,10 +49,10 @@ local function write(change)
     if change.notice ~= '-' then
         redis.call('SET', change.state, change.value)
     else
-        local keep = math.max(tonumber(change.keep), now + tonumber(ARGV[9]))
+        local keep = math.max(tonumber(change.keep), now + tonumber(ARGV[8]))
         redis.call('SET', change.state, change.value, 'PXAT', string.format('%.0f', keep))
     end
-    if shared and change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
+    if change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
 end
 
 -- The stream that all locks share gets one entry for many events: its id has the number of the last one, and its fields are the
@@ -73,28 +71,23 @@ local function pack(number, address, event)
     if #packed >= 2 * PACKED_MAX then flush() end
 end
 
-local numbers = {}
+local number
 local function log(change)
     if change.event_count == 0 then return end
-    local number = numbers[change.counter] or tonumber(redis.call('GET', change.counter) or 0)
-    number = math.max(number, now * 1024)
+    number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
     for i = change.events, change.events + change.event_count - 1 do
         number = number + 1
         local digits, event = string.format('%.0f', number), ARGV[i]
         local id = digits .. '-0'
-        if shared then pack(digits, change.address, event) end
-        redis.call('XADD', change.history, 'MAXLEN', '~', ARGV[7], id, 'e', event)
-        redis.call('PEXPIRE', change.history, ARGV[8])
+        pack(digits, change.address, event)
+        redis.call('XADD', change.history, 'MAXLEN', '~', ARGV[6], id, 'e', event)
+        redis.call('PEXPIRE', change.history, ARGV[7])
     end
-    numbers[change.counter] = number
 end
 
-if ARGV[10] ~= '' then
-    local record = redis.call('GET', KEYS[4])
-    if not record or string.sub(record, 1, #ARGV[10]) ~= ARGV[10] then
-        unlock()
-        return redis.error_reply('EPOCHOVER this epoch is over')
-    end
+if ARGV[9] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #ARGV[9] - 1) ~= ARGV[9] then
+    unlock()
+    return redis.error_reply('EPOCHOVER this epoch is over')
 end
 if ARGV[1] ~= '' and math.abs(now - ARGV[1]) > tonumber(ARGV[2]) then
     unlock()
@@ -106,7 +99,7 @@ for i, change in ipairs(changes) do
     made[i] = holds(change) and '1' or '0'
     complete = complete and made[i] == '1'
 end
-if complete or ARGV[5] ~= '1' then
+if complete or ARGV[4] ~= '1' then
     for i, change in ipairs(changes) do
         if made[i] == '1' then
             write(change)
@@ -117,12 +110,6 @@ else
     for i = 1, count do made[i] = '0' end
 end
 flush()
-for counter, number in pairs(numbers) do
-    if shared then
-        redis.call('SET', counter, string.format('%.0f', number))
-    else
-        redis.call('SET', counter, string.format('%.0f', number), 'PX', ARGV[8])
-    end
-end
+if number then redis.call('SET', KEYS[3], string.format('%.0f', number)) end
 unlock()
 return {now, 1, table.concat(made)}

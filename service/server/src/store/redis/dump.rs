@@ -1,5 +1,4 @@
-//! Reads and writes all states, page by page, for a copy. It follows the index, which has an entry for every state. A cluster
-//! has no index, so it cannot be an engine of a pair.
+//! Reads and writes all states, page by page, for a copy. It follows the index, which has an entry for every state.
 
 use latchgate_core::Address;
 
@@ -19,7 +18,6 @@ pub(super) async fn dump(
     from: Option<&str>,
     limit: usize,
 ) -> Result<DumpPage<CopiedState>, StoreError> {
-    refuse_cluster(shared)?;
     let from = read_position(from)?.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(&after)));
     let found = along_index(shared, &from, "+", limit).await?;
     let addresses = found.iter().map(|text| read_indexed(text).ok_or_else(foreign)).collect::<Result<Vec<_>, _>>()?;
@@ -34,7 +32,6 @@ pub(super) async fn dump(
 }
 
 pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreError> {
-    refuse_cluster(shared)?;
     loop {
         let found = along_index(shared, "-", "+", CLEAR_MAX).await?;
         let addresses = found.iter().map(|text| read_indexed(text).ok_or_else(foreign));
@@ -56,7 +53,6 @@ pub(super) async fn fill(
     states: &[CopiedState],
     copied: u64,
 ) -> Result<bool, StoreError> {
-    refuse_cluster(shared)?;
     let mut arguments = vec![beginning(EngineState::Filling, epoch), copied.to_string()];
     for CopiedState { address, state, notice_at, keep_until: keep } in states {
         arguments.push(indexed(address));
@@ -72,15 +68,8 @@ async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> 
     let layout = &shared.layout;
     let mut keys = vec![layout.engine(), layout.index(), layout.tail()];
     keys.extend(addresses.iter().map(|address| layout.state(address)));
-    let answer = shared.servers.run(&FILL, &keys, &arguments).await;
+    let answer = shared.link.run(&FILL, &keys, &arguments).await;
     read(answer.map_err(|failed| failed.of_write())?)
-}
-
-fn refuse_cluster(shared: &Shared) -> Result<(), StoreError> {
-    if shared.servers.is_cluster() {
-        return Err(StoreError::Unavailable("a Redis Cluster cannot be an engine of a pair".to_owned()));
-    }
-    Ok(())
 }
 
 /// The error for an index entry that cannot be read. To skip the entry would be to lose a state.

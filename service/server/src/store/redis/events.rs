@@ -1,5 +1,5 @@
-//! Events. Without a cluster there is one stream, whose numbers are never behind the clock; one entry has many events of a commit.
-//! In a cluster each key has a stream, and there is no order over keys.
+//! Events: one stream, whose numbers are never behind the clock. One entry has many events of a commit. The history of a key is a
+//! stream of its own.
 
 use futures::future::try_join;
 use latchgate_core::lock::Event;
@@ -8,14 +8,11 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use super::Shared;
 use super::layout::{read_indexed, timestamp};
 use super::scripts::{READ, read};
-use super::servers::Servers;
 use crate::store::events::{end_of_older, event_of_text};
 use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
 
 /// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
-/// In a cluster a reader begins this many ms before now, because the clocks of its servers may differ.
-const CLOCKS_APART_MS: u64 = 1_000;
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<Vec<u8>>);
 
@@ -40,34 +37,23 @@ pub(super) async fn page(
     after: EventCursor,
     limit: usize,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-    let (stream, address) = match (&shared.servers, scope) {
-        (Servers::One(_), _) => (shared.layout.tail(), None),
-        (Servers::Cluster(_), Scope::Key(key)) => {
-            let address = Address { app: app.clone(), key: key.clone() };
-            (shared.layout.history(&address), Some(address))
-        }
-        (Servers::Cluster(_), Scope::Prefix(_)) => {
-            return Err(StoreError::Unavailable("a cluster has no order of events over keys".to_owned()));
-        }
-    };
-    let found = oldest(shared, stream, after, limit).await?;
+    let found = oldest(shared, after, limit).await?;
     let mut found: Vec<StreamEvent> = found.into_iter().flat_map(|entry| entry.events).collect();
     found.retain(|event| event.cursor > after);
     found.sort_by_key(|event| event.cursor);
     found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
     let logged = |event: StreamEvent| {
-        let address = event.address.clone().or_else(|| address.clone());
-        let address = address.filter(|address| address.app == *app && scope.includes(&address.key))?;
+        let address = event.address.clone().filter(|address| address.app == *app && scope.includes(&address.key))?;
         Some(event.decode(address))
     };
     Ok((found.into_iter().filter_map(logged).collect(), last))
 }
 
-/// The next entries of a stream: at least `limit` events after `after` if there are as many. The first one may have events up to it.
-async fn oldest(shared: &Shared, stream: String, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
+/// The next entries: at least `limit` events after `after` if there are as many. The first one may have events up to it.
+async fn oldest(shared: &Shared, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-{}", after.number, u64::MAX), limit.to_string()];
-    let page = shared.servers.run(&READ, &[stream], &arguments).await.map_err(|failed| failed.of_read())?;
+    let page = shared.link.run(&READ, &[shared.layout.tail()], &arguments).await.map_err(|failed| failed.of_read())?;
     let page: Vec<Entry> = read(page).map_err(StoreError::of_reading)?;
     Ok(page.into_iter().map(read_entry).collect())
 }
@@ -96,14 +82,9 @@ impl StreamEvent {
 }
 
 pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
-    if shared.servers.is_cluster() {
-        let now = shared.clock("").await?;
-        return Ok(EventCursor::from_number(now.as_ms().saturating_sub(CLOCKS_APART_MS) * PER_MS));
-    }
-    let counter = shared.layout.counter();
     let mut get = redis::cmd("GET");
-    get.arg(&counter);
-    let number = shared.servers.send(&counter, &get).await.map_err(|failed| failed.of_read())?;
+    get.arg(shared.layout.counter());
+    let number = shared.link.send(&get).await.map_err(|failed| failed.of_read())?;
     let number: Option<u64> = read(number).map_err(StoreError::of_reading)?;
     Ok(EventCursor::from_number(number.unwrap_or(0)))
 }
@@ -120,8 +101,8 @@ pub(super) async fn history(
     let from = before.map_or_else(|| "+".to_owned(), |before| format!("({}-0", before.number));
     let mut newest = redis::cmd("XREVRANGE");
     newest.arg(&stream).arg(from).arg("-").arg("COUNT").arg(limit);
-    let newest = async { shared.servers.send(&stream, &newest).await.map_err(|failed| failed.of_read()) };
-    let (newest, first) = try_join(newest, first_kept(shared, &stream)).await?;
+    let newest = async { shared.link.send(&newest).await.map_err(|failed| failed.of_read()) };
+    let (newest, first) = try_join(newest, first_kept(shared)).await?;
     let newest: Vec<Entry> = read(newest).map_err(StoreError::of_reading)?;
     let newest = newest.into_iter().flat_map(|entry| read_entry(entry).events);
     let kept = newest.filter(|event| first.is_some_and(|first| event.cursor >= first));
@@ -129,30 +110,24 @@ pub(super) async fn history(
 }
 
 /// The position of the oldest event within the retention. A key's stream may still have older ones, which are not returned.
-async fn first_kept(shared: &Shared, stream: &str) -> Result<Option<EventCursor>, StoreError> {
-    if shared.servers.is_cluster() {
-        let now = shared.clock(stream).await?;
-        return Ok(Some(EventCursor::from_number(now.as_ms().saturating_sub(shared.history_ms) * PER_MS)));
-    }
-    let first = oldest(shared, shared.layout.tail(), EventCursor::START, 1).await?;
+async fn first_kept(shared: &Shared) -> Result<Option<EventCursor>, StoreError> {
+    let first = oldest(shared, EventCursor::START, 1).await?;
     Ok(first.first().and_then(|entry| entry.events.iter().map(|event| event.cursor).min()))
 }
 
-/// Deletes old events. In a cluster there is nothing to do: streams are trimmed when they are written, and expire.
 pub(super) async fn trim(shared: &Shared, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
-    if limit == 0 || shared.servers.is_cluster() {
+    if limit == 0 {
         return Ok(0);
     }
-    let oldest = oldest(shared, shared.layout.tail(), EventCursor::START, limit).await?;
+    let oldest = oldest(shared, EventCursor::START, limit).await?;
     let count = |entry: &Events| entry.events.len();
     let last_at = |entry: &Events| entry.events.last().map_or(Timestamp::default(), |event| at(&event.text));
     let ends = oldest.iter().map(|entry| (entry.end, last_at(entry), count(entry)));
     let Some(end) = end_of_older(ends, older_than, limit) else { return Ok(0) };
     let deleted: usize = oldest.iter().filter(|entry| entry.end <= end).map(count).sum();
-    let tail = shared.layout.tail();
     let mut trim = redis::cmd("XTRIM");
-    trim.arg(&tail).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
-    shared.servers.send(&tail, &trim).await.map_err(|failed| failed.of_write())?;
+    trim.arg(shared.layout.tail()).arg("MINID").arg("=").arg(format!("{}-0", end.number + 1));
+    shared.link.send(&trim).await.map_err(|failed| failed.of_write())?;
     Ok(deleted as u64)
 }
 
@@ -161,9 +136,8 @@ fn at(text: &str) -> Timestamp {
 }
 
 impl Shared {
-    /// The clock of the server that has `key`.
-    pub(super) async fn clock(&self, key: &str) -> Result<Timestamp, StoreError> {
-        let time = self.servers.query(key, &redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
+    pub(super) async fn clock(&self) -> Result<Timestamp, StoreError> {
+        let time = self.link.query(&redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
         Ok(timestamp(read(time).map_err(StoreError::of_reading)?))
     }
 }

@@ -1,14 +1,8 @@
 //! The layout of keys and values.
-//!
-//! All keys of one lock are in one slot of a cluster, because they have the same text in braces. The keys of another lock have
-//! another text in braces, unless the names of both locks have the same hash tag.
-
-use std::borrow::Cow;
 
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 
-use super::slot::hash_tag;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::text_of_event;
 use crate::store::{CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
@@ -21,11 +15,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// # Errors
-    /// When the prefix would change the slot of a key.
-    pub(super) fn new(prefix: &str) -> anyhow::Result<Self> {
-        anyhow::ensure!(!prefix.contains(['{', '}']), "--locks-prefix must not have braces in it");
-        Ok(Self { prefix: prefix.to_owned() })
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
     }
 
     pub(super) fn state(&self, address: &Address) -> String {
@@ -40,11 +31,6 @@ impl Layout {
     /// The stream of the key's events.
     pub(super) fn history(&self, address: &Address) -> String {
         format!("{}:h:{}", self.prefix, text_of(address))
-    }
-
-    /// In a cluster: the number of the key's last event.
-    pub(super) fn counter_of(&self, address: &Address) -> String {
-        format!("{}:n:{}", self.prefix, text_of(address))
     }
 
     /// A sorted set of all addresses. All have the same score, so it is sorted by their bytes.
@@ -87,46 +73,11 @@ impl Layout {
     pub(super) fn channel(&self, node: &NodeId) -> String {
         format!("{}:wake:{}", self.prefix, node.as_str())
     }
-
-    /// The beginning of the keys of all states.
-    pub(super) fn states(&self) -> String {
-        format!("{}:l:", self.prefix)
-    }
-
-    /// The address whose state is at this key.
-    pub(super) fn address_of(&self, key: &str) -> Option<Address> {
-        let (tag, rest) = key.strip_prefix(&self.prefix)?.strip_prefix(":l:{")?.split_once('}')?;
-        let (length, tag) = tag.split_once(':')?;
-        let (app, tag) = tag.split_at_checked(length.parse().ok()?)?;
-        let key = match rest.strip_prefix(':') {
-            Some(key) => key.to_owned(),
-            None => unescaped(tag.strip_prefix(':')?),
-        };
-        Some(Address { app: App::parse(&unescaped(app)).ok()?, key: Key::parse(&key).ok()? })
-    }
 }
 
-/// The common part of all keys of one lock: in braces, the app after its length, and the lock's key. If that has a hash tag, the
-/// braces have only the tag, and the lock's key follows them.
-pub(super) fn text_of(address: &Address) -> String {
-    let app = escaped(address.app.as_str());
-    let key = address.key.as_str();
-    match hash_tag(key) {
-        Some(tag) => ["{", &app.len().to_string(), ":", &app, ":", &escaped(tag), "}:", key].concat(),
-        None => ["{", &app.len().to_string(), ":", &app, ":", &escaped(key), "}"].concat(),
-    }
-}
-
-/// Escapes the brace that would end the hash tag.
-fn escaped(text: &str) -> Cow<'_, str> {
-    match text.contains(['%', '}']) {
-        true => text.replace('%', "%25").replace('}', "%7D").into(),
-        false => text.into(),
-    }
-}
-
-fn unescaped(text: &str) -> String {
-    text.replace("%7D", "}").replace("%25", "%")
+/// The common part of the keys of one lock: the app after its length, so that no two addresses share it, and the lock's key.
+fn text_of(Address { app, key }: &Address) -> String {
+    format!("{}:{}:{}", app.as_str().len(), app.as_str(), key.as_str())
 }
 
 /// An address in the index. Names have no control characters, so the entries are sorted like addresses.
@@ -163,33 +114,23 @@ pub(super) fn notice(at: Option<Timestamp>) -> String {
 /// When another program has written to the key.
 pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, UnreadableState> {
     let Some(value) = value else { return Ok(Stored::default()) };
-    let (version, _, state) = parts(value).ok_or_else(foreign)?;
-    Ok(Stored { version, state: decode_state(state)? })
+    let mut fields = value.splitn(5, |byte| *byte == b' ');
+    let version = fields.next().and_then(number).ok_or_else(foreign)?;
+    let state = fields.nth(3).ok_or_else(foreign)?;
+    Ok(Stored { version: Version::from_number(version), state: decode_state(state)? })
 }
 
 /// As [`decode`], for a copy of a state that exists.
 pub(super) fn decode_copied(address: Address, value: &[u8]) -> Result<CopiedState, StoreError> {
     let unreadable = |unreadable: UnreadableState| unreadable.of(&address);
     let Stored { state, .. } = decode(Some(value)).map_err(unreadable)?;
-    let mut fields = value.split(|byte| *byte == b' ').skip(1);
-    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok().map(Timestamp::from_ms);
-    let keep_until = number().ok_or_else(|| unreadable(foreign()))?;
-    Ok(CopiedState { address, state, notice_at: number(), keep_until })
+    let mut times = value.split(|byte| *byte == b' ').skip(1).map(|field| number(field).map(Timestamp::from_ms));
+    let keep_until = times.next().flatten().ok_or_else(|| unreadable(foreign()))?;
+    Ok(CopiedState { address, state, notice_at: times.next().flatten(), keep_until })
 }
 
-/// The time at which a state is due.
-pub(super) fn due_at(value: &[u8]) -> Option<Timestamp> {
-    parts(value)?.1
-}
-
-fn parts(value: &[u8]) -> Option<(Version, Option<Timestamp>, &[u8])> {
-    let mut fields = value.splitn(5, |byte| *byte == b' ');
-    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
-    let version = Version::from_number(number()?);
-    number()?;
-    let notice = number().map(Timestamp::from_ms);
-    fields.next()?;
-    Some((version, notice, fields.next()?))
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 fn foreign() -> UnreadableState {
@@ -235,7 +176,6 @@ pub(super) fn version_after(expected: Version, now: Timestamp) -> Version {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slot::slot_of;
     use super::*;
 
     fn at(app: &str, key: &str) -> Address {
@@ -243,30 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn two_addresses_never_share_a_key_and_are_read_back_from_their_keys() {
-        let layout = Layout::new("test").unwrap();
-        let texts = [
-            "a", "b", "a:b", "1:a", "{a}", "{a}b", "b{a}", "{a", "a}", "}", "{}", "{}a", "{{a}}", "%7D", "%", "a}{b}",
-            "🔒{é}",
-        ];
+    fn two_addresses_never_share_a_key() {
+        let layout = Layout::new("test");
+        let texts = ["a", "b", "a:b", "1:a", ":", "a:", ":a", "{a}", "%7D", "%", "🔒{é}"];
         let addresses: Vec<Address> = texts.iter().flat_map(|app| texts.iter().map(|key| at(app, key))).collect();
         let keys: std::collections::HashSet<String> = addresses.iter().map(|address| layout.state(address)).collect();
         assert_eq!(keys.len(), addresses.len());
-        for address in &addresses {
-            assert_eq!(layout.address_of(&layout.state(address)), Some(address.clone()), "{}", layout.state(address));
-        }
-    }
-
-    #[test]
-    fn all_keys_of_one_lock_are_in_one_slot_and_locks_with_the_same_hash_tag_share_it() {
-        let layout = Layout::new("test").unwrap();
-        for key in ["a", "{a", "a}", "{}", "x{a}y", "}{"] {
-            let address = at("app", key);
-            let slots = [layout.state(&address), layout.history(&address), layout.counter_of(&address)];
-            assert!(slots.iter().all(|key| slot_of(key) == slot_of(&slots[0])), "{slots:?}");
-        }
-        let slot = |key: &str| slot_of(&layout.state(&at("app", key)));
-        assert_eq!(slot("accounts/{7}/a"), slot("orders/{7}"));
-        assert_ne!(slot("accounts/7/a"), slot("orders/7"));
     }
 }

@@ -3,29 +3,20 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult,
+    ServerErrorKind, Value,
 };
 use tokio::time::timeout;
 
-use super::url::{Login, Place};
+use super::scripts::Program;
+use super::url::Target;
 use crate::store::StoreError;
 
 /// How many commands may be under way on the one connection.
 const PIPELINE_MAX: usize = 1_024;
-
-/// The server of a connection.
-#[derive(Clone)]
-pub(in crate::store) enum Target {
-    One(Client),
-    /// The master that these Sentinels name when the connection is opened.
-    Master {
-        sentinels: Vec<Client>,
-        service: String,
-        login: Login,
-    },
-}
 
 /// A call that failed.
 pub(in crate::store) struct Failed {
@@ -55,16 +46,6 @@ struct Current {
 }
 
 impl Target {
-    /// # Errors
-    /// When the URL is that of a cluster.
-    pub(in crate::store) fn of(place: Place) -> anyhow::Result<Self> {
-        match place {
-            Place::One(client) => Ok(Self::One(client)),
-            Place::Sentinel { sentinels, service, login } => Ok(Self::Master { sentinels, service, login }),
-            Place::Cluster { .. } => anyhow::bail!("this needs a single Redis, and not a cluster"),
-        }
-    }
-
     /// The server to connect to now.
     pub(in crate::store) async fn client(&self, time_out: Duration) -> RedisResult<Client> {
         let (sentinels, service, login) = match self {
@@ -104,7 +85,7 @@ async fn master_of(sentinel: &Client, service: &str, time_out: Duration) -> Redi
 }
 
 /// `HOST:PORT` as in a URL.
-pub(super) fn server_of(host: &str, port: u16) -> String {
+fn server_of(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
@@ -142,9 +123,32 @@ impl Link {
         self.check_answer(answer, number).map_err(Failed::sent)
     }
 
-    /// Whether both are clones of one link.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+    /// As [`Link::send`], for commands that only read: if the connection is dead, the command is sent once more.
+    pub(super) async fn query(&self, command: &Cmd) -> Result<Value, Failed> {
+        match self.send(command).await {
+            Err(failed) if failed.is_dead_connection() => self.send(command).await,
+            answer => answer,
+        }
+    }
+
+    /// Sends several commands at once.
+    pub(super) async fn send_each(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        try_join_all(commands.iter().map(|command| self.send(command))).await
+    }
+
+    pub(super) async fn run(&self, program: &Program, keys: &[String], arguments: &[String]) -> Result<Value, Failed> {
+        let call = |name: &str, script: &str| {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+            command
+        };
+        match self.send(&call("EVALSHA", program.script.get_hash())).await {
+            // The server has been restarted and did not run the script. `EVAL` runs and stores it.
+            Err(failed) if failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(&call("EVAL", program.text)).await
+            }
+            answer => answer,
+        }
     }
 
     async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
@@ -222,17 +226,12 @@ fn is_demoted(error: &RedisError) -> bool {
 pub(super) const EPOCH_OVER: &str = "EPOCHOVER";
 
 /// Error codes that show that the server did nothing. A script that failed half-way has an unknown outcome.
-const DID_NOTHING: [&str; 18] = [
+const DID_NOTHING: [&str; 13] = [
     EPOCH_OVER,
     "NOSCRIPT",
     "READONLY",
     "LOADING",
     "MASTERDOWN",
-    "CLUSTERDOWN",
-    "MOVED",
-    "ASK",
-    "TRYAGAIN",
-    "CROSSSLOT",
     "NOAUTH",
     "WRONGPASS",
     "NOPERM",
@@ -260,9 +259,6 @@ impl Failed {
     pub(super) fn of_read(&self) -> StoreError {
         if self.error.code() == Some(EPOCH_OVER) {
             return StoreError::EpochOver;
-        }
-        if matches!(self.error.code(), Some("TRYAGAIN" | "MOVED" | "ASK")) {
-            return StoreError::Contended("a slot of the cluster is on its way to another master");
         }
         StoreError::Unavailable(self.error.to_string())
     }

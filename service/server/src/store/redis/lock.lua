@@ -1,15 +1,11 @@
 -- Locks all states that exist, or none if another locker has locked one of them. Returns the clock, and the values before
 -- locking.
--- KEYS: the engine record, unless the third argument is ''; the states. ARGV: 1 the locker's name; 2 for how long, in ms; 3 how
--- the engine record must begin, or ''.
+-- KEYS: the engine record; the states. ARGV: 1 the locker's name; 2 for how long, in ms; 3 how the engine record must begin.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local states = {unpack(KEYS)}
-if ARGV[3] ~= '' then
-    local record = redis.call('GET', table.remove(states, 1))
-    if not record or string.sub(record, 1, #ARGV[3]) ~= ARGV[3] then
-        return redis.error_reply('EPOCHOVER this epoch is over')
-    end
+if redis.call('GETRANGE', table.remove(states, 1), 0, #ARGV[3] - 1) ~= ARGV[3] then
+    return redis.error_reply('EPOCHOVER this epoch is over')
 end
 local values = {}
 for i, key in ipairs(states) do

@@ -1,9 +1,8 @@
-//! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. The server is a single one, the
-//! master of a service of Sentinels, or a cluster. If it crashes, acknowledged commits may be lost.
+//! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. The server is a single one, or the
+//! master of a service of Sentinels. If it crashes, acknowledged commits may be lost.
 
 mod access;
 pub(in crate::store) mod checks;
-mod cluster;
 mod commit;
 mod dump;
 mod events;
@@ -14,12 +13,10 @@ mod listing;
 mod nodes;
 pub(in crate::store) mod record;
 pub(in crate::store) mod scripts;
-mod servers;
-mod slot;
 mod url;
 pub(in crate::store) mod wake_ups;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,10 +28,9 @@ use tokio::sync::mpsc;
 use self::commit::Locker;
 use self::layout::{Layout, decode};
 pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
-use self::link::Failed;
+use self::link::{Failed, Link};
 use self::scripts::{Entry, PROBE, read};
-use self::servers::Servers;
-pub(in crate::store) use self::url::Place;
+pub(in crate::store) use self::url::Target;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
@@ -45,7 +41,7 @@ use super::{
 /// Settings of a Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// `redis://`, `redis+sentinel://` or `redis+cluster://`.
+    /// `redis://`, `rediss://` or `redis+sentinel://`.
     pub url: String,
     /// The beginning of all its keys. Keys of other programs must not begin with it.
     pub prefix: String,
@@ -70,38 +66,30 @@ pub struct RedisStore {
 }
 
 struct Shared {
-    servers: Servers,
+    link: Link,
     layout: Layout,
     shards: usize,
     timeout: Duration,
     history_ms: u64,
     allow_eviction: bool,
-    /// The position of the collection in a cluster: the index of the master, and the cursor of its `SCAN`.
-    walk: Mutex<(usize, u64)>,
 }
 
 impl RedisStore {
-    /// Connects, and checks that the servers are recent enough and do not evict keys.
+    /// Connects, and checks that the server is recent enough and does not evict keys.
     ///
     /// # Errors
-    /// The error names the fault of the URL or of a server.
+    /// The error names the fault of the URL or of the server.
     pub async fn open(config: &RedisConfig) -> anyhow::Result<Self> {
-        let layout = Layout::new(&config.prefix)?;
-        let servers = Servers::open(Place::parse(&config.url)?, config.timeout).await?;
-        let masters =
-            servers.masters().await.map_err(|failed| anyhow::anyhow!("cannot connect to Redis: {}", failed.error))?;
-        for link in masters {
-            checks::check(&link, servers.is_cluster(), config.allow_eviction).await?;
-        }
+        let link = Link::new(Target::parse(&config.url)?, config.timeout);
+        checks::check(&link, config.allow_eviction).await?;
         let history_ms = u64::try_from(config.history_retention.as_millis()).unwrap_or(u64::MAX);
         let shared = Shared {
-            servers,
-            layout,
+            link,
+            layout: Layout::new(&config.prefix),
             shards: config.shards,
             timeout: config.timeout,
             history_ms: history_ms.clamp(1, layout::KEEP_UNTIL_MAX),
             allow_eviction: config.allow_eviction,
-            walk: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -112,22 +100,17 @@ type Values = Vec<Option<Vec<u8>>>;
 
 impl Shared {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        let Servers::One(link) = &self.servers else {
-            let home = addresses.first().map(|address| self.layout.state(address)).unwrap_or_default();
-            let (values, now) = futures::future::try_join(self.values(addresses), self.clock(&home)).await?;
-            return loaded(addresses, &values, now);
-        };
         if addresses.is_empty() {
-            return loaded(&[], &[], self.clock("").await?);
+            return loaded(&[], &[], self.clock().await?);
         }
         let beginning = layout::beginning(EngineState::Active, epoch);
         let mut both = redis::pipe();
         // The record is read last. An epoch never returns: if it is in force then, it was in force when the states were read.
         both.add_command(self.get_all(addresses));
         both.cmd("GETRANGE").arg(self.layout.engine()).arg(0).arg(beginning.len() - 1).cmd("TIME");
-        let mut answer = link.send_all(&both).await;
+        let mut answer = self.link.send_all(&both).await;
         if answer.as_ref().is_err_and(Failed::is_dead_connection) {
-            answer = link.send_all(&both).await;
+            answer = self.link.send_all(&both).await;
         }
         let (values, record, time): (Values, String, Time) = answer.map_err(|failed| failed.of_read())?;
         if record != beginning {
@@ -140,19 +123,8 @@ impl Shared {
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
-        if !self.servers.is_cluster() {
-            let values = self.servers.query("", &self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
-            return read(values).map_err(StoreError::of_reading);
-        }
-        let get = |address: &Address| {
-            let key = self.layout.state(address);
-            let mut get = redis::cmd("GET");
-            get.arg(&key);
-            (key, get)
-        };
-        let gets: Vec<(String, Cmd)> = addresses.iter().map(get).collect();
-        let values = self.servers.query_each(&gets).await.map_err(|failed| failed.of_read())?;
-        values.into_iter().map(|value| read(value).map_err(StoreError::of_reading)).collect()
+        let values = self.link.query(&self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
+        read(values).map_err(StoreError::of_reading)
     }
 
     fn get_all(&self, addresses: &[Address]) -> Cmd {
@@ -161,14 +133,6 @@ impl Shared {
             get.arg(self.layout.state(address));
         }
         get
-    }
-
-    fn walk(&self) -> (usize, u64) {
-        *self.walk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_walk(&self, walk: (usize, u64)) {
-        *self.walk.lock().unwrap_or_else(PoisonError::into_inner) = walk;
     }
 }
 
@@ -181,10 +145,6 @@ fn loaded(addresses: &[Address], values: &[Option<Vec<u8>>], now: Timestamp) -> 
 impl RecordStore for RedisStore {
     fn kind(&self) -> &'static str {
         "redis"
-    }
-
-    fn is_fenced(&self) -> bool {
-        !self.shared.servers.is_cluster()
     }
 
     fn may_fail_over(&self) -> bool {
@@ -212,15 +172,6 @@ impl LockStore for RedisStore {
 
     fn is_volatile(&self) -> bool {
         true
-    }
-
-    fn first_apart(&self, addresses: &[Address]) -> Option<usize> {
-        let first = self.shared.slot(addresses.first()?);
-        addresses.iter().position(|address| self.shared.slot(address) != first)
-    }
-
-    fn tells_of_prefixes(&self) -> bool {
-        !self.shared.servers.is_cluster()
     }
 
     fn node_id(&self) -> NodeId {
@@ -288,21 +239,16 @@ impl LockStore for RedisStore {
             let channel = self.shared.layout.channel(node);
             let mut publish = redis::cmd("PUBLISH");
             publish.arg(&channel).arg(message);
-            (channel, publish)
+            publish
         };
-        let messages: Vec<(String, Cmd)> = wake_ups::pack(wake_ups).into_iter().map(publish).collect();
-        self.shared.servers.send_each(&messages).await.map_err(|failed| failed.of_read())?;
+        let messages: Vec<Cmd> = wake_ups::pack(wake_ups).into_iter().map(publish).collect();
+        self.shared.link.send_each(&messages).await.map_err(|failed| failed.of_read())?;
         Ok(())
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let server = move || {
-            let shared = Arc::clone(&shared);
-            async move { shared.servers.target().await.map_err(|failed| failed.error) }
-        };
-        let channel = self.shared.layout.channel(node);
-        let wake_ups = wake_ups::listen(server, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
+        let (target, channel) = (self.shared.link.target().clone(), self.shared.layout.channel(node));
+        let wake_ups = wake_ups::listen(target, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
@@ -310,7 +256,7 @@ impl LockStore for RedisStore {
         let key = self.shared.layout.secret();
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(fresh).arg("NX").arg("GET");
-        let kept = self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
+        let kept = self.shared.link.send(&set).await.map_err(|failed| failed.of_write())?;
         Ok(read::<Option<Vec<u8>>>(kept)?.unwrap_or_else(|| fresh.to_vec()))
     }
 
@@ -318,7 +264,7 @@ impl LockStore for RedisStore {
         let key = self.shared.layout.secret();
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(secret);
-        self.shared.servers.send(&key, &set).await.map_err(|failed| failed.of_write())?;
+        self.shared.link.send(&set).await.map_err(|failed| failed.of_write())?;
         Ok(())
     }
 
@@ -352,11 +298,11 @@ impl LockStore for RedisStore {
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.shared.clock("").await
+        self.shared.clock().await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
-        let answer = self.shared.servers.run(&PROBE, &[self.shared.layout.probe()], &[PROBE_KEPT_MS.to_string()]).await;
+        let answer = self.shared.link.run(&PROBE, &[self.shared.layout.probe()], &[PROBE_KEPT_MS.to_string()]).await;
         Ok(timestamp(read(answer.map_err(|failed| failed.of_write())?)?))
     }
 }

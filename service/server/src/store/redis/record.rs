@@ -39,18 +39,16 @@ impl super::Shared {
         let mut get = redis::cmd("GET");
         get.arg(&key);
         // The record first: what it says was so before the clock shows `now`.
-        let value = self.servers.query(&key, &get).await.map_err(|failed| failed.of_read())?;
+        let value = self.link.query(&get).await.map_err(|failed| failed.of_read())?;
         let value: Option<String> = read_answer(value).map_err(StoreError::of_reading)?;
-        let mut reading = decode(value.as_deref(), self.clock(&key).await?)?;
-        for master in self.servers.masters().await.map_err(|failed| failed.of_read())? {
-            reading.risk = reading.risk.or(checks::eviction(&master, self.allow_eviction).await);
-        }
+        let mut reading = decode(value.as_deref(), self.clock().await?)?;
+        reading.risk = checks::eviction(&self.link, self.allow_eviction).await;
         Ok(reading)
     }
 
     pub(super) async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let (program, arguments) = replacement(read, next)?;
-        let answer = self.servers.run(program, &[self.layout.engine()], &arguments).await;
+        let answer = self.link.run(program, &[self.layout.engine()], &arguments).await;
         read_answer(answer.map_err(|failed| failed.of_write())?)
     }
 }

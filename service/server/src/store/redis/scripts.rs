@@ -69,40 +69,32 @@ pub(super) struct Call<'a> {
     /// The locker's name; empty if there is none.
     pub locker: &'a str,
     /// The states that the locker has locked.
-    pub locked: &'a [&'a Address],
+    pub locked: &'a [Address],
     pub history_ms: u64,
 }
 
 impl Call<'_> {
-    pub(super) fn keys(&self, layout: &Layout, is_cluster: bool, entries: &[&Entry<'_>]) -> Vec<String> {
-        let mut keys = Vec::with_capacity(4 + 3 * entries.len() + self.locked.len());
-        if !is_cluster {
-            keys.extend([layout.index(), layout.tail(), layout.counter(), layout.engine()]);
-        }
+    pub(super) fn keys(&self, layout: &Layout, entries: &[Entry<'_>]) -> Vec<String> {
+        let mut keys = Vec::with_capacity(4 + 2 * entries.len() + self.locked.len());
+        keys.extend([layout.index(), layout.tail(), layout.counter(), layout.engine()]);
         for entry in entries {
             keys.extend(layout.state_and_history(entry.address));
-            if is_cluster {
-                keys.push(layout.counter_of(entry.address));
-            }
         }
         keys.extend(self.locked.iter().map(|address| layout.state(address)));
         keys
     }
 
-    pub(super) fn arguments(&self, is_cluster: bool, entries: &[&Entry<'_>]) -> Result<Vec<String>, StoreError> {
-        let flag = |is_set: bool| u8::from(is_set).to_string();
+    pub(super) fn arguments(&self, entries: &[Entry<'_>]) -> Result<Vec<String>, StoreError> {
         let mut arguments = vec![
             self.now.map_or_else(String::new, |now| now.as_ms().to_string()),
             CLOCK_BOUND_MS.to_string(),
             entries.len().to_string(),
-            flag(!is_cluster),
-            flag(self.rule == Rule::AllOrNone),
+            u8::from(self.rule == Rule::AllOrNone).to_string(),
             self.locker.to_owned(),
             HISTORY_MAX.to_string(),
             self.history_ms.to_string(),
             KEPT_MS.to_string(),
-            // In a cluster the record is not in the slots of the states, so a script cannot read it.
-            self.epoch.filter(|_| !is_cluster).map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),
+            self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),
         ];
         for Entry { address, write, events } in entries {
             arguments.push(layout::indexed(address));

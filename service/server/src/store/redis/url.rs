@@ -1,4 +1,4 @@
-//! The URLs of Redis: one server, a service of Sentinels, or a cluster.
+//! The URLs of Redis: one server, or a service of Sentinels.
 
 use std::time::Duration;
 
@@ -7,24 +7,21 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsCertificates};
 
-const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+pub(in crate::store) const NO_CLUSTER: &str = "Redis Cluster is not supported: name a single Redis, redis://HOST, or a service of Sentinels, \
+     redis+sentinel://SENTINEL,SENTINEL/SERVICE";
 /// How long a host may be silent at the level of TCP before its connection counts as dead.
 const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// The addresses of Redis, and its login.
+/// The server that a URL names.
 #[derive(Clone)]
-pub(in crate::store) enum Place {
+pub(in crate::store) enum Target {
     One(Client),
-    /// `redis+sentinel://USER:PASSWORD@SENTINEL,SENTINEL/SERVICE/DATABASE`; the login is for Redis itself.
-    Sentinel {
+    /// `redis+sentinel://USER:PASSWORD@SENTINEL,SENTINEL/SERVICE/DATABASE`: the master that these Sentinels name when a connection is
+    /// opened. The login is for Redis itself.
+    Master {
         sentinels: Vec<Client>,
         service: String,
-        login: Login,
-    },
-    /// `redis+cluster://USER:PASSWORD@NODE,NODE`
-    Cluster {
-        seeds: Vec<String>,
         login: Login,
     },
 }
@@ -43,35 +40,23 @@ impl Login {
     }
 }
 
-impl Place {
+impl Target {
     /// # Errors
     /// The error does not repeat the URL, which may contain a password.
     pub(in crate::store) fn parse(url: &str) -> anyhow::Result<Self> {
         if url.starts_with("rediss+") {
-            bail!("TLS is for one server, rediss://: to Sentinels and to a cluster use redis+…:// and a tunnel");
+            bail!("TLS is for one server, rediss://: to Sentinels use redis+sentinel:// and a tunnel");
         }
-        let place = if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-            let (servers, path) = split(rest);
-            let (service, database) = path.split_once('/').unwrap_or((path, ""));
-            ensure!(!service.is_empty(), "redis+sentinel:// needs the name of the service: …SENTINEL,SENTINEL/SERVICE");
-            let login = Login { user: servers.user, database: database.to_owned() };
-            let sentinels = servers.hosts.iter().map(|host| Login::default().client(&with_port(host, SENTINEL_PORT)));
-            let sentinels = sentinels.collect::<RedisResult<_>>().map_err(|error| invalid(&error))?;
-            login.client("localhost").map_err(|error| invalid(&error))?;
-            Self::Sentinel { sentinels, service: service.to_owned(), login }
-        } else if let Some(rest) = url.strip_prefix("redis+cluster://") {
-            let (servers, path) = split(rest);
-            ensure!(path.is_empty() || path == "0", "a Redis Cluster has no databases but 0");
-            let login = Login { user: servers.user, database: String::new() };
-            let seeds: Vec<String> = servers.hosts.iter().map(|host| with_port(host, PORT)).collect();
-            for seed in &seeds {
-                login.client(seed).map_err(|error| invalid(&error))?;
-            }
-            Self::Cluster { seeds, login }
-        } else {
-            Self::One(one(url)?)
-        };
-        Ok(place)
+        ensure!(!url.starts_with("redis+cluster:"), NO_CLUSTER);
+        let Some(rest) = url.strip_prefix("redis+sentinel://") else { return one(url).map(Self::One) };
+        let (servers, path) = split(rest);
+        let (service, database) = path.split_once('/').unwrap_or((path, ""));
+        ensure!(!service.is_empty(), "redis+sentinel:// needs the name of the service: …SENTINEL,SENTINEL/SERVICE");
+        let login = Login { user: servers.user, database: database.to_owned() };
+        let sentinels = servers.hosts.iter().map(|host| Login::default().client(&with_port(host, SENTINEL_PORT)));
+        let sentinels = sentinels.collect::<RedisResult<_>>().map_err(|error| invalid(&error))?;
+        login.client("localhost").map_err(|error| invalid(&error))?;
+        Ok(Self::Master { sentinels, service: service.to_owned(), login })
     }
 }
 
@@ -145,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_sentinel_url_names_a_service_and_its_login_is_for_redis() {
-        let place = Place::parse("redis+sentinel://me:se%40cret@one,two:1234,[::1]/orders/3").unwrap();
-        let Place::Sentinel { sentinels, service, login } = place else { panic!("no sentinel") };
+        let target = Target::parse("redis+sentinel://me:se%40cret@one,two:1234,[::1]/orders/3").unwrap();
+        let Target::Master { sentinels, service, login } = target else { panic!("no sentinel") };
         assert_eq!(sentinels.iter().map(at).collect::<Vec<_>>(), ["one:26379", "two:1234", "::1:26379"]);
         assert!(sentinels.iter().all(|client| client.get_connection_info().redis_settings().password().is_none()));
         assert_eq!(service, "orders");
@@ -157,29 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_url_names_one_or_more_of_its_nodes() {
-        let place = Place::parse("redis+cluster://:secret@one:7000,two").unwrap();
-        let Place::Cluster { seeds, login } = place else { panic!("no cluster") };
-        assert_eq!(seeds, ["one:7000", "two:6379"]);
-        assert_eq!(login.client(&seeds[0]).unwrap().get_connection_info().redis_settings().password(), Some("secret"));
-    }
-
-    #[test]
     fn an_invalid_redis_url_is_refused_without_repeating_it() {
         let wrong = [
             "redis+sentinel://:secret@one,two",
-            "redis+cluster://:secret@one/1",
+            "redis+cluster://:secret@one,two",
             "rediss+sentinel://:secret@one/service",
             "rediss://:secret@one?ca=/no/such/file",
             "rediss://:secret@one/0#insecure",
             "redis://:secret@one?ca=/no/such/file",
             "redis://:secret@",
-            "redis+cluster://",
-            "redis+cluster://one,,two",
             "redis+sentinel://:secret@one/service/x",
         ];
         for url in wrong {
-            let error = Place::parse(url).err().unwrap_or_else(|| panic!("{url} was taken")).to_string();
+            let error = Target::parse(url).err().unwrap_or_else(|| panic!("{url} was taken")).to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

@@ -1,7 +1,6 @@
 //! Messages between nodes by publish and subscribe.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,7 +10,7 @@ use redis::aio::PubSubStream;
 use redis::{RedisError, RedisResult};
 use tokio::sync::mpsc;
 
-use super::link::Target;
+use super::url::Target;
 use crate::store::{WAKE_UPS_MAX, WakeUp};
 
 /// How many keys one message has at most.
@@ -46,26 +45,21 @@ pub(super) fn unpack(payload: &[u8]) -> Vec<WakeUp> {
 ///
 /// # Errors
 /// When the first connection fails. Later ones are opened again until one succeeds.
-pub(in crate::store) async fn listen<T, S, F>(
-    server: S,
+pub(in crate::store) async fn listen<T: Send + 'static>(
+    target: Target,
     channel: String,
     time_out: Duration,
     read: fn(&[u8]) -> Vec<T>,
     again: fn() -> T,
-) -> Result<mpsc::Receiver<T>, RedisError>
-where
-    T: Send + 'static,
-    S: Fn() -> F + Send + Sync + 'static,
-    F: Future<Output = RedisResult<Target>> + Send,
-{
-    let mut messages = Some(subscribe(&server, &channel, time_out).await?);
+) -> Result<mpsc::Receiver<T>, RedisError> {
+    let mut messages = Some(subscribe(&target, &channel, time_out).await?);
     let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
     tokio::spawn(async move {
         while !sender.is_closed() {
             if let Some(messages) = messages.take() {
                 forward(messages, read, &sender).await;
             }
-            match subscribe(&server, &channel, time_out).await {
+            match subscribe(&target, &channel, time_out).await {
                 Ok(fresh) => {
                     messages = Some(fresh);
                     let _ = sender.try_send(again());
@@ -83,13 +77,9 @@ where
     Ok(receiver)
 }
 
-async fn subscribe<F: Future<Output = RedisResult<Target>>>(
-    server: &impl Fn() -> F,
-    channel: &str,
-    time_out: Duration,
-) -> RedisResult<PubSubStream> {
+async fn subscribe(target: &Target, channel: &str, time_out: Duration) -> RedisResult<PubSubStream> {
     let subscribing = async {
-        let client = server().await?.client(time_out).await?;
+        let client = target.client(time_out).await?;
         let mut subscription = client.get_async_pubsub().await?;
         subscription.subscribe(channel).await?;
         Ok(subscription.into_on_message())

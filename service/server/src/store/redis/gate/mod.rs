@@ -1,7 +1,6 @@
 //! Records in Redis 7.0 or later: a claim is one script, every other write one compare-and-set script, and Redis itself drops
 //! records whose time is over.
 
-mod checks;
 mod dump;
 mod layout;
 mod list;
@@ -10,7 +9,6 @@ mod wake_ups;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationRecord};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
@@ -22,12 +20,12 @@ use crate::store::engine_record::{EngineRecord, Epoch, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
 };
-use crate::store::redis::checks::eviction;
-use crate::store::redis::link::{EPOCH_OVER, Link, Target};
+use crate::store::redis::checks::{check, eviction};
+use crate::store::redis::link::{EPOCH_OVER, Link};
 use crate::store::redis::record;
 use crate::store::redis::scripts::FILL;
 use crate::store::redis::wake_ups::listen;
-use crate::store::redis::{Place, Time, timestamp};
+use crate::store::redis::{Target, Time, timestamp};
 use crate::store::{RecordStore, StoreError, Version};
 
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("claim.lua")));
@@ -63,7 +61,7 @@ impl RedisGateStore {
     /// Says what is wrong with the URL or the server.
     pub async fn open(config: &RedisGateConfig) -> anyhow::Result<Self> {
         let store = Self::unchecked(config)?;
-        checks::check(&store.connection, config.allow_eviction).await?;
+        check(&store.connection, config.allow_eviction).await?;
         Ok(store)
     }
 
@@ -72,8 +70,7 @@ impl RedisGateStore {
     /// # Errors
     /// Says what is wrong with the URL.
     pub fn unchecked(config: &RedisGateConfig) -> anyhow::Result<Self> {
-        let target = Target::of(Place::parse(&config.url)?).context("the gate needs a single Redis")?;
-        let connection = Link::new(target, config.timeout);
+        let connection = Link::new(Target::parse(&config.url)?, config.timeout);
         Ok(Self {
             timeout: config.timeout,
             allow_eviction: config.allow_eviction,
@@ -230,9 +227,7 @@ impl GateStore for RedisGateStore {
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let target = self.connection.target().clone();
-        let server = move || std::future::ready(Ok(target.clone()));
-        let channel = self.layout.wake_ups();
-        let listening = listen(server, channel, self.timeout, wake_ups::unpack, || WakeUp::All).await;
+        let listening = listen(target, self.layout.wake_ups(), self.timeout, wake_ups::unpack, || WakeUp::All).await;
         listening.map_err(|error| read_failed(&error))
     }
 
