@@ -90,7 +90,12 @@ impl<E: ?Sized + Engine> Engines<E> {
         self.inner
             .change_active(|record, now| {
                 let longest = record.held_off(record.lease_ms_max, now).hold_off_until;
-                let until = for_ms.map_or(longest, |ms| now.plus_ms(ms));
+                // One that was ended does not return with a clock that is set back.
+                let until = match for_ms {
+                    None => longest,
+                    Some(0) => Timestamp::default(),
+                    Some(ms) => now.plus_ms(ms),
+                };
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let forced_until =
                     if until < record.hold_off_until { record.hold_off_until } else { record.forced_until };

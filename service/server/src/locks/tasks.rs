@@ -64,6 +64,10 @@ pub(super) async fn probe(node: Arc<Node>) {
         let begun = Instant::now();
         let writes = is_suspected || !health.has_committed_within(PROBE_EVERY);
         let found = if writes { probe_once(&node).await } else { ping(&node).await };
+        // At an idle node, too: a hold-off that began at its next call would come late.
+        if let Err(error) = node.hold_off_after_jump().await {
+            tracing::warn!(%error, "the hold-off after a jump of the store's clock has not begun");
+        }
         let Err(why) = found else {
             if let Some(suspicion) = suspicion
                 && reported.is_none_or(|at| at.elapsed() > REPORT_EVERY)

@@ -124,3 +124,43 @@ async fn a_hold_off_of_the_gate_is_begun_read_and_ended_without_a_node() {
         assert_eq!((go.status.as_u16(), &go.body["possibly_repeated"]), (201, &json!(true)), "{}", go.body);
     }
 }
+
+/// The clock of the Postgres shows so much more from now on.
+async fn set_clock(postgres: &Postgres, database: &str, ahead_ms: i64) {
+    let function = "create or replace function latchgate.now_ms() returns bigint language sql volatile as";
+    let shown = format!("select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint + {ahead_ms}");
+    postgres.query(database, &format!("{function} $${shown}$$")).await;
+}
+
+#[tokio::test]
+async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
+    let postgres = Postgres::start().await;
+    let url = postgres.create_database().await;
+    let database = url.rsplit_once('/').unwrap().1.to_owned();
+    let (one, other) = (on_postgres(&url).await, on_postgres(&url).await);
+    for node in [&one, &other] {
+        let held = acquire(node, "held", json!({ "ttl_ms": 30_000, "wait_ms": 10_000 })).await;
+        assert_eq!(held.status, 200, "{}\n{}\n{}", get(node, "/v1/admin/engines").await.body, one.log(), other.log());
+        set_clock(&postgres, &database, if std::ptr::eq(node, &one) { 60_000 } else { 120_000 }).await;
+        // By the store's clock, the lease has ended. By the holder's it has not.
+        for key in ["held", "another"] {
+            acquire(node, key, json!({})).await.assert_problem(423, "lock-delayed");
+        }
+        for each in [&one, &other] {
+            acquire_both(each).await.assert_problem(423, "lock-delayed");
+            acquire(each, "held", json!({})).await.assert_problem(423, "lock-delayed");
+        }
+        let metrics = reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap();
+        assert!(!metrics.contains("latchgate_clock_jumps_total 0"), "{metrics}");
+        assert!(node.log().contains("the store's clock has jumped ahead"), "{}", node.log());
+        hold_off(&url, "0").await;
+        let _ = release(node, "held", &held.text("lease_id")).await;
+    }
+    // A clock that was set back prolongs leases: nothing is held off.
+    let held = granted(&one, "held", json!({ "ttl_ms": 30_000, "wait_ms": 40_000 })).await;
+    set_clock(&postgres, &database, 0).await;
+    acquire(&other, "held", json!({})).await.assert_problem(423, "lock-held");
+    assert_eq!(renew(&one, "held", &held.text("lease_id")).await.status, 200);
+    let grants = || async { acquire(&other, "free", json!({})).await.status == 200 };
+    assert!(eventually(LONG, grants).await, "{}", other.log());
+}
