@@ -115,10 +115,14 @@ fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[Strin
         let record = known.first_record(Active, Epoch::NONE.next(reading.now), pair);
         return write(index, record, "the store is new");
     }
+    let epoch = Epoch::NONE.next(reading.now);
+    if engine.is_new {
+        return write(index, known.first_record(Active, epoch, pair), "the store is new");
+    }
     // Its last epoch may have been ahead of the clock, and its tokens with it.
-    let record = known.first_record(Active, Epoch::NONE.next(reading.now).ahead_of(reading.now), pair);
-    if engine.is_new || engine.is_trusted {
-        return write(index, record, "the store is new");
+    let record = known.first_record(Active, epoch.ahead_of(reading.now), pair);
+    if engine.is_trusted {
+        return write(index, record, "the store is new, or has lost what it had");
     }
     write(index, record.held_off(known.ttl_ms_max, reading.now), NO_RECORD)
 }

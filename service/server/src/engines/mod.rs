@@ -166,7 +166,13 @@ impl<E: ?Sized + Engine> Engines<E> {
         let started = Instant::now();
         while engines.standing().is_none() {
             let trouble = engines.view().trouble.unwrap_or_else(|| "no engine answers".to_owned());
-            let is_left_out = engines.inner.slots.iter().any(|slot| slot.spec.is_left_out);
+            // Every engine that the operator has not left out has answered, and none of them serves.
+            let view = engines.view();
+            let has_answered =
+                |(slot, engine): (&Slot<E>, &EngineView)| slot.spec.is_left_out || engine.reading.is_ok();
+            let is_left_out = engines.inner.slots.iter().any(|slot| slot.spec.is_left_out)
+                && !view.engines.is_empty()
+                && engines.inner.slots.iter().zip(&view.engines).all(has_answered);
             // A node without one engine may be what the operator has to talk to.
             if is_left_out && !failure.is_empty() {
                 tracing::warn!(trouble, "no engine serves: an operator must switch to one");

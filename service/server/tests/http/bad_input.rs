@@ -228,5 +228,5 @@ async fn query_parameters_are_held_to_their_description() {
             }
         }
     }
-    assert!(refused > 40, "only {refused} values were tried");
+    assert!(refused > 30, "only {refused} values were tried");
 }

@@ -71,13 +71,18 @@ async fn waiters_are_not_overtaken_when_the_stores_clock_is_set_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_follow_a_store_clock_that_was_set() {
+async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "first").await;
     for offset_ms in [5_000, -5_000, 3_600_000] {
-        store.offset_ms.store(offset_ms, Ordering::SeqCst);
+        let before_ms = store.offset_ms.swap(offset_ms, Ordering::SeqCst);
         let name = format!("lease{offset_ms}");
+        if offset_ms > before_ms {
+            let held_off = refused(node.acquire(&at("another key"), request(&name)).await);
+            assert!(matches!(held_off.why, RefusedBecause::HeldOff(_)), "{held_off:?}");
+            node.engines().order_hold_off(Some(0)).await.unwrap();
+        }
         let lease =
             take(&node, &crate::calls::at("another key"), LockRequest { ttl_ms: 60_000, ..request(&name) }).await.lease;
         assert!(lease.granted_at.ms_apart(store.ping().await.unwrap()) < 20_000, "{lease:?}");

@@ -134,7 +134,7 @@ pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
     let lease = take(&node, &key(), LockRequest { ttl_ms: 400, max_hold_ms: Some(1_000), ..request("me") }).await.lease;
     let hold_until = lease.granted_at.plus_ms(1_000);
     assert_eq!((lease.expires_at, lease.hold_until), (lease.granted_at.plus_ms(400), Some(hold_until)));
-    assert_eq!(renew(&node, "me", Some(600_000)).await.expires_at, hold_until);
+    assert_eq!(renew(&node, "me", Some(60_000)).await.expires_at, hold_until);
     let next = granted(joined(join(&node, wait("next")).await).await).lease;
     assert!(next.granted_at >= hold_until);
     assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
@@ -168,7 +168,7 @@ pub async fn a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace
     let waiting = join(&node, wait("next")).await;
     until_waiting(&node, 1).await;
     let (leases, deadline) = revoke(&node, "deploy", 2_000, None).await;
-    let renewed = renew(&node, "me", Some(600_000)).await;
+    let renewed = renew(&node, "me", Some(60_000)).await;
     let revocation = renewed.revocation.expect("the renewal shows the revocation");
     assert_eq!((leases, deadline), (1, Some(revocation.deadline)));
     assert_eq!(revocation.note, note("deploy"));

@@ -186,7 +186,7 @@ fn a_redis_that_lost_all_within_a_minute_of_a_forced_switch_begins_in_a_later_ep
     let forced = Epoch::from_number(NOW.as_ms() - 5_000).ahead_of(NOW);
     let soon = NOW.plus_ms(5_000);
     let lost = Reading { now: soon, ..Reading::default() };
-    let redis = Candidate { may_forget: true, is_new: true, ..engine("one", Some(&lost)) };
+    let redis = Candidate { may_forget: true, is_trusted: true, ..engine("one", Some(&lost)) };
     let known = Known { epoch: forced, ..NOTHING };
     for known in [NOTHING, known] {
         let Next::Write(Change { record, .. }) = next(&[redis], &[], known) else { panic!("founded") };
