@@ -115,7 +115,7 @@ side_redis() {
     local name=$1
     shift
     private_redis "$name" || return
-    node "$name" --locks "$REDIS_URL" "$@"
+    node "$name" --locks "$REDIS_URL" --new "$@"
     add "$name" latchgate "$HTTP_URL" node="$STARTED_PID" store="$REDIS_PID" key="$admin_key"
 }
 

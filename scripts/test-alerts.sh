@@ -19,7 +19,7 @@ start_redis
 REDIS_PID=$STARTED_PID
 start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db" --operation-lease-ms-min 100
 PLAIN=$HTTP_URL
-start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL"
+start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL" --new
 ON_REDIS=$HTTP_URL
 start_http gate "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/gate.db" --gate "$REDIS_URL"
 GATE=$HTTP_URL

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::join;
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::slot::no_answer;
@@ -47,7 +47,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let moving = readings.iter().position(|reading| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving)));
         let epoch = moving.and_then(|index| Some(readings[index].as_ref().ok()?.epoch()));
         let Some((index, epoch)) = moving.zip(epoch) else {
-            // While the source does not answer, nobody knows whether the copy has ended.
+            // While an engine does not answer, this node cannot tell whether the copy has ended.
             if readings.iter().all(Result::is_ok) {
                 looks.copying = None;
             }
@@ -87,6 +87,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "the copy was interrupted and begins again");
+                sleep(TAKE_OVER).await;
             }
         }
         self.changed.notify_one();

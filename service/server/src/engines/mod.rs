@@ -147,8 +147,8 @@ struct Looks {
     has_answered: [bool; 2],
     /// The copy that this node makes or follows.
     copying: Option<Copying>,
-    /// A change of the engine that does not serve.
-    chore: Option<AbortOnDropHandle<()>>,
+    /// The last change of an engine that does not serve.
+    chore: Option<(Change, AbortOnDropHandle<()>)>,
 }
 
 impl<E: ?Sized + Engine> Engines<E> {
@@ -165,16 +165,14 @@ impl<E: ?Sized + Engine> Engines<E> {
         let mut failure = String::new();
         let started = Instant::now();
         while engines.standing().is_none() {
-            let trouble = engines.view().trouble.unwrap_or_else(|| "no engine answers".to_owned());
-            // Every engine that the operator has not left out has answered, and none of them serves.
-            let view = engines.view();
-            let has_answered =
-                |(slot, engine): (&Slot<E>, &EngineView)| slot.spec.is_left_out || engine.reading.is_ok();
-            let is_left_out = engines.inner.slots.iter().any(|slot| slot.spec.is_left_out)
-                && !view.engines.is_empty()
-                && engines.inner.slots.iter().zip(&view.engines).all(has_answered);
+            let View { engines: seen, trouble } = engines.view();
+            let trouble = trouble.unwrap_or_else(|| "no engine answers".to_owned());
+            let slots = &engines.inner.slots;
+            let is_one_left_out = slots.iter().any(|slot| slot.spec.is_left_out);
+            let have_others_answered = !seen.is_empty()
+                && slots.iter().zip(&seen).all(|(slot, engine)| slot.spec.is_left_out || engine.reading.is_ok());
             // A node without one engine may be what the operator has to talk to.
-            if is_left_out && !failure.is_empty() {
+            if is_one_left_out && have_others_answered && !failure.is_empty() {
                 tracing::warn!(trouble, "no engine serves: an operator must switch to one");
                 break;
             }
@@ -320,17 +318,25 @@ impl<E: ?Sized + Engine> Inner<E> {
 
     /// Changes the record of an engine that does not serve. It may refuse or never answer: nothing waits for it.
     fn do_beside(self: &Arc<Self>, looks: &mut Looks, chore: Option<Change>, readings: &[Result<Reading, StoreError>]) {
-        if looks.chore.as_ref().is_some_and(|chore| !chore.is_finished()) {
+        let Some(change) = chore else { return };
+        let Ok(read) = readings[change.engine].clone() else { return };
+        let before = looks.chore.take();
+        if before.as_ref().is_some_and(|(_, task)| !task.is_finished()) {
+            looks.chore = before;
             return;
         }
-        let Some((change, Ok(read))) = chore.map(|change| (change.clone(), &readings[change.engine])) else { return };
-        let (inner, read) = (Arc::clone(self), read.clone());
-        looks.chore = Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            if let Err(error) = inner.write(&change, &read).await {
-                let engine = &inner.slots[change.engine].spec.name;
-                tracing::warn!(%engine, %error, why = change.why, "an engine that does not serve refuses a change of its record");
+        // It is tried at every look, and reported once.
+        let is_reported = before.is_some_and(|(before, _)| before == change);
+        let (inner, record) = (Arc::clone(self), change.clone());
+        let task = tokio::spawn(async move {
+            if let Err(error) = inner.write(&record, &read).await
+                && !is_reported
+            {
+                let engine = &inner.slots[record.engine].spec.name;
+                tracing::warn!(%engine, %error, why = record.why, "an engine that does not serve refuses a change of its record");
             }
-        })));
+        });
+        looks.chore = Some((change, AbortOnDropHandle::new(task)));
     }
 
     async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {

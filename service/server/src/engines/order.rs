@@ -97,8 +97,8 @@ impl<E: ?Sized + Engine> Engines<E> {
                     Some(ms) => now.plus_ms(ms),
                 };
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
-                let forced_until =
-                    if until < record.hold_off_until { record.hold_off_until } else { record.forced_until };
+                let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
+                let forced_until = record.forced_until.max(ended);
                 EngineRecord { hold_off_until: until, forced_until, ..record.clone() }
             })
             .await

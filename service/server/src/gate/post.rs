@@ -87,8 +87,12 @@ impl Operations {
         let address = OperationAddress { app: app.clone(), id };
         match inner.signer.read(stamp) {
             Some(Presented::Guarded(home, stamp)) => {
-                if let Some(lease_ms) = lease_ms {
-                    inner.engines(home).allow_lease(lease_ms).await.map_err(failure_of)?;
+                if let (Some(lease_ms), Some(active)) = (lease_ms, inner.active(home)) {
+                    match active.allow_lease(lease_ms).await {
+                        // The heartbeat itself finds the engine in use.
+                        Ok(()) | Err(StoreError::EpochOver) => {}
+                        Err(error) => return Err(failure_of(error)),
+                    }
                 }
                 inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
             }

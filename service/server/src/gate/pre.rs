@@ -180,7 +180,7 @@ impl Inner {
                 return Err(Broken::Store(self.engines(home).unavailable()));
             };
             claim.hold_off = active.hold_off;
-            let reply = match active.engines.allow_lease(claim.lease_ms).await {
+            let reply = match active.allow_lease(claim.lease_ms).await {
                 Ok(()) => self.pre_on(&active, home, address, claim.clone(), wait).await,
                 Err(error) => Err(Broken::Store(error)),
             };
@@ -227,7 +227,7 @@ impl Inner {
                 outage::carry_one_back(self, active, address).await.map_err(Broken::Store)?;
             }
         }
-        active.engines.allow_lease(claim.lease_ms).await.map_err(Broken::Store)?;
+        active.allow_lease(claim.lease_ms).await.map_err(Broken::Store)?;
         self.pre_on(active, Home::Primary, address, claim.clone(), wait).await
     }
 

@@ -69,7 +69,7 @@ pub struct EnginesInUse {
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
     /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
-    /// and operations without a record go only if they may be repeated.
+    /// and a pre with `on_expiry: block` and no record is refused.
     hold_off_ms: u64,
     /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
     forced_ms: u64,

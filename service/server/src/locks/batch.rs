@@ -208,15 +208,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// Returns the keys that need another round.
     async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
-        // Without an engine in use nothing is evaluated: whether a hold-off is in force is not known.
-        let used = match self.node.store.used() {
-            Ok(used) => used,
-            Err(error) => {
-                let failure = self.node.failure(&error);
-                self.fail(open, &failure);
-                return Vec::new();
-            }
-        };
+        let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
         let open = self.load_missing(open, &used, &mut again).await;
         if self.node.clock.has_jumped() {
@@ -298,15 +290,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// As [`Run::round`], with the states locked in the store.
     async fn locked_round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
-        // Without an engine in use nothing is evaluated: whether a hold-off is in force is not known.
-        let used = match self.node.store.used() {
-            Ok(used) => used,
-            Err(error) => {
-                let failure = self.node.failure(&error);
-                self.fail(open, &failure);
-                return Vec::new();
-            }
-        };
+        let Some((used, open)) = self.used(open) else { return Vec::new() };
         let addresses: Vec<Address> = open.iter().map(|entry| entry.work.address.clone()).collect();
         let (Loaded { states, .. }, locked) = match self.node.lock(&used, &addresses, self.deadline).await {
             Ok(Some(locked)) => locked,
@@ -335,6 +319,18 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let commit = self.node.store.checked(used.epoch, locked.commit(round.now, &changes));
         let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
         self.conclude(changed, changes, committed)
+    }
+
+    /// The engine in use. Without one the keys fail, and nothing is evaluated: whether a hold-off is in force is not known.
+    fn used(&mut self, open: Vec<Entry>) -> Option<(UsedLocks, Vec<Entry>)> {
+        match self.node.store.used() {
+            Ok(used) => Some((used, open)),
+            Err(error) => {
+                let failure = self.node.failure(&error);
+                self.fail(open, &failure);
+                None
+            }
+        }
     }
 
     /// The store's clock has jumped ahead: leases may seem to have ended that have not. A hold-off begins before anything is granted.

@@ -95,12 +95,14 @@ enum Attempt {
 impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
-    pub async fn acquire_many(&self, request: LockManyRequest) -> Answer<AcquiredMany> {
+    pub async fn acquire_many(&self, mut request: LockManyRequest) -> Answer<AcquiredMany> {
+        let began = Instant::now();
         self.allow_lease(Some(request.ttl_ms)).await?;
+        request.wait = request.wait.saturating_sub(began.elapsed());
         let lease_id = request.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
-        let (may_wait, began) = (!request.wait.is_zero(), Instant::now());
+        let may_wait = !request.wait.is_zero();
         tokio::spawn(acquire_and_answer(self.clone(), request, reply).in_current_span());
         let Ok((answer, received)) = answer.await else { return Err(super::unanswered(&lease_id)) };
         if may_wait {

@@ -162,7 +162,9 @@ impl Locks {
         if shard.capacity() < shard.max_capacity() / 4 {
             return Err(Failure::Overloaded("too many calls wait for this key's shard"));
         }
+        let began = Instant::now();
         self.allow_lease(Some(request.ttl_ms)).await?;
+        request.wait = request.wait.saturating_sub(began.elapsed());
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let lease_id = request.lease_id.clone();

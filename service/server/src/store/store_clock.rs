@@ -90,10 +90,7 @@ impl StoreClock {
         let suspended_ms = (fresh.boot_ms - known.boot_ms - awake_ms).max(0.0);
         let ahead_ms = fresh.low - known.high - suspended_ms;
         if ahead_ms > JUMP_MS_MIN as f64 {
-            tracing::warn!(
-                ahead_ms,
-                "the store's clock has jumped ahead: a hold-off begins, because leases seem to end too early"
-            );
+            tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");
             self.has_jumped.store(true, Ordering::Release);
         } else if known.low - fresh.high > JUMP_MS_MIN as f64 {
             let back_ms = known.low - fresh.high;

@@ -73,7 +73,7 @@ pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answe
     let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
     let told = |kind: EventKind| logged.iter().find(|logged| logged.event.kind == kind).map(|logged| logged.event.at);
     assert_eq!((logged.len(), told(EventKind::Revoked)), (3, deadline));
-    // Nobody gets the lock before the lease has ended by every clock.
+    // No other caller gets the lock before the lease has ended by every clock.
     let next = granted(joined(join(&node, wait("next")).await).await).lease;
     assert!(next.granted_at >= deadline.unwrap() && next.token > grant.lease.token);
 }

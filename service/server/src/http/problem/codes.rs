@@ -258,8 +258,8 @@ codes! {
         "GET /v1/admin/engines lists the names.";
     EngineUnreachable: "engine-unreachable", CONFLICT,
         "The engine does not answer",
-        "An engine that the request needs does not answer this node: the one to switch to, or the one whose hold-off is to change. If its answer to a write was lost, the change may have been made: see GET /v1/admin/engines.",
-        "Start the engine, or send the request to a node that reaches it.";
+        "An engine that the request needs does not answer this node, or refuses the change of its engine record: the one to switch to, or the one whose hold-off is to change. If its answer to a write was lost, the change may have been made: see GET /v1/admin/engines.",
+        "Start the engine, make it writable, or send the request to a node that reaches it.";
     EngineInDoubt: "engine-in-doubt", CONFLICT,
         "The active engine may still be in use",
         "The active engine does not answer this node. The node cannot tell a dead engine from one that it is cut off from and \
