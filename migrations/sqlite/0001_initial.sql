@@ -66,10 +66,12 @@ create table lock_event_keys (
     primary key (slice, hash, last)
 ) strict, without rowid;
 
--- The engine records: see migrations/postgres/0001_initial.sql. The body contains the state and the epoch.
+-- The engine records: see migrations/postgres/0001_initial.sql.
 create table engine_records (
     purpose  text primary key,
     revision integer not null,
+    state    text not null,
+    epoch    integer not null,
     copied   integer not null,
     body     text not null
 ) strict;

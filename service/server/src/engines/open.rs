@@ -81,7 +81,7 @@ impl LocksEngine {
         if let LocksKind::Sqlite(path) = &self.kind {
             // One process has the file, so it is opened once.
             let store = SqliteStore::open(path, migrate).await?;
-            let gate: Arc<dyn GateStore> = Arc::new(store.gate(path).await?);
+            let gate: Arc<dyn GateStore> = Arc::new(store.gate());
             let store: Arc<dyn LockStore> = Arc::new(store);
             return Ok((EngineSpec::opened(&self.name, store), Some(gate)));
         }

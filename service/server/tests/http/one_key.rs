@@ -1,6 +1,5 @@
 //! The trouble of one key, or of one operation, stays with it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use latchgate_testkit::redis::Redis;
 use latchgate_testkit::{eventually, until};
 use reqwest::Client;
 use serde_json::{Value, json};
-use sqlx::{Connection, PgConnection, SqliteConnection};
+use sqlx::{Connection, PgConnection};
 
 use crate::client::{BIN, acquire, begun, embedded, get, granted, many, on_postgres, post, pre, release, report};
 
@@ -166,14 +165,9 @@ async fn an_unreadable_state_in_sqlite_fails_only_its_own_key() {
     let node = embedded().await;
     written(&node, "bad").await;
     let spoil = "update locks set state = 'nonsense', version = version + 1 where key = 'bad'";
-    in_file(&node.dir().join("latchgate.db"), spoil).await;
+    let file = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
+    assert_eq!(file.execute(spoil, ()).unwrap(), 1);
     an_unreadable_state_fails_only_its_own_key(&node).await;
-}
-
-async fn in_file(path: &Path, statement: &'static str) {
-    let mut connection = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
-    assert_eq!(sqlx::query(statement).execute(&mut connection).await.unwrap().rows_affected(), 1);
-    connection.close().await.unwrap();
 }
 
 #[tokio::test]

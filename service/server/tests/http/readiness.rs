@@ -7,7 +7,7 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::client::{BIN, acquire, embedded, get, granted, on_postgres};
 
@@ -130,12 +130,38 @@ async fn a_node_whose_postgres_is_read_only_is_not_ready() {
 #[tokio::test]
 async fn a_node_whose_file_another_program_locks_is_not_ready() {
     let node = embedded().await;
-    let path = node.dir().join("latchgate.db");
-    let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
-    sqlx::query("begin immediate").execute(&mut other).await.unwrap();
+    let other = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
+    other.execute_batch("begin immediate").unwrap();
     is_out_of_service(&node, "another program has the file locked").await;
-    sqlx::query("rollback").execute(&mut other).await.unwrap();
+    other.execute_batch("rollback").unwrap();
     is_back(&node).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
+    let node = embedded().await;
+    let other = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
+    for (breaks, why, mends) in [
+        (
+            "create trigger t before insert on locks begin select raise(abort, 'no grants today'); end",
+            "no grants today",
+            "drop trigger t",
+        ),
+        ("create trigger t before update on locks begin select raise(ignore); end", "does not keep", "drop trigger t"),
+        ("alter table lock_events rename to away", "no such table", "alter table away rename to lock_events"),
+        (
+            "update lock_event_numbers set last = 9223372036854775807",
+            "lock_event_numbers",
+            "update lock_event_numbers set last = 9",
+        ),
+    ] {
+        other.execute_batch(breaks).unwrap();
+        until_not_ready(&node, why).await;
+        assert_eq!(acquire(&node, "k", json!({})).await.status, 503);
+        other.execute_batch(mends).unwrap();
+        until_ready(&node).await;
+        granted(&node, "k", json!({ "lease_id": "mine" })).await;
+    }
 }
 
 #[tokio::test]

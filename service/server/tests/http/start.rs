@@ -1,7 +1,6 @@
 //! The start of a node, and configurations that it refuses.
 
 use std::fs::File;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use latchgate_testkit::node::{Node, NotReady, command};
 use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::{eventually, free_port};
 use serde_json::json;
-use sqlx::{Connection, PgConnection, SqliteConnection};
+use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::{BIN, embedded, granted, latchgate, send, try_send};
@@ -200,18 +199,11 @@ async fn a_misspelt_variable_is_refused_with_the_nearest_name() {
         .await;
 }
 
-async fn sqlite(path: &Path, statement: &'static str) {
-    let url = format!("sqlite:{}?mode=rwc", path.display());
-    let mut connection = SqliteConnection::connect(&url).await.unwrap();
-    sqlx::query(statement).execute(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
-}
-
 #[tokio::test]
 async fn a_file_of_another_program_is_refused_and_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("other.db");
-    sqlite(&path, "create table songs (title text)").await;
+    rusqlite::Connection::open(&path).unwrap().execute_batch("create table songs (title text)").unwrap();
     let before = std::fs::read(&path).unwrap();
     let log = refusal(&["--locks", &format!("sqlite:{}", path.display())]).await;
     assert!(log.contains("belongs to another program") && log.contains("songs"), "{log}");
@@ -225,12 +217,7 @@ async fn a_schema_of_a_newer_version_is_refused_in_a_sentence() {
     node.terminate();
     assert!(node.wait_exit(std::time::Duration::from_secs(20)).await.is_some());
     let path = node.dir().join("latchgate.db");
-    sqlite(
-        &path,
-        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
-        values (9999, 'later', true, x'00', 0)",
-    )
-    .await;
+    rusqlite::Connection::open(&path).unwrap().execute_batch("pragma user_version = 9999").unwrap();
     let log = refusal(&["--locks", &format!("sqlite:{}", path.display())]).await;
     assert!(log.contains(expected), "{log}");
 

@@ -8,8 +8,6 @@ use latchgate::store::{LockStore, RecordStore};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
-use sqlx::ConnectOptions as _;
-use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, event, sqlite_file, state, tokens};
 
@@ -70,11 +68,10 @@ async fn open_again(path: &Path) -> SqliteStore {
 async fn a_history_goes_back_over_any_number_of_events() {
     let (_dir, path) = sqlite_file();
     let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
-    let mut other = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
     // As if as many events had come after the one before.
     for (number, later) in (1..).zip([0_i64, 3_000_000, 1_024, 70_000, 5_000, 1]) {
-        let skipped = sqlx::query("update lock_event_numbers set last = last + ?1").bind(later);
-        assert_eq!(skipped.execute(&mut other).await.unwrap().rows_affected(), 1);
+        assert_eq!(other.execute("update lock_event_numbers set last = last + ?1", [later]).unwrap(), 1);
         let events = [event(EventKind::Granted, 2 * number - 1), event(EventKind::Released, 2 * number)];
         world.write_events(&at("key"), &events).await;
         world.write_events(&at("neighbour"), &[event(EventKind::Granted, 100 + number)]).await;
@@ -120,11 +117,8 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
         let world = &world;
         let write_damaged = async |key: &_| {
             world.write_events(key, &[event(EventKind::HeldTooLong, 9)]).await;
-            let mut file = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
-            sqlx::query(sqlx::AssertSqlSafe(format!("update lock_events set events = {damage}")))
-                .execute(&mut file)
-                .await
-                .unwrap();
+            let file = rusqlite::Connection::open(&path).unwrap();
+            file.execute(&format!("update lock_events set events = {damage}"), ()).unwrap();
         };
         crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(world, write_damaged).await;
         world.trim(FOREVER, 4).await;

@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use serde_json::value::RawValue;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
 
 use crate::store::events::{Body, event_from, hash_of};
 use crate::store::{EventCursor, LoggedEvent};
@@ -42,9 +40,7 @@ pub(super) struct EventRow {
 }
 
 impl EventRow {
-    pub(super) fn of<'a>(
-        events: impl IntoIterator<Item = (&'a Address, &'a Event)>,
-    ) -> Result<Self, serde_json::Error> {
+    pub(super) fn of(events: &[(Address, Event)]) -> Result<Self, serde_json::Error> {
         let mut row = Self::default();
         for (address, event) in events {
             row.add(&EventText::of(address, event)?);
@@ -76,25 +72,23 @@ pub(super) struct Line<'a> {
 }
 
 /// The events of a row, in order.
-pub(super) fn lines(row: &SqliteRow) -> Result<Vec<Line<'_>>, sqlx::Error> {
-    let (last, at, events): (i64, i64, &str) = (row.try_get("last")?, row.try_get("at")?, row.try_get("events")?);
+pub(super) fn lines((last, at, events): &(i64, i64, String)) -> Vec<Line<'_>> {
     let texts: Vec<&str> = events.lines().collect();
     // The last number is there even if the text is not what was written: so a reader gets past it.
     let texts = if texts.is_empty() { vec![""] } else { texts };
     let first = last.cast_unsigned().saturating_sub(texts.len() as u64 - 1);
     let at = Timestamp::from_ms(at.cast_unsigned());
     let line = |(text, number)| Line { cursor: EventCursor::from_number(number), at, text };
-    Ok(texts.into_iter().zip(first..).map(line).collect())
+    texts.into_iter().zip(first..).map(line).collect()
 }
 
 /// What the texts of all events of an app, or of one key, begin with.
-pub(super) fn beginning(app: &App, key: Option<&Key>) -> Result<String, sqlx::Error> {
+pub(super) fn beginning(app: &App, key: Option<&Key>) -> String {
     let names = match key {
-        Some(key) => serde_json::to_string(&(app, key)),
-        None => serde_json::to_string(&(app,)),
+        Some(key) => serde_json::json!([app, key]).to_string(),
+        None => serde_json::json!([app]).to_string(),
     };
-    let names = names.map_err(|error| sqlx::Error::Encode(error.into()))?;
-    Ok(format!("{},", names.trim_end_matches(']')))
+    format!("{},", names.trim_end_matches(']'))
 }
 
 impl Line<'_> {

@@ -1,19 +1,18 @@
 //! Writes, reads and deletes events. One row has the events of a commit: see migrations/sqlite/0001_initial.sql.
 
-use latchgate_core::lock::Event;
-use latchgate_core::{Address, App, Key, Timestamp};
-use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use latchgate_core::{App, Key, Timestamp};
+use rusqlite::{Connection, Params, params};
 
 use super::event_rows::{EventRow, Line, beginning, lines};
+use super::states::limit_of;
 use crate::store::events::{end_of_older, hash_of};
-use crate::store::{EventCursor, LoggedEvent, Scope};
+use crate::store::{EventCursor, LoggedEvent};
 
 /// Takes numbers for the events of a commit. Returns the last of them.
-pub(super) const NUMBER: &str = "update lock_event_numbers set last = last + ?1 returning last";
-pub(super) const LOG: &str = "insert into lock_events (last, at, count, events) values (?1, ?2, ?3, ?4)";
+const NUMBER: &str = "update lock_event_numbers set last = last + ?1 returning last";
+const LOG: &str = "insert into lock_events (last, at, count, events) values (?1, ?2, ?3, ?4)";
 /// The slice of a row is the number of its last event shifted by [`SLICE_BITS`].
-pub(super) const LOG_KEY: &str = "insert into lock_event_keys (slice, hash, last) values (?1 >> 10, ?2, ?1)";
+const LOG_KEY: &str = "insert into lock_event_keys (slice, hash, last) values (?1 >> 10, ?2, ?1)";
 
 /// A slice of more numbers has more pages, which the commits of other keys change too. Smaller slices take longer to look through.
 const SLICE_BITS: u32 = 10;
@@ -55,52 +54,49 @@ const DELETE: &str = "delete from lock_events where last <= ?1";
 const DELETE_KEYS: &str = "delete from lock_event_keys where slice < ?1 >> 10";
 
 /// Writes the events of a commit, in the transaction that the connection has begun.
-pub(super) async fn log(connection: &mut SqliteConnection, mut row: EventRow) -> Result<(), sqlx::Error> {
+pub(super) fn log(connection: &Connection, mut row: EventRow) -> rusqlite::Result<()> {
     if row.count == 0 {
         return Ok(());
     }
-    let last: i64 = sqlx::query_scalar(NUMBER).bind(row.count).fetch_one(&mut *connection).await?;
-    for &hash in row.keys() {
-        sqlx::query(LOG_KEY).bind(last).bind(hash).execute(&mut *connection).await?;
+    let last = take_numbers(connection, row.count)?;
+    let mut log_key = connection.prepare_cached(LOG_KEY)?;
+    for hash in row.keys() {
+        log_key.execute([last, *hash])?;
     }
-    sqlx::query(LOG).bind(last).bind(row.at).bind(row.count).bind(row.events).execute(connection).await?;
+    connection.prepare_cached(LOG)?.execute(params![last, row.at, row.count, row.events])?;
     Ok(())
 }
 
-/// The row of events that changed no state.
-pub(super) fn row_of(events: &[(Address, Event)]) -> Result<EventRow, sqlx::Error> {
-    let row = EventRow::of(events.iter().map(|(address, event)| (address, event)));
-    row.map_err(|error| sqlx::Error::Encode(error.into()))
+pub(super) fn take_numbers(connection: &Connection, count: i64) -> rusqlite::Result<i64> {
+    connection.prepare_cached(NUMBER)?.query_row([count], |row| row.get(0))
 }
 
-pub(super) async fn page(
-    connection: &mut SqliteConnection,
+pub(super) fn page(
+    connection: &Connection,
     app: &App,
-    scope: Scope<'_>,
+    key: Option<&Key>,
+    prefix: &str,
     after: EventCursor,
     limit: usize,
-) -> Result<(Vec<LoggedEvent>, EventCursor), sqlx::Error> {
-    let rows = sqlx::query(EVENTS)
-        .bind(after.number.cast_signed())
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
-        .fetch_all(connection)
-        .await?;
-    let mut found: Vec<Line<'_>> = Vec::new();
-    for row in &rows {
-        found.extend(lines(row)?);
-    }
-    found.retain(|line| line.cursor > after);
-    found.truncate(limit);
+) -> rusqlite::Result<(Vec<LoggedEvent>, EventCursor)> {
+    let rows = rows(connection, EVENTS, [after.number.cast_signed(), limit_of(limit)])?;
+    let found = rows.iter().flat_map(lines).filter(|line| line.cursor > after);
+    let found: Vec<Line<'_>> = found.take(limit).collect();
     let last = found.last().map_or(after, |line| line.cursor);
-    let key = if let Scope::Key(key) = scope { Some(key) } else { None };
-    let beginning = beginning(app, key)?;
+    let beginning = beginning(app, key);
     let of_app = found.iter().filter(|line| line.begins_with(&beginning)).map(|line| line.decode(app, key));
-    let events = of_app.filter(|LoggedEvent { address, .. }| scope.includes(&address.key)).collect();
+    let events = of_app.filter(|LoggedEvent { address, .. }| address.key.as_str().starts_with(prefix)).collect();
     Ok((events, last))
 }
 
-pub(super) async fn last(connection: &mut SqliteConnection) -> Result<EventCursor, sqlx::Error> {
-    let number: i64 = sqlx::query_scalar(LAST).fetch_one(connection).await?;
+/// The columns `last`, `at` and `events` of rows.
+fn rows(connection: &Connection, statement: &str, params: impl Params) -> rusqlite::Result<Vec<(i64, i64, String)>> {
+    let mut statement = connection.prepare_cached(statement)?;
+    statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
+}
+
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<EventCursor> {
+    let number = connection.prepare_cached(LAST)?.query_row((), |row| row.get::<_, i64>(0))?;
     Ok(EventCursor::from_number(number.cast_unsigned()))
 }
 
@@ -109,39 +105,29 @@ const HISTORY_ROWS: usize = 32;
 
 /// Looks at one slice after the other, and at twice as many each time. So it reads neither all events of a busy key nor each slice
 /// of an idle one by itself.
-pub(super) async fn history(
-    connection: &mut SqliteConnection,
+pub(super) fn history(
+    connection: &Connection,
     app: &App,
     key: &Key,
     before: EventCursor,
     limit: usize,
-) -> Result<Vec<LoggedEvent>, sqlx::Error> {
+) -> rusqlite::Result<Vec<LoggedEvent>> {
     let mut found = Vec::new();
-    let beginning = beginning(app, Some(key))?;
-    let bounds = sqlx::query(BOUNDS).bind(before.number.cast_signed()).fetch_one(&mut *connection).await?;
-    let (Some(mut newest), Some(oldest)) = (bounds.try_get::<Option<i64>, _>(0)?, bounds.try_get::<Option<i64>, _>(1)?)
-    else {
-        return Ok(found);
-    };
+    let (beginning, hash) = (beginning(app, Some(key)), hash_of(app, key));
+    let mut bounds = connection.prepare_cached(BOUNDS)?;
+    let bounds = bounds.query_row([before.number.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (Some(mut newest), Some(oldest)): (Option<i64>, Option<i64>) = bounds else { return Ok(found) };
     let mut slices = 1;
     while found.len() < limit && newest >= oldest {
         let first = (newest >> SLICE_BITS).saturating_sub(slices - 1).max(oldest >> SLICE_BITS);
         let wanted = (limit - found.len()).min(HISTORY_ROWS);
-        let rows = sqlx::query(HISTORY)
-            .bind(hash_of(app, key))
-            .bind(newest >> SLICE_BITS)
-            .bind(first)
-            .bind(newest)
-            .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await?;
+        let rows = rows(connection, HISTORY, [hash, newest >> SLICE_BITS, first, newest, limit_of(wanted)])?;
         for row in &rows {
             let of_key = |line: &Line<'_>| line.cursor < before && line.begins_with(&beginning);
-            let lines = lines(row)?.into_iter().rev().filter(of_key);
-            found.extend(lines.map(|line| line.decode(app, Some(key))));
+            found.extend(lines(row).into_iter().rev().filter(of_key).map(|line| line.decode(app, Some(key))));
         }
         match rows.last() {
-            Some(row) if rows.len() == wanted => newest = row.try_get::<i64, _>(0)? - 1,
+            Some((last, ..)) if rows.len() == wanted => newest = last - 1,
             _ => {
                 newest = (first << SLICE_BITS) - 1;
                 slices *= 2;
@@ -152,23 +138,22 @@ pub(super) async fn history(
     Ok(found)
 }
 
-pub(super) async fn trim(
-    connection: &mut SqliteConnection,
-    older_than: Timestamp,
-    limit: usize,
-) -> Result<u64, sqlx::Error> {
-    let rows = sqlx::query(OLDEST).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(&mut *connection).await?;
-    let oldest = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn trim(connection: &Connection, older_than: Timestamp, limit: usize) -> rusqlite::Result<u64> {
+    let mut statement = connection.prepare_cached(OLDEST)?;
+    // The position of a row's last event, the time of its newest, and how many it has.
+    let oldest = statement.query_map([limit_of(limit)], |row| {
+        let cursor = EventCursor::from_number(row.get::<_, i64>(0)?.cast_unsigned());
+        Ok((
+            cursor,
+            Timestamp::from_ms(row.get::<_, i64>(1)?.cast_unsigned()),
+            usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default(),
+        ))
+    })?;
+    let oldest = oldest.collect::<rusqlite::Result<Vec<(EventCursor, Timestamp, usize)>>>()?;
     let Some(end) = end_of_older(oldest.iter().copied(), older_than, limit) else { return Ok(0) };
-    sqlx::query(DELETE).bind(end.number.cast_signed()).execute(&mut *connection).await?;
-    sqlx::query(DELETE_KEYS).bind(end.number.cast_signed()).execute(connection).await?;
+    for delete in [DELETE, DELETE_KEYS] {
+        connection.prepare_cached(delete)?.execute([end.number.cast_signed()])?;
+    }
     let deleted: usize = oldest.iter().take_while(|(cursor, ..)| *cursor <= end).map(|(_, _, count)| count).sum();
     Ok(deleted as u64)
-}
-
-/// The position of a row's last event, the time of its newest, and how many it has.
-fn read_row(row: &SqliteRow) -> Result<(EventCursor, Timestamp, usize), sqlx::Error> {
-    let cursor = EventCursor::from_number(row.try_get::<i64, _>(0)?.cast_unsigned());
-    let at = Timestamp::from_ms(row.try_get::<i64, _>(1)?.cast_unsigned());
-    Ok((cursor, at, usize::try_from(row.try_get::<i64, _>(2)?).unwrap_or_default()))
 }

@@ -1,30 +1,24 @@
-//! Records in one SQLite file: WAL, `synchronous=FULL`, each verb one statement and one commit.
+//! Records of operations in the file, each verb one transaction.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context;
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, Timestamp};
-use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::types::Json;
-use sqlx::{ConnectOptions, Row, Sqlite};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use tokio::sync::mpsc;
 
-use crate::store::connections::{Connections, PooledConnection};
-use crate::store::database_error::cannot_migrate;
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
-    fresh_version, gone_before, id_of, is_off, page_of, read_position,
+    fresh_version, gone_before, is_off, page_of, read_position,
 };
-use crate::store::process_clock::ProcessClock;
-use crate::store::sqlite::file::{DatabaseFile, Locked};
-use crate::store::sqlite::record::FileRecord;
-use crate::store::sqlite::{self, MIGRATIONS, options, write_failed};
-use crate::store::{PoolUse, RecordStore, StoreError, Version, WAKE_UPS_MAX};
+use crate::store::sqlite::database::{Database, not_read};
+use crate::store::sqlite::states::limit_of;
+use crate::store::sqlite::{false_if_over, record};
+use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
@@ -85,15 +79,9 @@ const CLEAR: &str = "delete from operations where record ->> 'durability' = 'fas
 const FALLBACKS: &str = "select app, id, version, record from operations where fallback order by app, id limit ?1";
 
 pub struct SqliteGateStore {
-    clock: ProcessClock,
-    /// Writing is one at a time anyway; the second connection reads meanwhile.
-    writer: Arc<Connections<SqliteConnection>>,
-    reader: Arc<Connections<SqliteConnection>>,
-    record: FileRecord,
+    database: Arc<Database>,
+    purpose: Purpose,
     listeners: Arc<Mutex<Vec<mpsc::Sender<WakeUp>>>>,
-    file: Arc<DatabaseFile>,
-    /// As in the store of locks, unless that has the same file.
-    _keeper: Option<Mutex<SqliteConnection>>,
 }
 
 impl SqliteGateStore {
@@ -102,75 +90,34 @@ impl SqliteGateStore {
     /// # Errors
     /// When the file cannot be opened or written, or another process has it.
     pub async fn open(path: &Path) -> anyhow::Result<Self> {
-        let locked = Locked::take(path)?;
-        let keeper = migrated(path).await?;
-        let writer = Arc::new(Connections::new(options(path), 1));
-        let file = Arc::new(locked.opened()?);
-        Ok(Self { _keeper: Some(Mutex::new(keeper)), ..Self::on(path, writer, file) })
+        Ok(Self::on(Database::open(path, true).await?, Purpose::Gate))
     }
 
-    /// The same in a file that another store writes too, through `writer`.
-    ///
-    /// # Errors
-    /// When the file cannot be opened or written.
-    pub(super) async fn open_beside(
-        path: &Path,
-        writer: Arc<Connections<SqliteConnection>>,
-        file: Arc<DatabaseFile>,
-    ) -> anyhow::Result<Self> {
-        migrated(path).await?;
-        Ok(Self::on(path, writer, file))
-    }
-
-    fn on(path: &Path, writer: Arc<Connections<SqliteConnection>>, file: Arc<DatabaseFile>) -> Self {
-        Self {
-            clock: ProcessClock::start(),
-            writer,
-            reader: Arc::new(Connections::new(options(path), 1)),
-            record: FileRecord::new(Purpose::Gate),
-            listeners: Arc::default(),
-            file,
-            _keeper: None,
-        }
+    pub(super) fn on(database: Arc<Database>, purpose: Purpose) -> Self {
+        Self { database, purpose, listeners: Arc::default() }
     }
 
     fn at<T>(&self, answer: T) -> At<T> {
-        At::new(self.clock.now(), answer)
-    }
-
-    /// The writing connection, if the file is still in its place.
-    async fn check_out_writer(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        sqlite::check_out(&self.writer, &self.file).await
-    }
-
-    async fn check_out_reader(&self) -> Result<PooledConnection<SqliteConnection>, StoreError> {
-        sqlite::check_out(&self.reader, &self.file).await
-    }
-
-    /// # Errors
-    /// When the engine record does not say what is required.
-    fn check(&self, fence: Fence) -> Result<(), StoreError> {
-        let is_met = |(state, epoch)| self.record.is_in_force(state, epoch);
-        if fence.requirement().is_none_or(is_met) { Ok(()) } else { Err(StoreError::EpochOver) }
+        At::new(self.database.clock.now(), answer)
     }
 
     /// Runs a statement that writes; returns how many rows it wrote, or `None` if `now` was off by then.
-    async fn write(&self, fence: Fence, now: Timestamp, query: SqliteQuery<'_>) -> Result<Option<u64>, StoreError> {
-        let mut connection = self.check_out_writer().await?;
-        // The writing connection is held, so the record stays as it is until the statement has ended.
-        if let Err(refused) = self.check(fence) {
-            connection.put_back();
-            return Err(refused);
-        }
-        if is_off(self.clock.now(), now) {
-            connection.put_back();
-            return Ok(None);
-        }
-        // A statement that SQLite has answered with an error was rolled back.
-        let done = query.execute(&mut *connection).await.map_err(|error| write_failed(&error))?;
-        connection.put_back();
-        self.file.check().map_err(StoreError::OutcomeUnknown)?;
-        Ok(Some(done.rows_affected()))
+    async fn write(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        statement: &'static str,
+        columns: Vec<Value>,
+    ) -> Result<Option<usize>, StoreError> {
+        let (clock, purpose) = (self.database.clock, self.purpose);
+        let write = self.database.write(move |connection| {
+            check(connection, purpose, fence)?;
+            if is_off(clock.now(), now) {
+                return Ok(None);
+            }
+            Ok(Some(connection.prepare_cached(statement)?.execute(params_from_iter(columns))?))
+        });
+        write.await
     }
 
     fn wake(&self, address: &OperationAddress) {
@@ -188,41 +135,26 @@ impl RecordStore for SqliteGateStore {
         "sqlite"
     }
 
-    fn pools(&self) -> Vec<PoolUse> {
-        vec![self.writer.usage("writer"), self.reader.usage("reader")]
-    }
-
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.check_out_writer().await?;
-        let reading = self.record.read(&mut connection, self.clock.now()).await?;
-        connection.put_back();
-        Ok(reading)
+        let (clock, purpose) = (self.database.clock, self.purpose);
+        self.database.read(move |connection| record::read(connection, purpose, clock.now())).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.check_out_writer().await?;
-        let is_written = self.record.write(&mut connection, read, next).await?;
-        connection.put_back();
-        Ok(is_written)
+        let (purpose, read, next) = (self.purpose, read.clone(), next.clone());
+        self.database.write(move |connection| record::write(connection, purpose, &read, &next)).await
     }
 }
 
 #[async_trait]
 impl GateStore for SqliteGateStore {
     fn purpose(&self) -> Purpose {
-        self.record.purpose()
+        self.purpose
     }
 
     fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
-        Some(Arc::new(Self {
-            clock: self.clock,
-            writer: Arc::clone(&self.writer),
-            reader: Arc::clone(&self.reader),
-            record: FileRecord::new(Purpose::Durable),
-            listeners: Arc::clone(&self.listeners),
-            file: Arc::clone(&self.file),
-            _keeper: None,
-        }))
+        let (database, listeners) = (Arc::clone(&self.database), Arc::clone(&self.listeners));
+        Some(Arc::new(Self { database, purpose: Purpose::Durable, listeners }))
     }
 
     async fn claim(
@@ -233,7 +165,7 @@ impl GateStore for SqliteGateStore {
         record: &OperationRecord,
     ) -> Result<At<Claimed>, StoreError> {
         let version = fresh_version();
-        match self.write(fence, now, bind_record(sqlx::query(CLAIM), address, version, record)).await? {
+        match self.write(fence, now, CLAIM, columns_of(address, version, record)?).await? {
             None => Ok(self.at(Claimed::ClockOff)),
             Some(1) => Ok(self.at(Claimed::Claimed(version))),
             Some(_) => Ok(match self.load(fence, address).await? {
@@ -244,16 +176,15 @@ impl GateStore for SqliteGateStore {
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
-        let mut connection = self.check_out_reader().await?;
-        let query = sqlx::query(LOAD).bind(address.app.as_str()).bind(address.id.as_bytes().to_vec());
-        let row = query.fetch_optional(&mut *connection).await;
-        let stored = row.and_then(|row| row.as_ref().map(read_stored).transpose());
-        let stored = stored.map_err(|error| unavailable(&error))?;
-        connection.put_back();
-        self.file.check().map_err(StoreError::Unavailable)?;
-        // An epoch never comes back: if it is in force now, it was when the record was read.
-        self.check(fence)?;
-        Ok(self.at(stored))
+        let (purpose, app, id) = (self.purpose, address.app.clone(), address.id);
+        let read = self.database.read(move |connection| {
+            let params = params![app.as_str(), id.as_bytes()];
+            let stored = connection.prepare_cached(LOAD)?.query_row(params, |row| read_stored(row, 0)).optional()?;
+            // As in a load of states.
+            check(connection, purpose, fence)?;
+            Ok(stored)
+        });
+        Ok(self.at(read.await?))
     }
 
     async fn replace(
@@ -263,11 +194,13 @@ impl GateStore for SqliteGateStore {
         address: &OperationAddress,
         change: Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
-        let query = match change.record {
-            Some(record) => bind_record(sqlx::query(REPLACE), address, fresh_version(), record),
-            None => bind_address(sqlx::query(REMOVE), address),
+        let expected = change.expected.number().cast_signed().into();
+        let (statement, columns) = match change.record {
+            Some(record) => (REPLACE, columns_of(address, fresh_version(), record)?),
+            None => (REMOVE, names_of(address)),
         };
-        let written = self.write(fence, now, query.bind(change.expected.number().cast_signed())).await?;
+        let columns = columns.into_iter().chain([expected]).collect();
+        let written = self.write(fence, now, statement, columns).await?;
         if written == Some(1) && change.wakes {
             self.wake(address);
         }
@@ -281,54 +214,22 @@ impl GateStore for SqliteGateStore {
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
         let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
         let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
-        let mut connection = self.check_out_reader().await?;
-        let rows = sqlx::query(if filter.suspect { LIST_SUSPECTS } else { LIST })
-            .bind(app.as_str())
-            .bind(&after)
-            .bind(filter.operation.as_ref().map(OperationName::as_str))
-            .bind(filter.state.map(State::as_str))
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(EXAMINED)
-            .bind(gone_before(self.clock.now()).as_ms().cast_signed())
-            .fetch_all(&mut *connection)
-            .await;
-        let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
-        let records = records.map_err(|error| unavailable(&error))?;
-        let next = if records.len() == limit {
-            records.last().map(|(id, _)| id.to_string())
-        } else if filter.suspect {
-            None
-        } else {
-            let last = sqlx::query_scalar::<_, Vec<u8>>(LAST_EXAMINED)
-                .bind(app.as_str())
-                .bind(&after)
-                .bind(EXAMINED)
-                .fetch_optional(&mut *connection)
-                .await
-                .and_then(|id| id.as_deref().map(id_of).transpose())
-                .map_err(|error| unavailable(&error))?;
-            last.map(|id| id.to_string())
-        };
-        connection.put_back();
-        Ok(Page { records, next })
+        let (app, filter, now) = (app.clone(), filter.clone(), self.database.clock.now());
+        Ok(self.database.list(move |connection| Ok(list(connection, &app, &filter, &after, limit, now)?)).await?)
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
-        let now = self.clock.now();
-        let query = sqlx::query(EXPIRE)
-            .bind(gone_before(now).as_ms().cast_signed())
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        Ok(self.write(Fence::None, now, query).await?.unwrap_or_default())
+        let now = self.database.clock.now();
+        let columns = vec![gone_before(now).as_ms().cast_signed().into(), limit_of(limit).into()];
+        Ok(self.write(Fence::None, now, EXPIRE, columns).await?.unwrap_or_default() as u64)
     }
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
-        let mut connection = self.check_out_reader().await?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = sqlx::query(FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
-        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = found.map_err(|error| unavailable(&error))?;
-        connection.put_back();
-        Ok(found)
+        let read = self.database.list(move |connection| {
+            let mut statement = connection.prepare_cached(FALLBACKS)?;
+            Ok(statement.query_map([limit_of(limit)], read_addressed)?.collect::<rusqlite::Result<_>>()?)
+        });
+        read.await
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
@@ -341,98 +242,107 @@ impl GateStore for SqliteGateStore {
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         let after = from.map(read_position).transpose()?;
-        let mut connection = self.check_out_reader().await?;
-        let rows = sqlx::query(DUMP)
-            .bind(after.as_ref().map_or("", |address| address.app.as_str()))
-            .bind(after.as_ref().map_or_else(Vec::new, |address| address.id.as_bytes().to_vec()))
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await;
-        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = found.map_err(|error| unavailable(&error))?;
-        connection.put_back();
-        Ok(page_of(found.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
+        let read = self.database.list(move |connection| {
+            let (app, id) = after
+                .map_or_else(Default::default, |after| (after.app.as_str().to_owned(), after.id.as_bytes().to_vec()));
+            let mut statement = connection.prepare_cached(DUMP)?;
+            let records = statement.query_map(params![app, id, limit_of(limit)], read_addressed)?;
+            Ok(records.collect::<rusqlite::Result<Vec<_>>>()?)
+        });
+        let records = read.await?;
+        Ok(page_of(records.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        match self.write(Fence::Filling(epoch), self.clock.now(), sqlx::query(CLEAR)).await {
-            Err(StoreError::EpochOver) => Ok(false),
-            cleared => cleared.map(|_| true),
-        }
+        let cleared = self.write(Fence::Filling(epoch), self.database.clock.now(), CLEAR, Vec::new()).await;
+        false_if_over(cleared.map(|_| true))
     }
 
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.check_out_writer().await?;
-        let is_filling = self.check(Fence::Filling(epoch)).is_ok();
-        if is_filling {
-            self.record.count(&mut connection, copied).await?;
-        }
-        connection.put_back();
-        Ok(is_filling)
+        let purpose = self.purpose;
+        let count = self.database.write(move |connection| {
+            check(connection, purpose, Fence::Filling(epoch))?;
+            record::count(connection, purpose, copied).map(|()| true)
+        });
+        false_if_over(count.await)
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let mut connection = self.check_out_reader().await?;
-        sqlx::query("select 1").execute(&mut *connection).await.map_err(|error| unavailable(&error))?;
-        connection.put_back();
-        Ok(self.clock.now())
+        self.read_record().await.map(|reading| reading.now)
     }
 }
 
-/// A connection to the file, with an up-to-date schema.
-async fn migrated(path: &Path) -> anyhow::Result<SqliteConnection> {
-    let cannot_use = || format!("cannot use {}", path.display());
-    let mut connection = options(path).connect().await.with_context(cannot_use)?;
-    MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error)).with_context(cannot_use)?;
-    Ok(connection)
+/// # Errors
+/// `EpochOver` unless the engine record says what is required.
+fn check(connection: &Connection, purpose: Purpose, fence: Fence) -> Result<(), StoreError> {
+    fence.requirement().map_or(Ok(()), |required| record::check(connection, purpose, required))
 }
 
-type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
+fn list(
+    connection: &Connection,
+    app: &App,
+    filter: &Filter,
+    after: &[u8],
+    limit: usize,
+    now: Timestamp,
+) -> rusqlite::Result<Page> {
+    let mut statement = connection.prepare_cached(if filter.suspect { LIST_SUSPECTS } else { LIST })?;
+    let (operation, state) = (filter.operation.as_ref().map(OperationName::as_str), filter.state.map(State::as_str));
+    let gone = gone_before(now).as_ms().cast_signed();
+    let params = params![app.as_str(), after, operation, state, limit_of(limit), EXAMINED, gone];
+    let records = statement.query_map(params, |row| Ok((read_id(row, 0)?, read_record(row, 1)?)))?;
+    let records = records.collect::<rusqlite::Result<Vec<_>>>()?;
+    let next = if records.len() == limit {
+        records.last().map(|(id, _)| *id)
+    } else if filter.suspect {
+        None
+    } else {
+        let mut last = connection.prepare_cached(LAST_EXAMINED)?;
+        last.query_row(params![app.as_str(), after, EXAMINED], |row| read_id(row, 0)).optional()?
+    };
+    Ok(Page { records, next: next.map(|id| id.to_string()) })
+}
 
 /// ?1 and ?2.
-fn bind_address<'q>(query: SqliteQuery<'q>, address: &'q OperationAddress) -> SqliteQuery<'q> {
-    query.bind(address.app.as_str()).bind(address.id.as_bytes().to_vec())
+fn names_of(address: &OperationAddress) -> Vec<Value> {
+    vec![address.app.as_str().to_owned().into(), address.id.as_bytes().to_vec().into()]
 }
 
 /// ?1 to ?9.
-fn bind_record<'q>(
-    query: SqliteQuery<'q>,
-    address: &'q OperationAddress,
+fn columns_of(
+    address: &OperationAddress,
     version: Version,
-    record: &'q OperationRecord,
-) -> SqliteQuery<'q> {
-    bind_address(query, address)
-        .bind(version.number().cast_signed())
-        .bind(record.operation.as_str())
-        .bind(record.state().as_str())
-        .bind(record.is_suspect())
-        .bind(record.claimed_in == StoreRole::Fallback)
-        .bind(record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)))
-        .bind(Json(record))
+    record: &OperationRecord,
+) -> Result<Vec<Value>, StoreError> {
+    let text = serde_json::to_string(record).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    let mut columns = names_of(address);
+    columns.extend([
+        version.number().cast_signed().into(),
+        record.operation.as_str().to_owned().into(),
+        record.state().as_str().to_owned().into(),
+        record.is_suspect().into(),
+        (record.claimed_in == StoreRole::Fallback).into(),
+        record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)).into(),
+        text.into(),
+    ]);
+    Ok(columns)
 }
 
-fn read_stored(row: &SqliteRow) -> Result<Stored, sqlx::Error> {
-    let version: i64 = row.try_get(0)?;
-    let Json(record) = row.try_get(1)?;
-    Ok(Stored { version: Version::from_number(version.cast_unsigned()), record })
+fn read_id(row: &Row<'_>, index: usize) -> rusqlite::Result<OperationId> {
+    row.get_ref(index)?.as_blob()?.try_into().map(OperationId::from_bytes).map_err(not_read)
 }
 
-fn read_listed(row: &SqliteRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
-    let Json(record) = row.try_get(1)?;
-    Ok((id_of(row.try_get(0)?)?, record))
+fn read_record(row: &Row<'_>, index: usize) -> rusqlite::Result<OperationRecord> {
+    serde_json::from_slice(row.get_ref(index)?.as_bytes()?).map_err(not_read)
 }
 
-fn read_fallback(row: &SqliteRow) -> Result<(OperationAddress, Stored), sqlx::Error> {
-    let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let version: i64 = row.try_get(2)?;
-    let Json(record) = row.try_get(3)?;
-    let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
-    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
+/// Two columns from `index`: the version, and the record.
+fn read_stored(row: &Row<'_>, index: usize) -> rusqlite::Result<Stored> {
+    let version = Version::from_number(row.get::<_, i64>(index)?.cast_unsigned());
+    Ok(Stored { version, record: read_record(row, index + 1)? })
 }
 
-fn unavailable(error: &sqlx::Error) -> StoreError {
-    if matches!(error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) {
-        return StoreError::Unreadable { keys: Vec::new(), reason: error.to_string() };
-    }
-    sqlite::unavailable(error)
+fn read_addressed(row: &Row<'_>) -> rusqlite::Result<(OperationAddress, Stored)> {
+    let app = App::parse(row.get_ref(0)?.as_str()?).map_err(not_read)?;
+    Ok((OperationAddress { app, id: read_id(row, 1)? }, read_stored(row, 2)?))
 }
