@@ -128,7 +128,7 @@ impl LockStore for SqliteStore {
             let _ = answer.send(written);
         });
         let (loaded, held) = hold.await?;
-        Ok((loaded, Box::new(Locked(held))))
+        Ok((loaded, Box::new(Locked { held, _database: Arc::clone(&self.database) })))
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
@@ -282,7 +282,11 @@ fn false_if_over(answer: Result<bool, StoreError>) -> Result<bool, StoreError> {
 }
 
 /// An open transaction. No other write can happen until it ends.
-struct Locked(Held<Commit>);
+struct Locked {
+    held: Held<Commit>,
+    /// Its drop waits for the transaction, so it is dropped after it.
+    _database: Arc<Database>,
+}
 
 struct Commit {
     now: Timestamp,
@@ -294,7 +298,7 @@ struct Commit {
 impl Locked {
     async fn write(self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.0.end_with(Commit { now, rows: states::rows_of(now, changes)?, rule, answer })?;
+        self.held.end_with(Commit { now, rows: states::rows_of(now, changes)?, rule, answer })?;
         answered.await.map_err(|_| database::ended())?
     }
 }
