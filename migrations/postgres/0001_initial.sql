@@ -186,12 +186,6 @@ begin
 end
 $$;
 
--- Secrets that the nodes of a cluster share with each other and with no client.
-create table secrets (
-    name  text primary key,
-    value bytea not null
-);
-
 -- Numbers the events of one statement: each statement takes one number, and those up to the next are for its events.
 create sequence lock_event_numbers increment by 1048576;
 
@@ -394,37 +388,28 @@ begin
 end
 $$;
 
--- What each node says of itself, every few seconds. It serves to show the nodes, and nothing relies on it.
-create table nodes (
-    node text collate "C" primary key,
-    -- JSON.
-    says text not null,
-    -- ms since the Unix epoch.
-    at   bigint not null
-) with (fillfactor = 50);
-
--- The document of apps and API keys, as JSON. It is one row, which is replaced as a whole.
-create table access_document (
-    only_one boolean primary key default true check (only_one),
-    -- Rises with every change.
-    version  bigint not null,
-    body     text not null
+-- Texts that are each changed as a whole: see store/documents.rs. One is the secret of the nodes.
+create table documents (
+    name    text primary key,
+    -- As the writer chose it, not 0.
+    version bigint not null,
+    body    text not null
 );
 
--- Replaces the document if its version is still the one that was read. Version 0 means that there was none. Answers null unless
--- the engine record has this state and epoch.
-create function replace_access_document(
-    state text, epoch bigint, knows_timeline boolean, version_read bigint, version bigint, body text
+-- Replaces the document if its version is still the one that was read. Version 0 means that there was none. With a state, answers null
+-- unless the engine record has this state and epoch.
+create function replace_document(
+    name text, version_read bigint, version bigint, body text, state text, epoch bigint, knows_timeline boolean
 ) returns boolean
 language plpgsql volatile as $$
 begin
-    if not (select f.is_in_force from latchgate.fence('locks', state, epoch, knows_timeline) f) then
+    if state is not null and not (select f.is_in_force from latchgate.fence('locks', state, epoch, knows_timeline) f) then
         return null;
     end if;
     if version_read = 0 then
-        insert into latchgate.access_document (version, body) values ($5, $6) on conflict do nothing;
+        insert into latchgate.documents (name, version, body) values ($1, $3, $4) on conflict do nothing;
     else
-        update latchgate.access_document d set version = $5, body = $6 where d.version = $4;
+        update latchgate.documents d set version = $3, body = $4 where d.name = $1 and d.version = $2;
     end if;
     return found;
 end

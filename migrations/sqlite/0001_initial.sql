@@ -28,12 +28,6 @@ create index operations_goes_at on operations (goes_at) where goes_at is not nul
 create index operations_suspect on operations (app, id) where suspect;
 create index operations_fallback on operations (app, id) where fallback;
 
--- Secrets that the nodes of a cluster share with each other and with no client.
-create table secrets (
-    name  text primary key,
-    value blob not null
-) strict;
-
 -- The number of the last event. There is one writer, so numbers are in the order of commits. They never repeat, even after all events
 -- have been deleted.
 create table lock_event_numbers (
@@ -76,9 +70,9 @@ create table engine_records (
     body     text not null
 ) strict;
 
--- The document of apps and API keys, as JSON: see migrations/postgres/0001_initial.sql.
-create table access_document (
-    only_one integer primary key check (only_one = 1),
-    version  integer not null,
-    body     text not null
+-- See migrations/postgres/0001_initial.sql.
+create table documents (
+    name    text primary key,
+    version integer not null,
+    body    text not null
 ) strict;

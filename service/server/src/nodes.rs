@@ -1,20 +1,29 @@
-//! The nodes that share a store. Each says every few seconds what it is and which engines it uses, for operators to see; nothing
-//! else relies on it.
+//! The nodes that share a store. Each says what it is and which engines it uses, for operators to see; nothing else relies on it. What they
+//! say is one document, which each node changes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Duration, Instant, sleep, timeout};
+use serde_json::Value;
+use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::engines::{Engine, Engines};
 use crate::gate::Operations;
 use crate::locks::Locks;
-use crate::store::{NODE_GONE_MS, NodeEntry};
+use crate::store::StoreError;
+use crate::store::documents::{NODES, StoredDocument};
 
-const MEET_EVERY: Duration = Duration::from_secs(2);
-/// Longest time for the store's answer.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A node that has nothing new to say says it again after so long, in ms.
+const SAY_EVERY_MS: u64 = 10_000;
+/// A node that has said nothing for so long is not listed any more, in ms.
+const GONE_MS: u64 = 60_000;
+/// Tries against other nodes that change the list too.
+const TRIES: usize = 4;
+/// Longest time for the store's answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a node says of itself.
@@ -36,6 +45,17 @@ pub struct EngineUsed {
     pub epoch: u64,
 }
 
+/// What the nodes have said, by their names.
+type Document = BTreeMap<String, Said>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Said {
+    /// By the store's clock.
+    at: Timestamp,
+    /// A node of another version may say something else, which this one leaves as it is.
+    report: Value,
+}
+
 /// A node, as far as this one knows.
 #[derive(Clone, Debug)]
 pub struct SeenNode {
@@ -55,20 +75,23 @@ struct Inner {
     locks: Locks,
     operations: Operations,
     started_at: Timestamp,
-    /// The other nodes, and when that was read.
-    others: Mutex<Option<(Vec<NodeEntry>, Instant)>>,
+    /// As this node read it last.
+    document: Mutex<Document>,
 }
 
 impl Nodes {
     pub fn start(locks: Locks, operations: Operations) -> Self {
         let started_at = locks.now();
-        let inner = Arc::new(Inner { locks, operations, started_at, others: Mutex::default() });
+        let inner = Arc::new(Inner { locks, operations, started_at, document: Mutex::default() });
         let running = CancellationToken::new();
-        let meeting = Arc::clone(&inner);
+        let looking = Arc::clone(&inner);
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
             loop {
-                meeting.meet().await;
-                sleep(MEET_EVERY).await;
+                // While the store is away, the last list is shown, with its age.
+                if let Ok(Ok(document)) = timeout(PATIENCE, looking.say_and_read()).await {
+                    *looking.document() = document;
+                }
+                sleep(LOOK_EVERY).await;
             }
         }));
         Self { inner, _running: running.drop_guard() }
@@ -77,17 +100,13 @@ impl Nodes {
     /// This node first, and the others that were there within the last minute.
     pub fn list(&self) -> Vec<SeenNode> {
         let own = SeenNode { node: self.inner.name(), report: self.inner.report(), age_ms: 0 };
-        let others = self.inner.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = others.iter().flat_map(|(entries, read)| {
-            let since_ms = u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX);
-            entries.iter().map(move |entry| SeenNode {
-                node: entry.node.clone(),
-                // A node of another version may say something else.
-                report: serde_json::from_str(&entry.says).unwrap_or_default(),
-                age_ms: entry.age_ms.saturating_add(since_ms),
-            })
+        let (document, now) = (self.inner.document(), self.inner.locks.now());
+        let others = document.iter().map(|(node, Said { at, report })| SeenNode {
+            node: node.clone(),
+            report: serde_json::from_value(report.clone()).unwrap_or_default(),
+            age_ms: now.ms_since(*at),
         });
-        let others = others.filter(|seen| seen.node != own.node && seen.age_ms <= NODE_GONE_MS);
+        let others = others.filter(|seen| seen.node != own.node && seen.age_ms <= GONE_MS);
         std::iter::once(own.clone()).chain(others).collect()
     }
 }
@@ -106,14 +125,32 @@ impl Inner {
         }
     }
 
-    async fn meet(&self) {
-        let Ok(says) = serde_json::to_string(&self.report()) else { return };
-        let meet = async { self.locks.engines().used()?.store.meet(self.locks.node_id(), &says).await };
-        let met = timeout(PATIENCE, meet).await;
-        // While the store is away, the last list is shown, with its age.
-        if let Ok(Ok(entries)) = met {
-            *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some((entries, Instant::now()));
+    fn document(&self) -> MutexGuard<'_, Document> {
+        self.document.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters what this node has to say, if it has not said so lately, and returns what all nodes have said.
+    async fn say_and_read(&self) -> Result<Document, StoreError> {
+        let (used, name) = (self.locks.engines().used()?, self.name());
+        let report = serde_json::to_value(self.report()).unwrap_or_default();
+        let mut document = Document::new();
+        // The file of a SQLite store has one node.
+        for _ in 0..if used.store.kind() == "sqlite" { 0 } else { TRIES } {
+            let StoredDocument { version, text } = used.store.read_document(NODES, 0).await?;
+            document = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            let at = self.locks.now();
+            let is_said = |said: &Said| said.report == report && at.ms_since(said.at) < SAY_EVERY_MS;
+            if document.get(&name).is_some_and(is_said) {
+                break;
+            }
+            document.retain(|_, said| at.ms_since(said.at) <= GONE_MS);
+            document.insert(name.clone(), Said { at, report: report.clone() });
+            let text = serde_json::to_string(&document).unwrap_or_default();
+            if used.store.write_document(NODES, version, (version + 1, &text), None).await? {
+                break;
+            }
         }
+        Ok(document)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock};
@@ -20,6 +21,7 @@ use crate::locks::Locks;
 use crate::notices::Notices;
 use crate::observe::traces::Exporter;
 use crate::observe::{logs, metrics};
+use crate::store::documents;
 use crate::store::gate::GateStore;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::gate::PostgresGateStore;
@@ -238,8 +240,17 @@ async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>
     if let Some(secret) = &args.secret {
         return Ok(secret.clone().into_bytes());
     }
-    let stored = tokio::time::timeout(OPEN_TIMEOUT, locks.cluster_secret(&rand::random::<[u8; 32]>())).await;
-    Ok(stored.context("the store of the locks does not answer")??)
+    let used = locks.used()?;
+    let fresh: String = rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect();
+    let stored = timeout(OPEN_TIMEOUT, documents::secret(&*used.store, &fresh)).await;
+    let stored = stored.context("the store of the locks does not answer")??;
+    for other in locks.others() {
+        let brought = locks.in_time(documents::bring(&*used.store, &*other.store, documents::SECRET, None)).await;
+        if let Err(error) = brought {
+            tracing::warn!(%error, engine = %other.name, "the engine was not given the nodes' secret");
+        }
+    }
+    stored.text.map(String::into_bytes).context("the store of the locks keeps no secret")
 }
 
 /// The stores of the gate, and its engines as the operator names them.

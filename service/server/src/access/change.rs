@@ -6,7 +6,8 @@ use latchgate_core::Timestamp;
 use latchgate_core::access::{ChangeRefused, Document};
 
 use super::{Access, Caller, Inner, Known};
-use crate::store::{AccessText, StoreError};
+use crate::store::StoreError;
+use crate::store::documents::StoredDocument;
 
 /// Tries against other nodes that change it too.
 const TRIES: usize = 16;
@@ -56,7 +57,7 @@ impl Inner {
         change: impl Fn(&mut Document, Timestamp) -> Result<T, ChangeRefused>,
     ) -> Result<T, ChangeFailure> {
         for _ in 0..TRIES {
-            let AccessText { version, text } = self.engines.read_access(0).await?;
+            let StoredDocument { version, text } = self.read_stored(0).await?;
             let known = self.known();
             // A store that has lost changes which this node knows gets them back.
             let before = if known.version > version { known.stored.clone() } else { parse(text.as_deref())? };
@@ -67,7 +68,7 @@ impl Inner {
                 return Ok(changed);
             }
             let next = (version.max(known.version) + 1).max(now.as_ms());
-            if self.engines.write_access(version, (next, &to_text(&stored))).await? {
+            if self.write_stored(version, (next, &to_text(&stored))).await? {
                 self.install(Known { is_read: true, version: next, stored, ..Known::default() });
                 return Ok(changed);
             }

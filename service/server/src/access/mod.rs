@@ -6,6 +6,7 @@ mod change;
 mod fixed_keys;
 pub mod quota;
 mod refresh;
+mod stored;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -8,7 +8,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::change::{ChangeFailure, parse, to_text};
 use super::{Inner, Known};
-use crate::store::{AccessText, StoreError};
+use crate::store::StoreError;
+use crate::store::documents::StoredDocument;
 
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// How often a node enters the last uses of API keys.
@@ -39,22 +40,22 @@ impl Inner {
     /// Reads the document if it has changed.
     pub(super) async fn read_document(&self) -> Result<(), StoreError> {
         let known = self.known();
-        let AccessText { mut version, mut text } = self.engines.read_access(known.version).await?;
+        let StoredDocument { mut version, mut text } = self.read_stored(known.version).await?;
         // The active engine may have lost it before this node started. Then the other engine of the pair still has it.
         if !known.is_read
             && version == 0
-            && let Some(AccessText { version: there, text: Some(copy) }) = self.engines.read_access_copy().await
+            && let Some(StoredDocument { version: there, text: Some(copy) }) = self.read_copy().await
         {
             tracing::warn!("the store has lost the apps and API keys: they are written again from the other engine");
-            if self.engines.write_access(0, (there, &copy)).await? {
+            if self.write_stored(0, (there, &copy)).await? {
                 (version, text) = (there, Some(copy));
             } else {
-                AccessText { version, text } = self.engines.read_access(0).await?;
+                StoredDocument { version, text } = self.read_stored(0).await?;
             }
         }
         if version < known.version {
             tracing::warn!("the store has lost changes of the apps and API keys: this node writes them again");
-            self.engines.write_access(version, (known.version, &to_text(&known.stored))).await?;
+            self.write_stored(version, (known.version, &to_text(&known.stored))).await?;
         } else if version > known.version || !known.is_read {
             self.install(Known { is_read: true, version, stored: parse(text.as_deref())?, ..Known::default() });
         }
@@ -119,8 +120,8 @@ impl Inner {
 
     async fn copy(&self) {
         let known = self.known();
-        if known.version > 0 && self.engines.is_pair() {
-            self.engines.copy_access((known.version, &to_text(&known.stored))).await;
+        if known.version > 0 && !self.engines.others().is_empty() {
+            self.write_copy((known.version, &to_text(&known.stored))).await;
         }
     }
 }

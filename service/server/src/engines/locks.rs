@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Duration, sleep, timeout};
+use tokio::time::{Duration, sleep};
 
 use super::slot::Slot;
-use super::{Engine, EngineSpec, Engines, Standing, access};
-use crate::store::engine_record::Epoch;
+use super::{Engine, EngineSpec, Engines, Standing};
+use crate::store::documents::{ACCESS, SECRET, bring};
+use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{
     CopiedState, DumpPage, EventCursor, LockStore, LoggedEvent, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
 };
@@ -37,7 +38,8 @@ impl Engine for dyn LockStore {
     }
 
     async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
-        access::bring(source, self, epoch).await
+        let fence = Some((EngineState::Filling, epoch));
+        Ok(bring(source, self, SECRET, fence).await? && bring(source, self, ACCESS, fence).await?)
     }
 
     async fn write_page(
@@ -146,19 +148,6 @@ impl LockEngines {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
         tokio::spawn(pass_on(self.watch(), node.clone(), sender));
         receiver
-    }
-
-    /// The secret that all nodes share: that of the engine in use, which the other one of the pair is given too.
-    pub async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let used = self.used()?;
-        let secret = used.store.cluster_secret(fresh).await?;
-        for (index, slot) in self.inner.slots.iter().enumerate().filter(|(index, _)| *index != used.index) {
-            let Some(other) = slot.if_open() else { continue };
-            if !matches!(timeout(self.inner.patience, other.set_cluster_secret(&secret)).await, Ok(Ok(()))) {
-                tracing::warn!(engine = %self.inner.slots[index].spec.name, "the engine was not given the nodes' secret");
-            }
-        }
-        Ok(secret)
     }
 }
 

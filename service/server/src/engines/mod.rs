@@ -4,7 +4,6 @@
 //! enforce that, so a node only has to find out: it reads the records each second, and at once when a store refuses its epoch.
 //! [`decide`] says what the records ask for; any node does it.
 
-mod access;
 mod copy;
 pub mod decide;
 mod gate;
@@ -32,8 +31,8 @@ use self::lease_max::LeaseMax;
 pub use self::locks::{LockEngines, UsedLocks};
 pub use self::notices::{EngineNotice, Unnoticed};
 pub use self::order::{OrderFailure, SwitchOrder};
-use self::slot::Slot;
 pub use self::slot::{EngineSpec, Opener};
+use self::slot::{Slot, no_answer};
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::{DumpPage, RecordStore, StoreError};
 
@@ -89,6 +88,14 @@ impl<E: ?Sized> Standing<E> {
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
     }
+}
+
+/// An open engine that is not in use.
+pub struct Other<E: ?Sized> {
+    pub name: String,
+    pub store: Arc<E>,
+    /// What this node read last in its record.
+    pub record: Option<(EngineState, Epoch)>,
 }
 
 /// One engine as this node saw it last.
@@ -253,6 +260,26 @@ impl<E: ?Sized + Engine> Engines<E> {
         if self.standing().is_some_and(|standing| standing.epoch == stale) {
             self.inner.look(&mut looks).await;
         }
+    }
+
+    /// The engines that are open and not in use.
+    pub fn others(&self) -> Vec<Other<E>> {
+        let used = self.standing().map(|used| used.index);
+        let view = self.inner.view.borrow();
+        let slots = self.inner.slots.iter().enumerate().filter(|(index, _)| Some(*index) != used);
+        let others = slots.filter_map(|(index, slot)| {
+            let store = Arc::clone(slot.if_open()?);
+            let reading = view.engines.get(index).and_then(|engine| engine.reading.as_ref().ok());
+            let record = reading.and_then(|reading| reading.record.as_ref()).map(|it| (it.state, it.epoch));
+            Some(Other { name: slot.spec.name.clone(), store, record })
+        });
+        others.collect()
+    }
+
+    /// # Errors
+    /// Those of the call, and `Unavailable` if an engine does not answer it in time.
+    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        timeout(self.inner.patience, call).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
     /// What an engine in use was refused for, to a caller.

@@ -1,9 +1,9 @@
 //! Stores of states. A store does not know the rules of locks: it loads states with their versions, and commits a change if
 //! the version is still the one that the caller loaded.
 
-mod access;
 mod connections;
 mod database_error;
+pub mod documents;
 mod dump;
 pub mod engine_record;
 mod events;
@@ -20,8 +20,8 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
-pub use self::access::AccessText;
 pub use self::connections::PoolUse;
+pub use self::documents::DocumentStore;
 pub use self::dump::{CopiedState, DumpPage};
 pub use self::engine_record::{EngineState, Epoch, RecordStore};
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
@@ -218,18 +218,6 @@ pub enum WakeUp {
     All,
 }
 
-/// A node that has said nothing for so long is not listed any more, in ms.
-pub const NODE_GONE_MS: u64 = 60_000;
-
-/// What a node has said of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEntry {
-    pub node: String,
-    pub says: String,
-    /// How long ago, in ms.
-    pub age_ms: u64,
-}
-
 /// One page of a listing, in key order. A key whose state cannot be decoded has none.
 pub type Page = Vec<(Key, Option<LockState>)>;
 
@@ -246,7 +234,7 @@ pub struct Collected {
 /// A store of lock states. Callers put a time limit on every call. Dropping a call half-way is safe; the outcome of a commit
 /// that was dropped is unknown.
 #[async_trait]
-pub trait LockStore: RecordStore {
+pub trait LockStore: RecordStore + DocumentStore {
     /// How many shards a node should use with this store.
     fn shards(&self) -> usize;
 
@@ -315,33 +303,6 @@ pub trait LockStore: RecordStore {
 
     /// The wake-ups for `node` from now on. [`WakeUp::All`] follows every interruption.
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
-
-    /// The secret that all nodes of this store share. If there is none yet, it becomes `fresh`.
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError>;
-
-    /// Replaces the secret with that of the other engine of the pair.
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError>;
-
-    /// The document of apps and API keys; without its text if its version is `known`.
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError>;
-
-    /// Replaces the document by a text with a version if its version is still `expected`, and returns whether it did.
-    ///
-    /// # Errors
-    /// `EpochOver` unless the engine record has the state and the epoch of `fence`.
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        next: (u64, &str),
-    ) -> Result<bool, StoreError>;
-
-    /// Enters what `node` says of itself, and returns what it and the others have said within the last [`NODE_GONE_MS`]. A store
-    /// that has one node returns nothing.
-    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
-        let _ = (node, says);
-        Ok(Vec::new())
-    }
 
     /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
     /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
-    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -141,6 +142,23 @@ impl RecordStore for Faulty {
 }
 
 #[async_trait]
+impl DocumentStore for Faulty {
+    async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
+        self.memory.read_document(name, known).await
+    }
+
+    async fn write_document(
+        &self,
+        name: &str,
+        expected: u64,
+        next: (u64, &str),
+        fence: Option<(EngineState, Epoch)>,
+    ) -> Result<bool, StoreError> {
+        self.memory.write_document(name, expected, next, fence).await
+    }
+}
+
+#[async_trait]
 impl LockStore for Faulty {
     fn shards(&self) -> usize {
         1
@@ -148,23 +166,6 @@ impl LockStore for Faulty {
 
     fn node_id(&self) -> NodeId {
         self.memory.node_id()
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        self.memory.read_access(known).await
-    }
-
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        next: (u64, &str),
-    ) -> Result<bool, StoreError> {
-        self.memory.write_access(fence, expected, next).await
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.memory.cluster_secret(fresh).await
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
@@ -274,10 +275,6 @@ impl LockStore for Faulty {
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
         self.memory.fill(epoch, states, copied).await
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        self.memory.set_cluster_secret(secret).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

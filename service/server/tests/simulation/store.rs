@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
+use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -78,6 +79,23 @@ impl RecordStore for SimulatedStore {
             }
         };
         self.call(&what, write).await
+    }
+}
+
+#[async_trait]
+impl DocumentStore for SimulatedStore {
+    async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
+        self.database.store.read_document(name, known).await
+    }
+
+    async fn write_document(
+        &self,
+        name: &str,
+        expected: u64,
+        next: (u64, &str),
+        fence: Option<(EngineState, Epoch)>,
+    ) -> Result<bool, StoreError> {
+        self.database.store.write_document(name, expected, next, fence).await
     }
 }
 
@@ -218,27 +236,6 @@ impl LockStore for SimulatedStore {
             }
         });
         Ok(receiver)
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        self.database.store.read_access(known).await
-    }
-
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        next: (u64, &str),
-    ) -> Result<bool, StoreError> {
-        self.database.store.write_access(fence, expected, next).await
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.database.store.cluster_secret(fresh).await
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        self.database.store.set_cluster_secret(secret).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {

@@ -4,13 +4,12 @@
 
 mod collecting;
 mod committing;
+mod documents;
 mod dumping;
-mod keeping_access;
 mod listing;
 mod loading;
 mod locking;
 mod logging;
-mod meeting;
 mod only_postgres;
 mod only_postgres_events;
 mod only_postgres_records;
@@ -118,11 +117,14 @@ every_store! {
         a_row_that_is_due_is_kept_until_a_commit_has_handled_it,
         a_row_created_again_never_has_an_old_version,
     ];
-    keeping_access: [
+    documents: [
         a_store_without_a_document_says_so,
         a_document_comes_back_as_it_was_and_without_its_text_if_it_is_known,
         exactly_one_of_racing_changes_of_the_document_wins,
         a_document_changes_only_under_the_record_that_the_writer_knows,
+        documents_with_other_names_are_others,
+        nodes_that_start_at_once_have_one_secret,
+        a_document_that_is_brought_replaces_the_one_that_is_there,
     ];
     dumping: [
         a_dump_of_an_empty_store_ends,
@@ -145,12 +147,10 @@ suite! { redis_wake_ups;
         a_wake_up_reaches_only_its_node,
         many_wake_ups_at_once_all_arrive,
     ];
-    meeting: [nodes_that_meet_see_what_each_has_said_last];
 }
 suite! { postgres_wake_ups;
     waking: [
         a_wake_up_reaches_only_its_node,
         many_wake_ups_at_once_all_arrive,
     ];
-    meeting: [nodes_that_meet_see_what_each_has_said_last];
 }

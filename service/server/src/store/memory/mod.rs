@@ -11,13 +11,13 @@ use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
+use super::documents::{DocumentStore, StoredDocument};
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Reading};
 use super::process_clock::ProcessClock;
 use super::{
-    AccessText, Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX,
-    WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
 };
 
 /// Clones share their states, as nodes share a database.
@@ -32,7 +32,6 @@ struct Shared {
     exclusive: Arc<tokio::sync::Mutex<()>>,
     tables: Mutex<Tables>,
     listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
-    secret: Mutex<Option<Vec<u8>>>,
 }
 
 #[derive(Default)]
@@ -42,7 +41,7 @@ struct Tables {
     events: BTreeMap<u64, LoggedEvent>,
     last_event: u64,
     engine: MemoryRecord,
-    access: AccessText,
+    documents: HashMap<String, (u64, String)>,
 }
 
 impl Tables {
@@ -117,13 +116,7 @@ impl MemoryStore {
     }
 
     fn with_clock(clock: ProcessClock) -> Self {
-        let shared = Shared {
-            clock,
-            exclusive: Arc::default(),
-            tables: Mutex::default(),
-            listeners: Mutex::default(),
-            secret: Mutex::default(),
-        };
+        let shared = Shared { clock, exclusive: Arc::default(), tables: Mutex::default(), listeners: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -190,6 +183,33 @@ impl RecordStore for MemoryStore {
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
         Ok(self.shared.tables().engine.write(read, next))
+    }
+}
+
+#[async_trait]
+impl DocumentStore for MemoryStore {
+    async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
+        let (version, text) = self.shared.tables().documents.get(name).cloned().unzip();
+        let version = version.unwrap_or_default();
+        Ok(StoredDocument { version, text: text.filter(|_| version != known) })
+    }
+
+    async fn write_document(
+        &self,
+        name: &str,
+        expected: u64,
+        (version, text): (u64, &str),
+        fence: Option<(EngineState, Epoch)>,
+    ) -> Result<bool, StoreError> {
+        let mut tables = self.shared.tables();
+        if fence.is_some_and(|(state, epoch)| !tables.engine.is_in_force(state, epoch)) {
+            return Err(StoreError::EpochOver);
+        }
+        let is_unchanged = tables.documents.get(name).map_or(0, |(version, _)| *version) == expected;
+        if is_unchanged {
+            tables.documents.insert(name.to_owned(), (version, text.to_owned()));
+        }
+        Ok(is_unchanged)
     }
 }
 
@@ -309,38 +329,6 @@ impl LockStore for MemoryStore {
         listeners.retain(|_, listener| !listener.is_closed());
         listeners.insert(node.clone(), sender);
         Ok(receiver)
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let mut secret = self.shared.secret.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(secret.get_or_insert_with(|| fresh.to_vec()).clone())
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        *self.shared.secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret.to_vec());
-        Ok(())
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        let AccessText { version, text } = self.shared.tables().access.clone();
-        Ok(AccessText { version, text: text.filter(|_| version != known) })
-    }
-
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        (version, text): (u64, &str),
-    ) -> Result<bool, StoreError> {
-        let mut tables = self.shared.tables();
-        if !tables.engine.is_in_force(fence.0, fence.1) {
-            return Err(StoreError::EpochOver);
-        }
-        let is_unchanged = tables.access.version == expected;
-        if is_unchanged {
-            tables.access = AccessText { version, text: Some(text.to_owned()) };
-        }
-        Ok(is_unchanged)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {

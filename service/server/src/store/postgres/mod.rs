@@ -4,6 +4,7 @@
 mod checks;
 mod commit;
 mod config;
+mod documents;
 mod events;
 pub(super) mod faults;
 pub mod gate;
@@ -22,7 +23,7 @@ use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Connection, Postgres, Row};
 use tokio::sync::mpsc;
@@ -37,11 +38,10 @@ use self::rows::{LoadedRows, read_collected, read_dumped, read_listed, read_load
 use self::sessions::{Route, SCHEMA, Session, Sessions};
 use super::database_error::cannot_migrate;
 use super::dump::{page_of, read_position};
-use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
+use super::engine_record::{EngineRecord, Purpose, Reading};
 use super::{
-    APART_AT_ONCE, AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded,
-    LockStore, LockedStates, LoggedEvent, NODE_GONE_MS, NodeEntry, Page, PoolUse, RecordStore, Scope, StoreError,
-    Stored, Version, WakeUp, all_readable,
+    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, Stored, Version, WakeUp, all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -330,58 +330,6 @@ impl LockStore for PostgresStore {
         let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::channel_of(node));
         let wake_ups = wake_ups::listen(hosts, channel, wake_ups::unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| self.lost(&error, faults::of_read))
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let mut connection = self.check_out().await?;
-        let keep_and_read = async {
-            connection.query(statements::KEEP_SECRET).bind(fresh).execute(&mut *connection).await?;
-            connection.query(statements::SECRET).fetch_one(&mut *connection).await?.try_get(0)
-        };
-        let secret = keep_and_read.await;
-        self.read(connection, secret).await
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        let mut connection = self.check_out().await?;
-        let set = connection.query(statements::SET_SECRET).bind(secret).execute(&mut *connection).await;
-        self.read(connection, set.map(|_| ())).await
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        let mut connection = self.check_out().await?;
-        let query = connection.query(statements::ACCESS).bind(known.cast_signed());
-        let row = query.fetch_optional(&mut *connection).await;
-        let read =
-            |row: PgRow| Ok(AccessText { version: row.try_get::<i64, _>(0)?.cast_unsigned(), text: row.try_get(1)? });
-        let document = row.and_then(|row| row.map_or_else(|| Ok(AccessText::default()), read));
-        self.read(connection, document).await
-    }
-
-    async fn write_access(
-        &self,
-        (state, epoch): (EngineState, Epoch),
-        expected: u64,
-        (version, text): (u64, &str),
-    ) -> Result<bool, StoreError> {
-        let mut connection = self.check_out().await?;
-        let query =
-            connection.query(statements::REPLACE_ACCESS).bind(state.as_str()).bind(epoch.number().cast_signed());
-        let query = query.bind(self.knows_timeline).bind(expected.cast_signed()).bind(version.cast_signed()).bind(text);
-        let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
-        self.written(connection, written).await?.ok_or(StoreError::EpochOver)
-    }
-
-    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
-        let mut connection = self.check_out_of(&self.upkeep).await?;
-        let query = connection.query(statements::MEET).bind(node.as_str()).bind(says);
-        let rows = query.bind(NODE_GONE_MS.cast_signed()).fetch_all(&mut *connection).await;
-        let entry = |row: PgRow| {
-            let age_ms = row.try_get::<i64, _>(2)?.cast_unsigned();
-            Ok(NodeEntry { node: row.try_get(0)?, says: row.try_get(1)?, age_ms })
-        };
-        let entries = rows.and_then(|rows| rows.into_iter().map(entry).collect());
-        self.read(connection, entries).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {

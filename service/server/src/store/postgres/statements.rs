@@ -102,34 +102,3 @@ with clock as materialized (
 )
 select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last),
     (select apps from due), (select keys from due)"#;
-
-/// Stores a node's secret, unless another node has stored one before.
-pub(super) const KEEP_SECRET: &str =
-    "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do nothing";
-
-pub(super) const SECRET: &str = "select value from secrets where name = 'cluster'";
-
-pub(super) const SET_SECRET: &str =
-    "insert into secrets (name, value) values ('cluster', $1) on conflict (name) do update set value = excluded.value";
-
-pub(super) const ACCESS: &str = "select version, case when version <> $1 then body end from access_document";
-
-/// Parameters: the node, what it says of itself, and after how many ms a node is not listed any more.
-pub(super) const MEET: &str = "\
-with entered as (
-    insert into nodes (node, says, at) values ($1, $2, now_ms())
-    on conflict (node) do update set says = excluded.says, at = excluded.at
-    returning node, says, 0::bigint as age
-), gone as (
-    delete from nodes where node in (
-        -- Two nodes that both return after a long time would wait for each other's row.
-        select node from nodes where at < now_ms() - $3 and node <> $1 for update skip locked
-    )
-)
-select node, says, age from entered
-union all
-select * from (
-    select node, says, greatest(now_ms() - at, 0) from nodes where node <> $1 and at >= now_ms() - $3 order by node limit 1000
-) others";
-
-pub(super) const REPLACE_ACCESS: &str = "select replace_access_document($1, $2, $3, $4, $5, $6)";

@@ -48,22 +48,13 @@ impl Layout {
         format!("{}:event", self.prefix)
     }
 
-    pub(super) fn secret(&self) -> String {
-        format!("{}:secret", self.prefix)
-    }
-
     /// What probes write.
     pub(super) fn probe(&self) -> String {
         format!("{}:probe", self.prefix)
     }
 
-    pub(super) fn access(&self) -> String {
-        format!("{}:access", self.prefix)
-    }
-
-    /// A hash of what each node says of itself.
-    pub(super) fn nodes(&self) -> String {
-        format!("{}:nodes", self.prefix)
+    pub(super) fn document(&self, name: &str) -> String {
+        format!("{}:document:{name}", self.prefix)
     }
 
     pub(super) fn engine(&self) -> String {

@@ -1,16 +1,15 @@
 //! States in Redis 7.0 or later: one string per lock, changed by one compare-and-set script. The server is a single one, or the
 //! master of a service of Sentinels. If it crashes, acknowledged commits may be lost.
 
-mod access;
 pub(in crate::store) mod checks;
 mod commit;
+mod documents;
 mod dump;
 mod events;
 pub mod gate;
 mod layout;
 pub(in crate::store) mod link;
 mod listing;
-mod nodes;
 pub(in crate::store) mod record;
 pub(in crate::store) mod scripts;
 mod url;
@@ -34,8 +33,8 @@ pub(in crate::store) use self::url::Target;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::{
-    AccessText, Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, NodeEntry, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent,
+    Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
 };
 
 /// Settings of a Redis store.
@@ -250,39 +249,6 @@ impl LockStore for RedisStore {
         let (target, channel) = (self.shared.link.target().clone(), self.shared.layout.channel(node));
         let wake_ups = wake_ups::listen(target, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let key = self.shared.layout.secret();
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(fresh).arg("NX").arg("GET");
-        let kept = self.shared.link.send(&set).await.map_err(|failed| failed.of_write())?;
-        Ok(read::<Option<Vec<u8>>>(kept)?.unwrap_or_else(|| fresh.to_vec()))
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        let key = self.shared.layout.secret();
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(secret);
-        self.shared.link.send(&set).await.map_err(|failed| failed.of_write())?;
-        Ok(())
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        self.shared.read_access(known).await
-    }
-
-    async fn meet(&self, node: &NodeId, says: &str) -> Result<Vec<NodeEntry>, StoreError> {
-        self.shared.meet(node, says).await
-    }
-
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        next: (u64, &str),
-    ) -> Result<bool, StoreError> {
-        self.shared.write_access(fence, expected, next).await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {

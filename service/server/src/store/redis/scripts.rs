@@ -35,8 +35,7 @@ pub(super) static READ: LazyLock<Program> = program!("read.lua");
 pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
 pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
 pub(super) static PROBE: LazyLock<Program> = program!("probe.lua");
-pub(super) static ACCESS: LazyLock<Program> = program!("access.lua");
-pub(super) static MEET: LazyLock<Program> = program!("meet.lua");
+pub(super) static DOCUMENT: LazyLock<Program> = program!("document.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
 /// A change of one key, or only events of one key, as the script takes it.

@@ -1,6 +1,7 @@
 //! States in one SQLite file, with rusqlite.
 
 mod database;
+mod documents;
 mod event_rows;
 mod events;
 mod file;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
-use rusqlite::{OptionalExtension, params};
 use tokio::sync::{mpsc, oneshot};
 
 use self::database::{Database, Held};
@@ -24,20 +24,11 @@ use self::states::StateRow;
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
-    AccessText, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
 };
 
 const CLEAR: &str = "delete from locks; delete from lock_events; delete from lock_event_keys";
-
-const KEEP_SECRET: &str = "insert into secrets (name, value) values ('cluster', ?1) on conflict (name) do nothing";
-const SECRET: &str = "select value from secrets where name = 'cluster'";
-const SET_SECRET: &str = "insert or replace into secrets (name, value) values ('cluster', ?1)";
-
-const ACCESS: &str = "select version, case when version <> ?1 then body end from access_document";
-const INSERT_ACCESS: &str =
-    "insert into access_document (only_one, version, body) select 1, ?1, ?2 where ?3 = 0 on conflict do nothing";
-const REPLACE_ACCESS: &str = "update access_document set version = ?1, body = ?2 where version = ?3";
 
 pub struct SqliteStore {
     database: Arc<Database>,
@@ -191,47 +182,6 @@ impl LockStore for SqliteStore {
 
     async fn wake_ups(&self, _node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         Ok(mpsc::channel(1).1)
-    }
-
-    async fn cluster_secret(&self, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let fresh = fresh.to_vec();
-        let write = self.database.write(move |connection| {
-            connection.prepare_cached(KEEP_SECRET)?.execute([fresh])?;
-            Ok(connection.prepare_cached(SECRET)?.query_row((), |row| row.get(0))?)
-        });
-        write.await
-    }
-
-    async fn set_cluster_secret(&self, secret: &[u8]) -> Result<(), StoreError> {
-        let secret = secret.to_vec();
-        self.database.write(move |connection| Ok(connection.prepare_cached(SET_SECRET)?.execute([secret])?)).await?;
-        Ok(())
-    }
-
-    async fn read_access(&self, known: u64) -> Result<AccessText, StoreError> {
-        let read = self.database.read(move |connection| {
-            let read = |row: &rusqlite::Row<'_>| {
-                Ok(AccessText { version: row.get::<_, i64>(0)?.cast_unsigned(), text: row.get(1)? })
-            };
-            Ok(connection.prepare_cached(ACCESS)?.query_row([known.cast_signed()], read).optional()?)
-        });
-        Ok(read.await?.unwrap_or_default())
-    }
-
-    async fn write_access(
-        &self,
-        fence: (EngineState, Epoch),
-        expected: u64,
-        (version, text): (u64, &str),
-    ) -> Result<bool, StoreError> {
-        let text = text.to_owned();
-        let write = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, fence)?;
-            let statement = if expected == 0 { INSERT_ACCESS } else { REPLACE_ACCESS };
-            let params = params![version.cast_signed(), text, expected.cast_signed()];
-            Ok(connection.prepare_cached(statement)?.execute(params)? > 0)
-        });
-        write.await
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {

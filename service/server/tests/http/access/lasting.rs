@@ -148,7 +148,7 @@ async fn a_redis_that_lost_its_data_gets_the_api_keys_back() {
     let node = guarded(&["--locks", &redis.url(), "--no-hold-off"]).await;
     let caller = Caller::of_app(&node, "a").await;
     redis.ask(&["FLUSHALL"]);
-    let is_back = || async { redis.ask(&["HGET", "latchgate:access", "text"]).contains(caller.id()) };
+    let is_back = || async { redis.ask(&["HGET", "latchgate:document:access", "text"]).contains(caller.id()) };
     until("the document is written again", is_back).await;
     until("the node serves", || async { caller.acquire("k", json!({ "lease_id": "mine" })).await.status == 200 }).await;
 }

@@ -1,7 +1,0 @@
--- Replaces the document of apps and API keys if its version is still the one that was read.
--- KEYS: the document; the engine record. ARGV: 1 the version that was read, '0' for no document; 2 the new
--- version; 3 the new text; 4 how the record must begin. Answers 2 if it does not.
-if redis.call('GETRANGE', KEYS[2], 0, #ARGV[4] - 1) ~= ARGV[4] then return 2 end
-if (redis.call('HGET', KEYS[1], 'version') or '0') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'version', ARGV[2], 'text', ARGV[3])
-return 1
