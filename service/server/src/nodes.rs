@@ -134,8 +134,11 @@ impl Inner {
         let (used, name) = (self.locks.engines().used()?, self.name());
         let report = serde_json::to_value(self.report()).unwrap_or_default();
         let mut document = Document::new();
-        // The file of a SQLite store has one node.
-        for _ in 0..if used.store.kind() == "sqlite" { 0 } else { TRIES } {
+        if used.store.kind() == "sqlite" {
+            // One node has the file.
+            return Ok(document);
+        }
+        for _ in 0..TRIES {
             let StoredDocument { version, text } = used.store.read_document(NODES, 0).await?;
             document = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
             let at = self.locks.now();
