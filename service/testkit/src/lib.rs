@@ -7,12 +7,13 @@
 //! - **Shared** ones ([`postgres::shared_database`], [`redis::shared_url`]) are started once by `make test` and named in
 //!   the environment. They save the time of a start, and no test may disturb them.
 //!
-//! [`recorded`] checks from what clients have recorded whether a lock kept its promises.
+//! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`recorded`] checks from what clients have recorded whether a lock kept its promises.
 //!
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.
 
 pub mod lossy;
+pub mod memory;
 pub mod node;
 pub mod pgbouncer;
 pub mod postgres;

@@ -54,7 +54,7 @@ impl<T> DumpPage<T> {
 }
 
 /// A page of a walk along the addresses. If it is full, there may be another. A state that cannot be decoded is its address.
-pub(super) fn page_of(states: Vec<Result<CopiedState, Address>>, limit: usize) -> DumpPage<CopiedState> {
+pub fn page_of(states: Vec<Result<CopiedState, Address>>, limit: usize) -> DumpPage<CopiedState> {
     let last = states.last().filter(|_| states.len() >= limit);
     let next =
         last.map(|found| position_after(found.as_ref().map_or_else(|address| address, |copied| &copied.address)));
@@ -67,7 +67,7 @@ pub(super) fn position_after(address: &Address) -> String {
 }
 
 /// The address after which a page begins.
-pub(super) fn read_position(from: Option<&str>) -> Result<Option<Address>, StoreError> {
+pub fn read_position(from: Option<&str>) -> Result<Option<Address>, StoreError> {
     let read = |text| serde_json::from_str::<(App, Key)>(text).map_err(|_| no_position());
     Ok(from.map(read).transpose()?.map(|(app, key)| Address { app, key }))
 }

@@ -240,7 +240,7 @@ impl Reading {
 /// A store that keeps an engine record.
 #[async_trait]
 pub trait RecordStore: Send + Sync + 'static {
-    /// The kind of the store: `memory`, `sqlite`, `postgres`, `redis`.
+    /// The kind of the store: `sqlite`, `postgres`, `redis`.
     fn kind(&self) -> &'static str;
 
     /// Whether commits that were acknowledged may be lost in a fail-over, so that a change must be given time to reach

@@ -16,16 +16,16 @@ pub struct EventCursor {
     /// Orders commits in a store with several writers at once; otherwise 0.
     pub(super) commit: u64,
     /// Orders the events of one commit, or, if `commit` is 0, all events.
-    pub(super) number: u64,
+    pub number: u64,
 }
 
 impl EventCursor {
     /// Before every event.
     pub const START: Self = Self { era: 0, commit: 0, number: 0 };
     /// After every event.
-    pub(super) const END: Self = Self { era: 0, commit: NUMBER_MAX, number: NUMBER_MAX };
+    pub const END: Self = Self { era: 0, commit: NUMBER_MAX, number: NUMBER_MAX };
 
-    pub(super) const fn from_number(number: u64) -> Self {
+    pub const fn from_number(number: u64) -> Self {
         Self::new(0, number)
     }
 
@@ -104,7 +104,7 @@ impl Scope<'_> {
         matches!(self, Self::Key(_))
     }
 
-    pub(super) fn includes(&self, key: &Key) -> bool {
+    pub fn includes(&self, key: &Key) -> bool {
         match self {
             Self::Key(wanted) => key == *wanted,
             Self::Prefix(prefix) => key.as_str().starts_with(prefix),

@@ -41,7 +41,7 @@ pub enum Fence {
 }
 
 impl Fence {
-    pub(super) const fn requirement(self) -> Option<(EngineState, Epoch)> {
+    pub const fn requirement(self) -> Option<(EngineState, Epoch)> {
         match self {
             Self::None => None,
             Self::Active(epoch) => Some((EngineState::Active, epoch)),
@@ -193,7 +193,7 @@ pub trait GateStore: RecordStore {
 
 impl Filter {
     /// Whether a record is shown at `now`, for stores whose database cannot filter.
-    pub(super) fn admits(&self, record: &OperationRecord, now: Timestamp) -> bool {
+    pub fn admits(&self, record: &OperationRecord, now: Timestamp) -> bool {
         record.is_visible()
             && !record.is_gone(now)
             && (!self.suspect || record.is_suspect())
@@ -203,26 +203,26 @@ impl Filter {
 }
 
 impl<T> At<T> {
-    pub(super) fn new(now: Timestamp, answer: T) -> Self {
+    pub fn new(now: Timestamp, answer: T) -> Self {
         Self { now, answer }
     }
 }
 
 /// A page of a walk along the addresses: if it is full, there may be more.
-pub(super) fn page_of(records: Vec<(OperationAddress, OperationRecord)>, limit: usize) -> DumpPage {
+pub fn page_of(records: Vec<(OperationAddress, OperationRecord)>, limit: usize) -> DumpPage {
     let last = records.last().filter(|_| records.len() >= limit);
     let next = last.map(|(address, _)| serde_json::json!([address.app, address.id]).to_string());
     DumpPage::of(records.into_iter().map(Ok), next)
 }
 
 /// After which address a page begins.
-pub(super) fn read_position(from: &str) -> Result<OperationAddress, StoreError> {
+pub fn read_position(from: &str) -> Result<OperationAddress, StoreError> {
     let (app, id) = serde_json::from_str::<(App, OperationId)>(from).map_err(|_| super::dump::no_position())?;
     Ok(OperationAddress { app, id })
 }
 
 /// Whether a caller's estimate of the store's clock is off by more than it may be.
-pub(super) fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
+pub fn is_off(store_now: Timestamp, now: Timestamp) -> bool {
     store_now.ms_apart(now) > CLOCK_BOUND_MS
 }
 
@@ -233,13 +233,13 @@ pub(super) fn id_of(bytes: &[u8]) -> Result<OperationId, sqlx::Error> {
 
 /// A version for a record about to be written: at random and not counted up, because a record may be removed and
 /// claimed anew between a load and a replacement.
-pub(super) fn fresh_version() -> Version {
+pub fn fresh_version() -> Version {
     // A signed 64-bit column holds it.
     Version::from_number(rand::random::<u64>() >> 1)
 }
 
 /// The latest time from which a record whose end is `goes_at` is gone, seen from `now`: the bound that
 /// `OperationRecord::is_gone` keeps.
-pub(super) fn gone_before(now: Timestamp) -> Timestamp {
+pub fn gone_before(now: Timestamp) -> Timestamp {
     Timestamp::from_ms(now.as_ms().saturating_sub(CLOCK_BOUND_MS))
 }

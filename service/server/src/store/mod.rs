@@ -8,7 +8,6 @@ mod dump;
 pub mod engine_record;
 mod events;
 pub mod gate;
-pub mod memory;
 pub mod postgres;
 mod process_clock;
 pub mod redis;
@@ -22,7 +21,7 @@ use tokio::sync::mpsc;
 
 pub use self::connections::PoolUse;
 pub use self::documents::DocumentStore;
-pub use self::dump::{CopiedState, DumpPage};
+pub use self::dump::{CopiedState, DumpPage, page_of, read_position};
 pub use self::engine_record::{EngineState, Epoch, RecordStore};
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
 
@@ -59,7 +58,7 @@ impl Version {
     }
 
     /// The version of the commit that replaces this one at `now`.
-    pub(crate) const fn next(self, now: Timestamp) -> Self {
+    pub const fn next(self, now: Timestamp) -> Self {
         if self.0 == 0 { Self(now.as_ms() * VERSIONS_PER_MS) } else { Self(self.0 + 1) }
     }
 }
@@ -354,7 +353,7 @@ fn random_number() -> u64 {
 }
 
 /// How many wake-ups may be queued for one node. More are lost.
-pub(crate) const WAKE_UPS_MAX: usize = 10_000;
+pub const WAKE_UPS_MAX: usize = 10_000;
 
 /// The first text, in byte order, after all keys that begin with `prefix`.
 pub(crate) fn end_of_prefix(prefix: &str) -> String {
@@ -371,7 +370,7 @@ pub(crate) fn end_of_prefix(prefix: &str) -> String {
 }
 
 /// A random id, for a node that shares its store with other nodes.
-pub(crate) fn fresh_node_id() -> NodeId {
+pub fn fresh_node_id() -> NodeId {
     NodeId::new(&format!("{:016x}", rand::random::<u64>()))
 }
 

@@ -1,4 +1,4 @@
-//! The clock of the stores in this process.
+//! The clock of the store in a file.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,12 +17,7 @@ impl ProcessClock {
     #[allow(clippy::disallowed_methods, reason = "an embedded store's clock is this machine's")]
     pub(super) fn start() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::start_at(Timestamp::from_ms(ms(since_epoch)))
-    }
-
-    /// A clock that shows `started_at` now.
-    pub(super) fn start_at(started_at: Timestamp) -> Self {
-        Self { started_at, started: Instant::now() }
+        Self { started_at: Timestamp::from_ms(ms(since_epoch)), started: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use latchgate::gate::apply::{Bounds, Gate, fresh_stamp};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::gate::{Claimed, Fence, GateStore};
-use latchgate::store::memory::gate::MemoryGateStore;
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
@@ -18,6 +17,7 @@ use latchgate_core::gate::{
     OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp};
+use latchgate_testkit::memory::gate::MemoryGateStore;
 
 pub const LEASE_MS: u64 = 60_000;
 /// How long a test waits for a shared server on a busy machine.

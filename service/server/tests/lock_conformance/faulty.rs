@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
-use latchgate::store::memory::MemoryStore;
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
     LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
@@ -15,6 +14,7 @@ use latchgate::store::{
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
+use latchgate_testkit::memory::MemoryStore;
 use tokio::sync::mpsc;
 
 use crate::worlds::PATIENCE;

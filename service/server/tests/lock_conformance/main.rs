@@ -19,6 +19,7 @@ mod modes;
 mod multilocks;
 mod only_postgres;
 mod only_sqlite;
+mod orders;
 mod queueing;
 mod reentrancy;
 mod repeating;

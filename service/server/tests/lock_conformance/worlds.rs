@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::LockStore;
-use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
+use latchgate_testkit::memory::MemoryStore;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;
 

@@ -1,8 +1,8 @@
 //! Documents.
 
 use latchgate::store::documents::{StoredDocument, bring, secret};
-use latchgate::store::memory::MemoryStore;
 use latchgate::store::{EngineState, Epoch, LockStore, StoreError};
+use latchgate_testkit::memory::MemoryStore;
 
 use crate::worlds::{EPOCH, World};
 

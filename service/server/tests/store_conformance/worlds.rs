@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::memory::MemoryStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
@@ -14,6 +13,7 @@ use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::memory::MemoryStore;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::shared_database;
 use tempfile::TempDir;

@@ -13,7 +13,7 @@ use super::page::Page;
 const ENDS: [EventKind; 5] =
     [EventKind::Released, EventKind::Expired, EventKind::Revoked, EventKind::Forced, EventKind::GivenBack];
 /// The kinds of stores.
-const STORES: [&str; 4] = ["sqlite", "postgres", "redis", "memory"];
+const STORES: [&str; 3] = ["sqlite", "postgres", "redis"];
 
 /// Why a key of a batch was evaluated once more, besides a lost race.
 #[derive(Clone, Copy, Debug)]

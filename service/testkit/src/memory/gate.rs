@@ -1,4 +1,4 @@
-//! Records in this process's memory: for trials, and the oracle that the other stores are compared with.
+//! Records in the test's memory: the reference that the stores are compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,14 +9,13 @@ use latchgate_core::gate::{OperationAddress, OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 use tokio::sync::mpsc;
 
-use super::MemoryRecord;
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
-use crate::store::gate::{
+use super::{Clock, MemoryRecord};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
+use latchgate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
     fresh_version, gone_before, is_off, page_of, read_position,
 };
-use crate::store::process_clock::ProcessClock;
-use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
+use latchgate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
 /// Clones share the records, as nodes share a database.
 #[derive(Clone)]
@@ -26,7 +25,7 @@ pub struct MemoryGateStore {
 }
 
 struct Shared {
-    clock: ProcessClock,
+    clock: Clock,
     tables: Mutex<Tables>,
     listeners: Mutex<Vec<mpsc::Sender<WakeUp>>>,
 }
@@ -73,7 +72,7 @@ impl Tables {
 impl Default for MemoryGateStore {
     fn default() -> Self {
         let (tables, listeners) = Default::default();
-        Self { shared: Arc::new(Shared { clock: ProcessClock::start(), tables, listeners }), purpose: Purpose::Gate }
+        Self { shared: Arc::new(Shared { clock: Clock::start(), tables, listeners }), purpose: Purpose::Gate }
     }
 }
 

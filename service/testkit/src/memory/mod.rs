@@ -1,24 +1,25 @@
-//! States in this process's memory: for trials, and as the reference that the other stores are compared with.
+//! States in the test's memory: the reference that the stores are compared with, and the database of simulations.
 
 pub mod gate;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
-use super::documents::{DocumentStore, StoredDocument};
-use super::dump::{page_of, read_position};
-use super::engine_record::{EngineRecord, EngineState, Reading};
-use super::process_clock::ProcessClock;
-use super::{
+use latchgate::store::documents::{DocumentStore, StoredDocument};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
+use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    fresh_node_id, page_of, read_position,
 };
+use tokio::time::Instant;
 
 /// Clones share their states, as nodes share a database.
 #[derive(Clone)]
@@ -27,7 +28,7 @@ pub struct MemoryStore {
 }
 
 struct Shared {
-    clock: ProcessClock,
+    clock: Clock,
     /// Held while states are locked. Every commit takes it.
     exclusive: Arc<tokio::sync::Mutex<()>>,
     tables: Mutex<Tables>,
@@ -63,6 +64,33 @@ impl Tables {
     }
 }
 
+/// Follows tokio's, so that tests can pause it.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    started_at: Timestamp,
+    started: Instant,
+}
+
+impl Clock {
+    #[allow(clippy::disallowed_methods, reason = "it is the clock of a store")]
+    pub(crate) fn start() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::start_at(Timestamp::from_ms(ms(since_epoch)))
+    }
+
+    fn start_at(started_at: Timestamp) -> Self {
+        Self { started_at, started: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.started_at.plus_ms(ms(self.started.elapsed()))
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// An engine record in memory.
 #[derive(Default)]
 pub(super) struct MemoryRecord {
@@ -77,7 +105,7 @@ impl MemoryRecord {
     pub(super) fn write(&mut self, read: &Reading, next: &EngineRecord) -> bool {
         let is_unchanged = self.reading.revision == read.revision;
         if is_unchanged {
-            let (record, revision) = (Some(next.clone()), super::random_number());
+            let (record, revision) = (Some(next.clone()), rand::random_range(1..1 << 53));
             self.reading = Reading { record, revision, ..Reading::default() };
         }
         is_unchanged
@@ -100,14 +128,14 @@ struct Row {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::with_clock(ProcessClock::start())
+        Self::with_clock(Clock::start())
     }
 }
 
 impl MemoryStore {
     /// An empty store whose clock shows `now`, for simulations with a clock of their own.
     pub fn starting_at(now: Timestamp) -> Self {
-        Self::with_clock(ProcessClock::start_at(now))
+        Self::with_clock(Clock::start_at(now))
     }
 
     /// Loses all states, events and the engine record, as a store does whose data was deleted.
@@ -115,7 +143,7 @@ impl MemoryStore {
         *self.shared.tables() = Tables::default();
     }
 
-    fn with_clock(clock: ProcessClock) -> Self {
+    fn with_clock(clock: Clock) -> Self {
         let shared = Shared { clock, exclusive: Arc::default(), tables: Mutex::default(), listeners: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
@@ -135,7 +163,7 @@ impl Shared {
         Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() })
     }
 
-    fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+    fn commit(&self, now: Timestamp, changes: &[Change], is_all_or_none: bool) -> Result<Committed, StoreError> {
         let mut tables = self.tables();
         let store_now = self.clock.now();
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
@@ -148,7 +176,7 @@ impl Shared {
         let holds = |tables: &Tables, change: &Change| {
             tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
         };
-        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
+        if is_all_or_none && !changes.iter().all(|change| holds(&tables, change)) {
             let result = CommitResult::Checked(vec![None; changes.len()]);
             return Ok(Committed { now: store_now, result, busy: Vec::new() });
         }
@@ -220,7 +248,7 @@ impl LockStore for MemoryStore {
     }
 
     fn node_id(&self) -> NodeId {
-        super::fresh_node_id()
+        fresh_node_id()
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
@@ -229,7 +257,7 @@ impl LockStore for MemoryStore {
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
-        self.shared.commit(now, changes, Rule::Each)
+        self.shared.commit(now, changes, false)
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
@@ -387,11 +415,11 @@ struct Locked {
 #[async_trait]
 impl LockedStates for Locked {
     async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.shared.commit(now, changes, Rule::Each)
+        self.shared.commit(now, changes, false)
     }
 
     async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.shared.commit(now, changes, Rule::AllOrNone)
+        self.shared.commit(now, changes, true)
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {

@@ -1,0 +1,132 @@
+//! Orders of operators, on pairs whose records are in every state that an order can meet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchgate::engines::{EngineSpec, LockEngines, Opener, SwitchOrder};
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate::store::{LockStore, RecordStore};
+use latchgate_core::Timestamp;
+use latchgate_testkit::memory::MemoryStore;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn write(store: &MemoryStore, state: EngineState, epoch: u64) {
+    let read = store.read_record().await.unwrap();
+    let pair = ["one".to_owned(), "other".to_owned()];
+    let next = EngineRecord::new(state, Epoch::from_number(epoch), &pair, 60_000);
+    assert!(store.write_record(&read, &next).await.unwrap());
+}
+
+/// A node of a pair whose records are these, as they are before it looks at them.
+async fn pair(records: [(EngineState, u64); 2]) -> (LockEngines, [MemoryStore; 2]) {
+    let stores = [MemoryStore::default(), MemoryStore::default()];
+    for (store, (state, epoch)) in stores.iter().zip(records) {
+        write(store, state, epoch).await;
+    }
+    let opened = |name, store: &MemoryStore| EngineSpec::opened(name, Arc::new(store.clone()) as Arc<dyn LockStore>);
+    let specs = vec![opened("one", &stores[0]), opened("other", &stores[1])];
+    (LockEngines::join(specs, PATIENCE, 60_000), stores)
+}
+
+fn to(engine: Option<&str>) -> SwitchOrder {
+    SwitchOrder { to: engine.map(str::to_owned), ..SwitchOrder::default() }
+}
+
+async fn records(stores: &[MemoryStore; 2]) -> [Option<EngineState>; 2] {
+    let [one, other] = [stores[0].read_record().await.unwrap(), stores[1].read_record().await.unwrap()];
+    [one, other].map(|reading| reading.record.map(|record| record.state))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_during_a_copy_does_not_empty_the_source() {
+    let moving = [(EngineState::Moving, 2), (EngineState::Filling, 2)];
+    let (engines, stores) = pair(moving).await;
+    engines.switch(&to(None), PATIENCE).await.unwrap();
+    assert_eq!(records(&stores).await, [Some(EngineState::Retired), Some(EngineState::Active)]);
+
+    let (engines, stores) = pair(moving).await;
+    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
+    assert_eq!(records(&stores).await[0], Some(EngineState::Active));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_back_after_the_decision_loses_nothing() {
+    let (engines, stores) = pair([(EngineState::Retired, 2), (EngineState::Filling, 2)]).await;
+    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
+    let record = stores[0].read_record().await.unwrap().record.unwrap();
+    assert_eq!((record.state, record.hold_off_until), (EngineState::Active, Timestamp::default()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_stopped_during_a_copy_and_was_left_does_not_take_over_when_it_is_back() {
+    let (engines, stores) = pair([(EngineState::Moving, 2), (EngineState::Active, 3)]).await;
+    let mut used = engines.watch();
+    let _ = used.wait_for(Option::is_some).await.unwrap();
+    assert_eq!(engines.standing().unwrap().index, 1);
+    assert_eq!(records(&stores).await, [Some(EngineState::Retired), Some(EngineState::Active)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_does_not_empty_the_later_of_two_active_engines() {
+    for (order, active) in [(to(None), 0), (to(Some("other")), 1)] {
+        let (engines, stores) = pair([(EngineState::Active, 2), (EngineState::Active, 3)]).await;
+        engines.switch(&order, PATIENCE).await.unwrap();
+        let record = stores[active].read_record().await.unwrap().record.unwrap();
+        assert_eq!((record.state, record.hold_off_until), (EngineState::Active, Timestamp::default()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_replaces_a_stopped_one_is_in_a_later_epoch_by_any_clock() {
+    let one = MemoryStore::starting_at(Timestamp::from_ms(1_000_000));
+    // The stopped engine's clock was ahead, and its last epoch was begun by another node.
+    let last = Epoch::from_number(1_030_000);
+    write(&one, EngineState::Standby, 1).await;
+    let engines = beside_a_stopped(&one);
+    engines.switch(&SwitchOrder { is_stopped: true, ..to(Some("one")) }, PATIENCE).await.unwrap();
+    assert!(one.read_record().await.unwrap().epoch() > last);
+}
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_stopped_during_a_copy_is_held_off_by_a_node_that_does_not_know_whether_it_was_left() {
+    let one = MemoryStore::default();
+    write(&one, EngineState::Moving, 2).await;
+    let engines = beside_a_stopped(&one);
+    engines.switch(&SwitchOrder { is_stopped: true, ..to(None) }, PATIENCE).await.unwrap();
+    let read = one.read_record().await.unwrap();
+    assert!(read.record.unwrap().hold_off_until > read.now.plus_ms(50_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_for_an_engine_that_was_left_during_a_copy_begins_a_hold_off() {
+    let (engines, stores) = pair([(EngineState::Standby, 2), (EngineState::Active, 3)]).await;
+    let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
+    write(&stores[0], EngineState::Moving, 2).await;
+    write(&stores[1], EngineState::Standby, 1).await;
+    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
+    let read = stores[0].read_record().await.unwrap();
+    let record = read.record.unwrap();
+    assert_eq!(record.state, EngineState::Active);
+    assert!(record.hold_off_until > read.now.plus_ms(50_000) && record.epoch > Epoch::from_number(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_was_left_is_not_copied_although_the_other_one_has_lost_its_data() {
+    let (engines, stores) = pair([(EngineState::Standby, 2), (EngineState::Active, 3)]).await;
+    let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
+    write(&stores[0], EngineState::Active, 2).await;
+    write(&stores[1], EngineState::Standby, 4).await;
+    engines.switch(&to(Some("other")), PATIENCE).await.unwrap();
+    let read = stores[1].read_record().await.unwrap();
+    assert!(read.record.unwrap().hold_off_until > read.now);
+    assert_eq!(records(&stores).await[0], Some(EngineState::Standby));
+}
+
+/// A node that was started without the other engine, which is stopped.
+fn beside_a_stopped(one: &MemoryStore) -> LockEngines {
+    let gone: Opener<dyn LockStore> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
+    let (name, kind) = ("other".to_owned(), "memory");
+    let stopped = EngineSpec { name, kind, open: gone, is_trusted: false, is_new: false, is_left_out: true };
+    let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn LockStore>), stopped];
+    LockEngines::join(specs, PATIENCE, 60_000)
+}
