@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{Lease, LeaseId, LockState, Mode, Owner};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::log::Log;
 
@@ -136,8 +136,11 @@ impl Checker {
         }
         let early: Vec<Claim> = {
             let facts = self.facts.lock().unwrap();
-            let claims = facts.claims.get(key).into_iter().flatten().filter(|claim| claim.until > now);
+            // Within the clock bound, a node whose clock is ahead may answer the client itself that its lease has ended. The claim
+            // stays, because no other client may be granted the lock earlier.
+            let claims = facts.claims.get(key).into_iter().flatten();
             claims
+                .filter(|claim| claim.until > now.plus_ms(CLOCK_BOUND_MS))
                 .filter(|claim| !after.holders().iter().any(|lease| lease.lease_id == claim.lease_id))
                 .filter(|claim| !facts.is_lost(key, claim))
                 .cloned()

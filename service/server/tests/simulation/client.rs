@@ -17,6 +17,9 @@ use crate::world::{Node, World};
 /// A client is sure of a lease for at least this long, whatever a node believes about the time.
 const MARGIN_MS: u64 = 800;
 
+/// Longest time of an answer, besides the wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// What all requests for a key have in common.
 #[derive(Clone, Copy, Debug)]
 pub enum Flavour {
@@ -52,13 +55,18 @@ impl Client {
     /// Uses the locks until `end`, and finishes what it has begun.
     pub async fn run(mut self, end: Instant) {
         while Instant::now() < end {
-            sleep(Duration::from_millis(self.random.between(0..=120))).await;
+            sleep(self.ms(0, 120)).await;
             if self.keys.len() > 1 && self.random.percent(8) {
                 self.use_many().await;
             } else {
                 self.use_one(end).await;
             }
         }
+    }
+
+    /// A time at this run's pace.
+    fn ms(&self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.between(from..=to)) * self.world.plan.pace
     }
 
     fn line(&self, line: impl FnOnce() -> String) {
@@ -87,10 +95,15 @@ impl Client {
                 (Mode::Permits(random.one_of(&[1, 1, 2, limit]).min(&limit).to_owned()), Some(limit))
             }
         };
-        let wait_ms = match random.between(0..=9) {
-            0..=2 => 0,
-            3..=7 => random.between(50..=3_000),
-            _ => random.between(3_000..=25_000),
+        let wait = match random.between(0..=9) {
+            0..=2 => Duration::ZERO,
+            3..=7 => self.ms(50, 3_000),
+            _ => self.ms(3_000, 25_000),
+        };
+        let ttl = match random.between(0..=19) {
+            0..=9 => self.ms(150, 800),
+            10..=18 => self.ms(500, 3_000),
+            _ => Duration::from_millis(self.world.plan.lease_ms_max),
         };
         let request = LockRequest {
             owner: Some(self.owner()).filter(|_| !random.percent(15)),
@@ -102,8 +115,8 @@ impl Client {
             // A lock-delay moves to the other engine of a pair as every state does.
             min_hold_ms: if !is_pair && random.percent(5) { random.between(50..=600) } else { 0 },
             priority: if random.percent(25) { 2 } else { 1 },
-            wait: Duration::from_millis(wait_ms),
-            ttl_ms: if random.percent(50) { random.between(150..=800) } else { random.between(500..=3_000) },
+            wait,
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
             ..LockRequest::new(LeaseId::parse("unset").unwrap(), 1)
         };
         LockRequest { lease_id: self.lease_id(), ..request }
@@ -124,7 +137,7 @@ impl Client {
                 Ended::Failed | Ended::Left if self.random.percent(70) => {}
                 Ended::Refused(_) | Ended::Failed | Ended::Left => return,
             }
-            sleep(Duration::from_millis(self.random.between(0..=150))).await;
+            sleep(self.ms(0, 150)).await;
         }
     }
 
@@ -135,8 +148,9 @@ impl Client {
         self.line(|| format!("{}: acquire {key} {id} {mode:?} wait {wait_ms} ttl {}", node.name, request.ttl_ms));
         let call = node.locks.acquire(&address, request.clone());
         let is_leaving = self.random.percent(12);
-        let patience_ms = if is_leaving { self.random.between(0..=wait_ms.max(20)) } else { wait_ms + 10_000 };
-        let Ok(answer) = timeout(Duration::from_millis(patience_ms), call).await else {
+        let leaves_after = Duration::from_millis(self.random.between(0..=wait_ms.max(20)));
+        let patience = if is_leaving { leaves_after } else { request.wait + PATIENCE };
+        let Ok(answer) = timeout(patience, call).await else {
             self.line(|| format!("{id} leaves"));
             if is_leaving {
                 self.world.log.saw("client that hung up");
@@ -211,8 +225,8 @@ impl Client {
             let node = self.any_node();
             if self.random.percent(25) {
                 self.world.log.saw("repeated acquire");
-                let wait =
-                    if self.random.percent(50) { Duration::ZERO } else { request.wait.min(Duration::from_secs(2)) };
+                let wait_max = if self.random.percent(50) { Duration::ZERO } else { self.ms(2_000, 2_000) };
+                let wait = request.wait.min(wait_max);
                 let request = LockRequest { wait, position: None, ..request.clone() };
                 self.acquire(&node, key, &request).await;
             } else if self.random.percent(50) && Instant::now() < end {
@@ -246,7 +260,7 @@ impl Client {
         self.line(|| format!("{}: renew {key} {id}", node.name));
         let address = World::address(key);
         let call = node.locks.renew(&address, lease.lease_id.clone(), None);
-        let Ok(answer) = timeout(Duration::from_secs(10), call).await else {
+        let Ok(answer) = timeout(PATIENCE, call).await else {
             return self.world.checker.broken(format!("{}: renew of {key} {id} has no answer", node.name));
         };
         let now = self.world.now().await;
@@ -280,7 +294,7 @@ impl Client {
         self.world.checker.ends(key, lease_id);
         let address = World::address(key);
         let call = node.locks.release(&address, lease_id.clone());
-        let Ok(answer) = timeout(Duration::from_secs(10), call).await else {
+        let Ok(answer) = timeout(PATIENCE, call).await else {
             self.world.checker.broken(format!("{}: release of {key} {id} has no answer", node.name));
             return true;
         };
@@ -310,12 +324,13 @@ impl Client {
             };
             RequestedLock { address: World::address(key), mode, limit }
         };
-        let wait_ms = *self.random.one_of(&[0, 500, 3_000]);
+        let wait = self.ms(1, 1) * *self.random.one_of(&[0, 500, 3_000]);
+        let wait_ms = wait.as_millis();
         let request = LockManyRequest {
             locks: self.keys.iter().map(lock).collect(),
             lease_id: lease_id.clone(),
             owner: Some(self.owner()),
-            ttl_ms: self.random.between(500..=3_000),
+            ttl_ms: u64::try_from(self.ms(500, 3_000).as_millis()).unwrap(),
             reentrant: false,
             delay_ms: 0,
             min_hold_ms: 0,
@@ -323,12 +338,11 @@ impl Client {
             warn_after_ms: None,
             priority: 1,
             metadata: None,
-            wait: Duration::from_millis(wait_ms),
+            wait,
             position: None,
         };
         self.line(|| format!("{}: acquire all {id} wait {wait_ms}", node.name));
-        let Ok(answer) = timeout(Duration::from_millis(wait_ms + 10_000), node.locks.acquire_many(request)).await
-        else {
+        let Ok(answer) = timeout(wait + PATIENCE, node.locks.acquire_many(request)).await else {
             return self.world.checker.broken(format!("{}: multilock {id} has no answer", node.name));
         };
         let now = self.world.now().await;
@@ -338,14 +352,12 @@ impl Client {
         for (key, (lease, _)) in keys.iter().zip(&leases) {
             self.world.checker.holds(key, self.claim(&node, key, lease), now);
         }
-        sleep(Duration::from_millis(self.random.between(0..=600))).await;
+        sleep(self.ms(0, 600)).await;
         let addresses: Vec<_> = keys.iter().map(|key| World::address(key)).collect();
         for _ in 0..3 {
             keys.iter().for_each(|key| self.world.checker.ends(key, &lease_id));
             let call = self.any_node().locks.clone();
-            let Ok(answer) =
-                timeout(Duration::from_secs(10), call.release_many(addresses.clone(), lease_id.clone())).await
-            else {
+            let Ok(answer) = timeout(PATIENCE, call.release_many(addresses.clone(), lease_id.clone())).await else {
                 return self.world.checker.broken(format!("release of multilock {id} has no answer"));
             };
             self.line(|| format!("{id} multilock release: {answer:?}"));

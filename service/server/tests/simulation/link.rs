@@ -20,6 +20,8 @@ pub struct Faults {
     pub lost_answers: u64,
     /// The request is executed twice.
     pub duplicated: u64,
+    /// The connection breaks while the request is still on its way.
+    pub overtaken: u64,
     /// The store refuses the call and does nothing.
     pub refused: u64,
     /// Notifications.
@@ -50,7 +52,19 @@ pub enum Cut {
     Refusing,
     /// A call has no answer.
     Silent,
+    /// A call that only reads is answered. One that writes fails at once.
+    ReadOnly,
 }
+
+/// Whether a call changes anything in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// Within the clock bound: a commit that arrives later is refused for its time.
+const ON_ITS_WAY_MS_MAX: u64 = 90;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -58,6 +72,7 @@ enum Fate {
     LostRequest,
     LostAnswer,
     Duplicated,
+    Overtaken,
     Unavailable,
     Contended,
 }
@@ -140,6 +155,7 @@ impl Link {
             (faults.lost_requests, Fate::LostRequest),
             (faults.lost_answers, Fate::LostAnswer),
             (faults.duplicated, Fate::Duplicated),
+            (faults.overtaken, Fate::Overtaken),
             (faults.refused, if self.random.percent(50) { Fate::Unavailable } else { Fate::Contended }),
         ];
         for (percent, fate) in fates {
@@ -152,7 +168,12 @@ impl Link {
     }
 
     /// Sends a call to the database. It is on its way even if the caller drops this future.
-    pub async fn call<T: Send + 'static>(self: &Arc<Self>, what: String, execute: Execute<T>) -> Result<T, StoreError> {
+    pub async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: String,
+        access: Access,
+        execute: Execute<T>,
+    ) -> Result<T, StoreError> {
         let (fate, before, after) = (self.fate(), self.delay(), self.delay());
         let (answer, receiver) = oneshot::channel();
         let link = Arc::clone(self);
@@ -168,11 +189,22 @@ impl Link {
             }
             sleep(before).await;
             link.pass().await;
-            if let Some(cut) = link.cut() {
-                return match cut {
-                    Cut::Silent => link.lose(answer).await,
-                    Cut::Refusing => drop(answer.send(Err(StoreError::Unavailable("simulated: refused".to_owned())))),
-                };
+            match link.cut().filter(|cut| *cut != Cut::ReadOnly || access == Access::Write) {
+                Some(Cut::Silent) => return link.lose(answer).await,
+                Some(Cut::Refusing | Cut::ReadOnly) => {
+                    return drop(answer.send(Err(StoreError::Unavailable("simulated: refused".to_owned()))));
+                }
+                None => {}
+            }
+            if fate == Fate::Overtaken {
+                link.saw(fate, &what);
+                drop(answer);
+                sleep(Duration::from_millis(link.random.between(0..=ON_ITS_WAY_MS_MAX))).await;
+                link.pass().await;
+                if link.cut().is_none() {
+                    drop(execute().await);
+                }
+                return;
             }
             if fate == Fate::LostRequest {
                 link.saw(fate, &what);
@@ -201,7 +233,7 @@ impl Link {
             }
             sleep(after).await;
             link.pass().await;
-            if link.cut().is_some() {
+            if link.cut().is_some_and(|cut| cut != Cut::ReadOnly) {
                 return link.lose(answer).await;
             }
             let _ = answer.send(result);
@@ -222,6 +254,7 @@ impl Link {
             Fate::LostRequest => "lost request",
             Fate::LostAnswer => "lost answer",
             Fate::Duplicated => "duplicated request",
+            Fate::Overtaken => "broken connection",
             Fate::Unavailable => "unavailable",
             Fate::Contended => "contended",
             Fate::Fine => "fine",
@@ -236,7 +269,7 @@ impl Link {
     /// How long a notification takes; `None` if it is lost.
     pub fn notification_delay(&self) -> Option<Duration> {
         let faults = self.faults();
-        if self.cut().is_some() || self.random.percent(faults.lost_wake_ups) {
+        if self.cut().is_some_and(|cut| cut != Cut::ReadOnly) || self.random.percent(faults.lost_wake_ups) {
             self.log.saw("lost notification");
             return None;
         }

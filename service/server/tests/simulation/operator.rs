@@ -8,8 +8,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::link::Cut;
 use crate::random::Random;
+use crate::run::settle;
 use crate::world::{Node, World};
 
+/// What faults of links and frozen nodes may add to the time until grants go on.
+const RESTLESS: Duration = Duration::from_secs(10);
 /// How long a call for a switch waits.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time until all nodes use an engine that they reach.
@@ -33,13 +36,14 @@ impl Operator {
     pub async fn run(mut self, end: Instant) {
         self.world.set_faults(self.world.plan.faults);
         loop {
-            sleep(self.ms(100, 2_000)).await;
+            sleep(self.ms(100, 2_000) * self.world.plan.pace).await;
             if Instant::now() >= end {
                 return;
             }
             match self.random.between(0..=99) {
-                0..=54 => self.switch().await,
-                55..=74 => self.lose_active().await,
+                0..=47 => self.switch().await,
+                48..=67 => self.lose_active().await,
+                68..=74 => self.refuse_writes(self.random.below(2)).await,
                 75..=81 => self.empty().await,
                 82..=87 => self.hold_off().await,
                 88..=93 => self.cut_off_one().await,
@@ -189,6 +193,30 @@ impl Operator {
         // The calls that were sent to the engine before are over, too.
         sleep(self.ms(1_000, 3_000)).await;
         self.world.set_down(lost, None);
+        if self.random.percent(25) {
+            self.refuse_writes(lost).await;
+        }
+    }
+
+    /// An engine answers, and refuses to write. If it is not the active one, the other one goes on, whatever is ordered.
+    async fn refuse_writes(&mut self, engine: usize) {
+        self.world.set_down(engine, Some(Cut::ReadOnly));
+        if self.world.active() == Some(1 - engine) {
+            self.world.log.saw("engine beside refuses writes");
+            if self.random.percent(50) {
+                let order = SwitchOrder { is_stopped: self.random.percent(50), ..SwitchOrder::default() };
+                let ordered = give(Arc::clone(&self.world), self.any_node(), order).await;
+                if ordered.is_ok() {
+                    self.world.checker.broken(format!("{} took over and refuses writes", self.name(engine)));
+                }
+            }
+            settle(&self.world, RESTLESS).await;
+        } else {
+            self.world.log.saw("active engine refuses writes");
+            sleep(self.ms(300, 5_000)).await;
+        }
+        self.world.set_down(engine, None);
+        self.follow(None).await;
     }
 
     /// Orders it at one node after the other until one has carried it out.

@@ -12,16 +12,18 @@ use latchgate_core::{Address, Timestamp};
 
 use crate::database::Database;
 
-/// The longest lease in a pair, in ms: a hold-off lasts little longer.
-pub const LEASE_MS_MAX: u64 = 3_000;
 /// Longest time that a node waits for an engine to answer.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Opens the pair as a node does. `left_out` is the engine that the operator starts it without.
-pub async fn open(stores: Vec<(&str, Arc<dyn LockStore>)>, left_out: Option<usize>) -> anyhow::Result<LockEngines> {
+pub async fn open(
+    stores: Vec<(&str, Arc<dyn LockStore>)>,
+    left_out: Option<usize>,
+    lease_ms_max: u64,
+) -> anyhow::Result<LockEngines> {
     let spec =
         |(index, (name, store))| EngineSpec { is_left_out: left_out == Some(index), ..EngineSpec::opened(name, store) };
-    LockEngines::start(stores.into_iter().enumerate().map(spec).collect(), PATIENCE, LEASE_MS_MAX).await
+    LockEngines::start(stores.into_iter().enumerate().map(spec).collect(), PATIENCE, lease_ms_max).await
 }
 
 impl Database {
@@ -47,6 +49,9 @@ impl Database {
         }
         if next.state != EngineState::Active {
             return;
+        }
+        if next.lease_ms_max > before.lease_ms_max {
+            self.log.saw("longest lease raised");
         }
         let there = other.record.lock().unwrap().clone();
         let is_complete = there.is_some_and(|there| there.state == EngineState::Retired && there.epoch == before.epoch);

@@ -13,11 +13,10 @@ use crate::chaos::disturb;
 use crate::client::{Client, Flavour};
 use crate::leaver::{Leaver, nothing_is_left};
 use crate::operator::Operator;
-use crate::pair::LEASE_MS_MAX;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 28] = [
+pub const SITUATIONS: [&str; 29] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -37,6 +36,7 @@ pub const SITUATIONS: [&str; 28] = [
     "lost request",
     "lost answer",
     "duplicated request",
+    "broken connection",
     "unavailable",
     "contended",
     "lost notification",
@@ -49,7 +49,7 @@ pub const SITUATIONS: [&str; 28] = [
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 17] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 20] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -65,6 +65,9 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 17] = [
     "forced grant",
     "engine emptied",
     "hold-off ordered",
+    "engine beside refuses writes",
+    "active engine refuses writes",
+    "longest lease raised",
     "frozen node",
     "dead node",
 ];
@@ -107,17 +110,17 @@ async fn play(world: &Arc<World>) {
     chaos.await.unwrap();
     world.calm_down();
     if world.plan.apart_ms.is_some() {
-        settle(world).await;
+        settle(world, Duration::ZERO).await;
     }
     let monitor = tokio::spawn(watch_waiters(Arc::clone(world), keys.clone()));
     for client in clients {
-        if timeout(Duration::from_secs(200), client).await.is_err() {
+        if timeout(Duration::from_secs(200) * world.plan.pace, client).await.is_err() {
             world.checker.broken("a client never came to an end");
         }
     }
     monitor.abort();
     // By now no lease of the storm is left, and no reservation.
-    sleep(Duration::from_secs(8)).await;
+    sleep(Duration::from_secs(8) * world.plan.pace).await;
     for node in world.nodes() {
         if node.locks.waiters() > 0 {
             world.checker.broken(format!("{} has {} waiters left", node.name, node.locks.waiters()));
@@ -134,15 +137,16 @@ async fn play(world: &Arc<World>) {
 }
 
 /// After faults of engines, each node grants locks again when a hold-off is over.
-async fn settle(world: &Arc<World>) {
-    let bound = SETTLE_MAX + Duration::from_millis(LEASE_MS_MAX + 200);
+pub async fn settle(world: &Arc<World>, restless: Duration) {
+    let bound = SETTLE_MAX + restless + Duration::from_millis(world.plan.lease_ms_max + 200);
     let calm = Instant::now();
     for node in world.nodes() {
-        let address = World::address(&format!("settle-{}", node.name));
+        let address = World::address(&format!("settle-{}-{}", node.name, world.random.between(0..=1 << 40)));
         loop {
             let lease_id = LeaseId::parse("settle").unwrap();
             let answer = node.locks.acquire(&address, LockRequest::new(lease_id, 1_000)).await;
-            if matches!(answer, Ok(Acquired::Granted(_))) {
+            // An earlier call may have been granted the lease, with an answer that was lost.
+            if matches!(answer, Ok(Acquired::Granted(_) | Acquired::LeaseLost(_))) {
                 break;
             }
             if calm.elapsed() > bound {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::database::Database;
-use crate::link::{Execute, Link};
+use crate::link::{Access, Execute, Link};
 
 /// A database unlocks states that a node keeps locked for longer.
 const LOCKED_MAX: Duration = Duration::from_secs(1);
@@ -37,6 +37,7 @@ impl SimulatedStore {
     async fn call<T: Send + 'static, F>(
         &self,
         what: &str,
+        access: Access,
         execute: impl Fn(Arc<Database>) -> F + Send + Sync + 'static,
     ) -> Result<T, StoreError>
     where
@@ -45,7 +46,7 @@ impl SimulatedStore {
         let database = Arc::clone(&self.database);
         let what = format!("{}: {what}", self.database.name);
         let execute: Execute<T> = Box::new(move || execute(Arc::clone(&database)).boxed());
-        self.link.call(what, execute).await
+        self.link.call(what, access, execute).await
     }
 }
 
@@ -61,7 +62,7 @@ impl RecordStore for SimulatedStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let read = |database: Arc<Database>| async move { database.store.read_record().await };
-        self.call("read record", read).await
+        self.call("read record", Access::Read, read).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
@@ -78,7 +79,7 @@ impl RecordStore for SimulatedStore {
                 Ok(is_written)
             }
         };
-        self.call(&what, write).await
+        self.call(&what, Access::Write, write).await
     }
 }
 
@@ -116,7 +117,7 @@ impl LockStore for SimulatedStore {
             let addresses = addresses.clone();
             async move { database.store.load(epoch, &addresses).await }
         };
-        let loaded = self.call(&what, load).await?;
+        let loaded = self.call(&what, Access::Read, load).await?;
         Ok(Loaded { now: self.skewed(loaded.now), ..loaded })
     }
 
@@ -131,7 +132,7 @@ impl LockStore for SimulatedStore {
                 Ok(committed)
             }
         };
-        let committed = self.call(&what, commit).await?;
+        let committed = self.call(&what, Access::Write, commit).await?;
         Ok(Committed { now: self.skewed(committed.now), ..committed })
     }
 
@@ -153,7 +154,7 @@ impl LockStore for SimulatedStore {
                 Ok((loaded, SimulatedLocked { store, inner }))
             }
         };
-        let (loaded, locked) = self.call(&what, lock).await?;
+        let (loaded, locked) = self.call(&what, Access::Read, lock).await?;
         self.link.log.saw("locked states");
         Ok((Loaded { now: self.skewed(loaded.now), ..loaded }, Box::new(locked)))
     }
@@ -168,7 +169,7 @@ impl LockStore for SimulatedStore {
             let after = after.clone();
             async move { database.store.collect(after.as_ref(), limit).await }
         };
-        self.call("collect", collect).await
+        self.call("collect", Access::Write, collect).await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -177,7 +178,7 @@ impl LockStore for SimulatedStore {
             let events = events.clone();
             async move { database.store.log(&events).await }
         };
-        self.call("log", log).await
+        self.call("log", Access::Write, log).await
     }
 
     async fn events(
@@ -206,7 +207,7 @@ impl LockStore for SimulatedStore {
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
         let trim = move |database: Arc<Database>| async move { database.store.trim(older_than, limit).await };
-        self.call("trim", trim).await
+        self.call("trim", Access::Write, trim).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
@@ -217,7 +218,7 @@ impl LockStore for SimulatedStore {
             let wake_ups = wake_ups.clone();
             async move { database.store.wake(&wake_ups).await }
         };
-        self.call(&what, wake).await
+        self.call(&what, Access::Write, wake).await
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
@@ -244,7 +245,7 @@ impl LockStore for SimulatedStore {
             let from = from.clone();
             async move { database.store.dump(from.as_deref(), limit).await }
         };
-        self.call("dump", dump).await
+        self.call("dump", Access::Read, dump).await
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
@@ -255,7 +256,7 @@ impl LockStore for SimulatedStore {
             }
             Ok(is_cleared)
         };
-        self.call("clear", clear).await
+        self.call("clear", Access::Write, clear).await
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
@@ -270,16 +271,17 @@ impl LockStore for SimulatedStore {
                 Ok(is_filled)
             }
         };
-        self.call("fill", fill).await
+        self.call("fill", Access::Write, fill).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
-        self.ping().await
+        let probe = |database: Arc<Database>| async move { database.store.probe().await };
+        Ok(self.skewed(self.call("probe", Access::Write, probe).await?))
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let now = self.call("ping", |database| async move { database.store.ping().await }).await?;
-        Ok(self.skewed(now))
+        let ping = |database: Arc<Database>| async move { database.store.ping().await };
+        Ok(self.skewed(self.call("ping", Access::Read, ping).await?))
     }
 }
 
@@ -311,7 +313,7 @@ impl SimulatedLocked {
                 Ok(committed)
             }
         };
-        let committed = self.store.call(&what, commit).await?;
+        let committed = self.store.call(&what, Access::Write, commit).await?;
         Ok(Committed { now: self.store.skewed(committed.now), ..committed })
     }
 }
@@ -335,6 +337,6 @@ impl LockedStates for SimulatedLocked {
                 Ok(())
             }
         };
-        self.store.call("unlock", give_up).await
+        self.store.call("unlock", Access::Read, give_up).await
     }
 }
