@@ -37,7 +37,8 @@ pub struct StoreArgs {
     #[arg(long, value_name = "NAME", env = "LATCHGATE_WITHOUT", value_delimiter = ' ')]
     pub without: Vec<String>,
 
-    /// Grant at once after a Redis has lost its data, without a hold-off of the longest lease: for locks that only save work.
+    /// Grant at once after a Redis has lost its data or was started again, or a replica was promoted, without a hold-off of the longest lease: for
+    /// locks that only save work.
     #[arg(long, env = "LATCHGATE_NO_HOLD_OFF")]
     pub no_hold_off: bool,
 

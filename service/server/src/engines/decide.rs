@@ -133,8 +133,8 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
     let next = record.epoch.max(known.epoch).next(reading.now);
     let fresh = EngineRecord { lease_ms_max, ..record.turned(Active, next) };
     if reading.is_after_fail_over {
-        // An older record than is known proves that the fail-over lost commits.
-        if engine.is_trusted && record.epoch >= known.epoch {
+        // An older record than is known proves that the fail-over lost commits. Of a store that may forget, that is accepted.
+        if engine.is_trusted && (engine.may_forget || record.epoch >= known.epoch) {
             return write(index, fresh, "the store has failed over, and is trusted to have every lease");
         }
         let why = "the store has failed over: a hold-off begins";

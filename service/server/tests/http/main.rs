@@ -37,6 +37,7 @@ mod proxy;
 mod raw;
 mod readiness;
 mod recorded;
+mod redis_lost;
 mod reserve;
 mod restart;
 mod several_hosts;

@@ -53,7 +53,9 @@ async fn every_grant_and_renewal_says_that_it_may_be_lost() {
 async fn waiters_survive_a_kill_9_of_redis_and_all_are_granted() {
     const WAITERS: usize = 12;
     let mut redis = Redis::start().await;
-    let nodes = [on(&redis).await, on(&redis).await];
+    let url = redis.url();
+    let careless = ["--locks", &url, "--no-hold-off"];
+    let nodes = [Node::start(BIN, &careless).await, Node::start(BIN, &careless).await];
     let first = granted(&nodes[0], "k", json!({ "ttl_ms": 600_000 })).await;
     let mut waiting = JoinSet::new();
     for number in 0..WAITERS {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::{Change, StoreError, Stored, WakeUp};
+use latchgate::store::{Change, EngineState, StoreError, Stored, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App};
 use latchgate_testkit::eventually;
@@ -180,10 +180,15 @@ async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_
     // The replica has received the commit, so it is not lost.
     assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
     redis.master.kill9();
-    let loads = || async {
-        one.store.load(EPOCH, std::slice::from_ref(&key)).await.is_ok_and(|loaded| loaded.states[0].version == version)
-    };
-    assert!(eventually(PATIENCE, loads).await, "{}", redis.log());
+    // The record names the other server, which may have acknowledged more.
+    let load = || async { one.store.load(EPOCH, std::slice::from_ref(&key)).await };
+    let is_refused = || async { matches!(load().await, Err(StoreError::EpochOver)) };
+    assert!(eventually(PATIENCE, is_refused).await, "{}", redis.log());
+    let refused = one.store.commit(one.now().await, &[change(&key, version, state(2))]).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    assert!(one.store.read_record().await.unwrap().is_after_fail_over);
+    one.turn(EngineState::Active, EPOCH).await;
+    assert_eq!(load().await.unwrap().states[0].version, version);
     let writes = || async {
         let Ok(now) = other.store.ping().await else { return false };
         other.store.commit(now, &[change(&key, version, state(2))]).await.is_ok()

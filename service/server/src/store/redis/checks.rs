@@ -1,39 +1,18 @@
 //! Checks of a server before a node uses it.
 
-use anyhow::{Context, ensure};
+use anyhow::{anyhow, ensure};
 
+use super::info::Info;
 use super::link::Link;
 use super::url::NO_CLUSTER;
 use crate::store::engine_record::Risk;
 
-/// The answer of a server to `INFO`.
-struct Info(String);
-
-impl Info {
-    async fn of(link: &Link) -> anyhow::Result<Self> {
-        let info =
-            link.send(&redis::cmd("INFO")).await.map_err(|failed| failed.error).context("cannot connect to Redis")?;
-        Ok(Self(redis::from_redis_value(info)?))
-    }
-
-    fn field(&self, name: &str) -> &str {
-        let lines = self.0.lines();
-        let mut fields = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        fields.next().map(str::trim).unwrap_or_default()
-    }
-
-    fn is_recent(&self) -> bool {
-        let major = self.field("redis_version").split('.').next().and_then(|major| major.parse::<u32>().ok());
-        major.is_some_and(|major| major >= 7)
-    }
-}
+/// The only policy that evicts nothing.
+const KEEPS_ALL: &str = "noeviction";
 
 /// The setting with which a server evicts keys when its memory is full, if it does. A server that does not tell has been checked at
 /// the start.
-pub(in crate::store) async fn eviction(link: &Link, is_accepted: bool) -> Option<Risk> {
-    let mut command = redis::cmd("INFO");
-    command.arg("memory");
-    let info = Info(redis::from_redis_value(link.send(&command).await.ok()?).ok()?);
+pub(in crate::store) fn eviction(info: &Info, is_accepted: bool) -> Option<Risk> {
     let policy = info.field("maxmemory_policy");
     let evicts = !policy.is_empty() && policy != KEEPS_ALL;
     evicts.then(|| Risk {
@@ -42,15 +21,15 @@ pub(in crate::store) async fn eviction(link: &Link, is_accepted: bool) -> Option
     })
 }
 
-/// The only policy that evicts nothing.
-const KEEPS_ALL: &str = "noeviction";
-
 /// # Errors
 /// When the server is older than 7.0, is a replica or part of a Redis Cluster, or evicts keys.
 pub(in crate::store) async fn check(link: &Link, allow_eviction: bool) -> anyhow::Result<()> {
-    let info = Info::of(link).await?;
-    ensure!(info.is_recent(), "this Redis is {}: Latchgate needs 7.0 or later", info.field("redis_version"));
-    ensure!(info.field("role") != "slave", "this Redis is a replica: only a master can be written to");
+    let info =
+        link.send(&redis::cmd("INFO")).await.map_err(|failed| anyhow!("cannot connect to Redis: {}", failed.error))?;
+    let info = Info(redis::from_redis_value(info)?);
+    let version = info.field("redis_version");
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    ensure!(major.is_some_and(|major| major >= 7), "this Redis is {version}: Latchgate needs 7.0 or later");
     ensure!(info.field("cluster_enabled") != "1", "this Redis is part of a cluster. {NO_CLUSTER}");
     let policy = info.field("maxmemory_policy");
     if policy != KEEPS_ALL {

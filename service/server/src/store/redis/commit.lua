@@ -4,8 +4,9 @@
 -- history; then the states to unlock.
 -- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether to write all
 -- or none; 5 the locker whose own locks do not count; 6, 7 the length of a history, and how long it is kept, in ms; 8 how long any
--- state is kept at least, in ms; 9 how the engine record must begin, or ''. Then for each change: its address; the expected
+-- state is kept at least, in ms; 9 how the engine record must begin, before the run id of this server, or ''. Then for each change: its address; the expected
 -- version, or '' to log events only; the new value; until when it is kept; when it is due, or '-'; the number of events; the events.
+-- The last one is the run id of this server.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, own = tonumber(ARGV[3]), ARGV[5]
@@ -85,7 +86,8 @@ local function log(change)
     end
 end
 
-if ARGV[9] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #ARGV[9] - 1) ~= ARGV[9] then
+local required = ARGV[9] .. ARGV[#ARGV] .. ' '
+if ARGV[9] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #required - 1) ~= required then
     unlock()
     return redis.error_reply('EPOCHOVER this epoch is over')
 end

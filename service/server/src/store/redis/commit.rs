@@ -10,7 +10,7 @@ use redis::Value;
 use tokio::runtime::Handle;
 
 use super::layout::beginning;
-use super::scripts::{COMMIT, Call, Entry, LOCK, Made, read, read_made};
+use super::scripts::{COMMIT, Call, Entry, LOCK, Made, made, read};
 use super::{Shared, loaded};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError};
@@ -56,8 +56,7 @@ pub(super) async fn put(
 ) -> Result<Made, StoreError> {
     let call = Call { now, epoch, rule, locker, locked, history_ms: shared.history_ms };
     let keys = call.keys(&shared.layout, entries);
-    let answer = shared.link.run(&COMMIT, &keys, &call.arguments(entries)?).await;
-    read_made(answer.map_err(|failed| failed.of_write())?)
+    shared.link.write(&COMMIT, &keys, &call.arguments(entries)?).await.map(made)
 }
 
 /// Locks those of the states that exist. Waits while another call has locked one of them.
@@ -72,8 +71,7 @@ pub(super) async fn lock(
     let states = addresses.iter().map(|address| shared.layout.state(address));
     let keys: Vec<String> = std::iter::once(shared.layout.engine()).chain(states).collect();
     loop {
-        let answer = shared.link.run(&LOCK, &keys, &arguments).await.map_err(|failed| failed.of_read())?;
-        let (now, values): (u64, Option<Value>) = read(answer).map_err(StoreError::of_reading)?;
+        let (now, values): (u64, Option<Value>) = shared.link.read(&LOCK, &keys, &arguments).await?;
         let Some(values) = values else {
             tokio::time::sleep(Duration::from_millis(rand::random_range(LOCK_PAUSE_MS))).await;
             continue;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::RedisStore;
 use super::layout::beginning;
-use super::scripts::{DOCUMENT, read, unexpected};
+use super::scripts::DOCUMENT;
 use crate::store::StoreError;
 use crate::store::documents::{DocumentStore, StoredDocument};
 use crate::store::engine_record::{EngineState, Epoch};
@@ -15,16 +15,14 @@ impl DocumentStore for RedisStore {
         let (shared, key) = (&self.shared, self.shared.layout.document(name));
         let mut get = redis::cmd("HGET");
         get.arg(&key).arg("version");
-        let version = shared.link.query(&get).await.map_err(|failed| failed.of_read())?;
-        let version: Option<u64> = read(version).map_err(StoreError::of_reading)?;
+        let version: Option<u64> = shared.link.get(&get).await?;
         if version.unwrap_or_default() == known {
             return Ok(StoredDocument { version: known, text: None });
         }
         // Both at once: the document may have changed meanwhile.
         let mut get = redis::cmd("HMGET");
         get.arg(&key).arg("version").arg("text");
-        let both = shared.link.query(&get).await.map_err(|failed| failed.of_read())?;
-        let (version, text): (Option<u64>, Option<String>) = read(both).map_err(StoreError::of_reading)?;
+        let (version, text): (Option<u64>, Option<String>) = shared.link.get(&get).await?;
         Ok(StoredDocument { version: version.unwrap_or_default(), text })
     }
 
@@ -41,12 +39,6 @@ impl DocumentStore for RedisStore {
             keys.push(self.shared.layout.engine());
             arguments.push(beginning(state, epoch));
         }
-        let answer = self.shared.link.run(&DOCUMENT, &keys, &arguments).await.map_err(|failed| failed.of_write())?;
-        match read::<u8>(answer)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            2 => Err(StoreError::EpochOver),
-            _ => Err(unexpected()),
-        }
+        self.shared.link.write(&DOCUMENT, &keys, &arguments).await
     }
 }

@@ -5,7 +5,7 @@ use latchgate_core::Address;
 use super::Shared;
 use super::layout::{beginning, decode_copied, encode, indexed, keep_until, notice, read_indexed};
 use super::listing::along_index;
-use super::scripts::{FILL, read};
+use super::scripts::FILL;
 use crate::store::dump::{position_after, read_position};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{CopiedState, DumpPage, StoreError, Version};
@@ -68,8 +68,7 @@ async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> 
     let layout = &shared.layout;
     let mut keys = vec![layout.engine(), layout.index(), layout.tail()];
     keys.extend(addresses.iter().map(|address| layout.state(address)));
-    let answer = shared.link.run(&FILL, &keys, &arguments).await;
-    read(answer.map_err(|failed| failed.of_write())?)
+    shared.link.write(&FILL, &keys, &arguments).await
 }
 
 /// The error for an index entry that cannot be read. To skip the entry would be to lose a state.

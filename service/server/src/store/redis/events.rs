@@ -7,7 +7,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 
 use super::Shared;
 use super::layout::{read_indexed, timestamp};
-use super::scripts::{READ, read};
+use super::scripts::READ;
 use crate::store::events::{end_of_older, event_of_text};
 use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
 
@@ -53,8 +53,7 @@ pub(super) async fn page(
 /// The next entries: at least `limit` events after `after` if there are as many. The first one may have events up to it.
 async fn oldest(shared: &Shared, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-{}", after.number, u64::MAX), limit.to_string()];
-    let page = shared.link.run(&READ, &[shared.layout.tail()], &arguments).await.map_err(|failed| failed.of_read())?;
-    let page: Vec<Entry> = read(page).map_err(StoreError::of_reading)?;
+    let page: Vec<Entry> = shared.link.read(&READ, &[shared.layout.tail()], &arguments).await?;
     Ok(page.into_iter().map(read_entry).collect())
 }
 
@@ -84,8 +83,7 @@ impl StreamEvent {
 pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
     let mut get = redis::cmd("GET");
     get.arg(shared.layout.counter());
-    let number = shared.link.send(&get).await.map_err(|failed| failed.of_read())?;
-    let number: Option<u64> = read(number).map_err(StoreError::of_reading)?;
+    let number: Option<u64> = shared.link.get(&get).await?;
     Ok(EventCursor::from_number(number.unwrap_or(0)))
 }
 
@@ -101,9 +99,7 @@ pub(super) async fn history(
     let from = before.map_or_else(|| "+".to_owned(), |before| format!("({}-0", before.number));
     let mut newest = redis::cmd("XREVRANGE");
     newest.arg(&stream).arg(from).arg("-").arg("COUNT").arg(limit);
-    let newest = async { shared.link.send(&newest).await.map_err(|failed| failed.of_read()) };
-    let (newest, first) = try_join(newest, first_kept(shared)).await?;
-    let newest: Vec<Entry> = read(newest).map_err(StoreError::of_reading)?;
+    let (newest, first): (Vec<Entry>, _) = try_join(shared.link.get(&newest), first_kept(shared)).await?;
     let newest = newest.into_iter().flat_map(|entry| read_entry(entry).events);
     let kept = newest.filter(|event| first.is_some_and(|first| event.cursor >= first));
     Ok(kept.map(|event| event.decode(address.clone())).collect())
@@ -137,7 +133,6 @@ fn at(text: &str) -> Timestamp {
 
 impl Shared {
     pub(super) async fn clock(&self) -> Result<Timestamp, StoreError> {
-        let time = self.link.query(&redis::cmd("TIME")).await.map_err(|failed| failed.of_read())?;
-        Ok(timestamp(read(time).map_err(StoreError::of_reading)?))
+        self.link.get(&redis::cmd("TIME")).await.map(timestamp)
     }
 }

@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind,
+    Value,
 };
 use tokio::time::timeout;
 
-use super::scripts::Program;
+use super::info::Info;
+use super::scripts::{Program, read};
 use super::url::Target;
 use crate::store::StoreError;
 
@@ -40,8 +41,16 @@ struct Shared {
 
 #[derive(Default)]
 struct Current {
-    connection: Option<MultiplexedConnection>,
+    open: Option<Open>,
     /// How many connections have been opened.
+    number: u64,
+}
+
+#[derive(Clone)]
+struct Open {
+    connection: MultiplexedConnection,
+    /// Of the server that it leads to. A server that is started again has another one, and ends its connections before.
+    run_id: Arc<str>,
     number: u64,
 }
 
@@ -63,16 +72,10 @@ impl Target {
         Err(last)
     }
 
-    async fn connect(&self, time_out: Duration) -> RedisResult<MultiplexedConnection> {
+    async fn connect(&self, time_out: Duration) -> RedisResult<Open> {
         let mut connection = connect(&self.client(time_out).await?, time_out).await?;
-        if matches!(self, Self::Master { .. }) {
-            let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
-            let role: String = redis::from_redis_value(role.into_iter().next().unwrap_or_default())?;
-            if role != "master" {
-                return Err(std::io::Error::other("the Sentinels name a server that is no master yet").into());
-            }
-        }
-        Ok(connection)
+        let run_id = Info::of(&mut connection).await?.run_id_of_master()?.into();
+        Ok(Open { connection, run_id, number: 0 })
     }
 }
 
@@ -112,23 +115,33 @@ impl Link {
     }
 
     pub(in crate::store) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
-        let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
-        let answer = command.query_async(&mut connection).await;
-        self.check_answer(answer, number).map_err(Failed::sent)
+        self.connection().await.map_err(Failed::unsent)?.send(self, command).await
     }
 
-    pub(in crate::store) async fn send_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Failed> {
-        let (mut connection, number) = self.connection().await.map_err(Failed::unsent)?;
-        let answer = commands.query_async(&mut connection).await;
-        self.check_answer(answer, number).map_err(Failed::sent)
-    }
-
-    /// As [`Link::send`], for commands that only read: if the connection is dead, the command is sent once more.
-    pub(super) async fn query(&self, command: &Cmd) -> Result<Value, Failed> {
-        match self.send(command).await {
-            Err(failed) if failed.is_dead_connection() => self.send(command).await,
-            answer => answer,
+    /// Sends a command that only reads. If the connection is dead, it is sent once more.
+    pub(in crate::store) async fn get<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        let mut answer = self.send(command).await;
+        if answer.as_ref().is_err_and(Failed::is_dead_connection) {
+            answer = self.send(command).await;
         }
+        read(answer.map_err(|failed| failed.of_read())?).map_err(StoreError::of_reading)
+    }
+
+    /// As [`Link::get`], for several commands. Returns the run id of the server that has answered, too.
+    pub(in crate::store) async fn get_all<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+    ) -> Result<(T, Arc<str>), StoreError> {
+        let send = async || {
+            let mut open = self.connection().await.map_err(Failed::unsent)?;
+            let answer = commands.query_async(&mut open.connection).await;
+            self.check_answer(answer, open.number).map(|answer| (answer, open.run_id)).map_err(Failed::sent)
+        };
+        let mut answer = send().await;
+        if answer.as_ref().is_err_and(Failed::is_dead_connection) {
+            answer = send().await;
+        }
+        answer.map_err(|failed| failed.of_read())
     }
 
     /// Sends several commands at once.
@@ -136,22 +149,58 @@ impl Link {
         try_join_all(commands.iter().map(|command| self.send(command))).await
     }
 
-    pub(super) async fn run(&self, program: &Program, keys: &[String], arguments: &[String]) -> Result<Value, Failed> {
+    /// Runs a script that writes.
+    pub(in crate::store) async fn write<T: FromRedisValue>(
+        &self,
+        program: &Program,
+        keys: &[String],
+        arguments: &[String],
+    ) -> Result<T, StoreError> {
+        read(self.run(program, keys, arguments).await.map_err(|failed| failed.of_write())?)
+    }
+
+    /// Runs a script whose effect does not matter to a caller that gets no answer.
+    pub(in crate::store) async fn read<T: FromRedisValue>(
+        &self,
+        program: &Program,
+        keys: &[String],
+        arguments: &[String],
+    ) -> Result<T, StoreError> {
+        let answer = self.run(program, keys, arguments).await.map_err(|failed| failed.of_read())?;
+        read(answer).map_err(StoreError::of_reading)
+    }
+
+    /// The last argument of every script is the run id of the server that this connection leads to.
+    async fn run(&self, program: &Program, keys: &[String], arguments: &[String]) -> Result<Value, Failed> {
+        let open = self.connection().await.map_err(Failed::unsent)?;
         let call = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+            command.arg(script).arg(keys.len()).arg(keys).arg(arguments).arg(&*open.run_id);
             command
         };
-        match self.send(&call("EVALSHA", program.script.get_hash())).await {
-            // The server has been restarted and did not run the script. `EVAL` runs and stores it.
+        match open.clone().send(self, &call("EVALSHA", program.script.get_hash())).await {
+            // The server has been restarted or promoted, or its scripts were removed, and it did not run this one.
             Err(failed) if failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&call("EVAL", program.text)).await
+                self.verify(open.clone()).await?;
+                // `EVAL` runs and stores it. It writes nothing unless the engine record names this server.
+                open.clone().send(self, &call("EVAL", program.text)).await
             }
             answer => answer,
         }
     }
 
-    async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
+    /// # Errors
+    /// If a proxy has led the connection to another server. Nothing was sent for the caller.
+    async fn verify(&self, mut open: Open) -> Result<(), Failed> {
+        let info = self.check_answer(Info::of(&mut open.connection).await, open.number).map_err(Failed::unsent)?;
+        if info.run_id_of_master().is_ok_and(|run_id| *run_id == *open.run_id) {
+            return Ok(());
+        }
+        self.close(open.number);
+        Err(Failed::unsent(std::io::Error::other("another server answers on this connection").into()))
+    }
+
+    async fn connection(&self) -> RedisResult<Open> {
         if let Some(open) = self.open() {
             return Ok(open);
         }
@@ -162,13 +211,13 @@ impl Link {
         let fresh = self.shared.target.connect(self.shared.timeout).await?;
         let mut current = self.current();
         current.number += 1;
-        current.connection = Some(fresh.clone());
-        Ok((fresh, current.number))
+        let fresh = Open { number: current.number, ..fresh };
+        current.open = Some(fresh.clone());
+        Ok(fresh)
     }
 
-    fn open(&self) -> Option<(MultiplexedConnection, u64)> {
-        let current = self.current();
-        current.connection.clone().map(|connection| (connection, current.number))
+    fn open(&self) -> Option<Open> {
+        self.current().open.clone()
     }
 
     /// Closes the connection if the answer shows that it cannot be used any longer.
@@ -176,12 +225,16 @@ impl Link {
         if let Err(error) = &answer
             && (error.is_unrecoverable_error() || error.is_connection_dropped() || is_demoted(error))
         {
-            let mut current = self.current();
-            if current.number == number {
-                current.connection = None;
-            }
+            self.close(number);
         }
         answer
+    }
+
+    fn close(&self, number: u64) {
+        let mut current = self.current();
+        if current.number == number {
+            current.open = None;
+        }
     }
 
     fn current(&self) -> std::sync::MutexGuard<'_, Current> {
@@ -189,31 +242,10 @@ impl Link {
     }
 }
 
-/// For callers that use a `redis` connection and need nothing but its errors.
-impl ConnectionLike for Link {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(async move {
-            let (mut connection, number) = self.connection().await?;
-            let answer = connection.req_packed_command(command).await;
-            self.check_answer(answer, number)
-        })
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        commands: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(async move {
-            let (mut connection, number) = self.connection().await?;
-            let answer = connection.req_packed_commands(commands, offset, count).await;
-            self.check_answer(answer, number)
-        })
-    }
-
-    fn get_db(&self) -> i64 {
-        0
+impl Open {
+    async fn send(mut self, link: &Link, command: &Cmd) -> Result<Value, Failed> {
+        let answer = command.query_async(&mut self.connection).await;
+        link.check_answer(answer, self.number).map_err(Failed::sent)
     }
 }
 
@@ -223,7 +255,7 @@ fn is_demoted(error: &RedisError) -> bool {
 }
 
 /// The error code of the scripts for an epoch that is not that of the engine record.
-pub(super) const EPOCH_OVER: &str = "EPOCHOVER";
+const EPOCH_OVER: &str = "EPOCHOVER";
 
 /// Error codes that show that the server did nothing. A script that failed half-way has an unknown outcome.
 const DID_NOTHING: [&str; 13] = [
@@ -243,16 +275,16 @@ const DID_NOTHING: [&str; 13] = [
 ];
 
 impl Failed {
-    pub(super) fn unsent(error: RedisError) -> Self {
+    fn unsent(error: RedisError) -> Self {
         Self { error, was_sent: false }
     }
 
-    pub(super) fn sent(error: RedisError) -> Self {
+    fn sent(error: RedisError) -> Self {
         Self { error, was_sent: true }
     }
 
     /// Whether the connection had ended, perhaps long ago: that shows only when a command is sent.
-    pub(super) fn is_dead_connection(&self) -> bool {
+    fn is_dead_connection(&self) -> bool {
         self.was_sent && self.error.is_connection_dropped()
     }
 

@@ -4,7 +4,7 @@ use latchgate_core::{Address, App, Key};
 
 use super::Shared;
 use super::layout::{decode, indexed, read_indexed};
-use super::scripts::{COLLECT, read};
+use super::scripts::COLLECT;
 use crate::store::{Collected, Page, StoreError, end_of_prefix};
 
 /// How many entries of the index one listing looks at.
@@ -48,8 +48,7 @@ pub(super) async fn along_index(
 ) -> Result<Vec<String>, StoreError> {
     let mut range = redis::cmd("ZRANGE");
     range.arg(shared.layout.index()).arg(from).arg(end).arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
-    let found = shared.link.send(&range).await.map_err(|failed| failed.of_read())?;
-    read(found).map_err(StoreError::of_reading)
+    shared.link.get(&range).await
 }
 
 /// The states of those addresses that have one.
@@ -70,8 +69,7 @@ pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usi
     let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
     let mut keys = vec![shared.layout.index()];
     keys.extend(addresses.iter().map(|address| shared.layout.state(address)));
-    let answer = shared.link.run(&COLLECT, &keys, &found).await.map_err(|failed| failed.of_read())?;
-    let answer: Vec<usize> = read(answer).map_err(StoreError::of_reading)?;
+    let answer: Vec<usize> = shared.link.read(&COLLECT, &keys, &found).await?;
     let (removed, due) = answer.split_first().map_or((0, &[][..]), |(removed, due)| (*removed, due));
     let due = due.iter().filter_map(|position| addresses.get(position.checked_sub(1)?).cloned()).collect();
     let next = if found.len() == limit { addresses.last().cloned() } else { None };

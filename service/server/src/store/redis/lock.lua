@@ -1,10 +1,12 @@
 -- Locks all states that exist, or none if another locker has locked one of them. Returns the clock, and the values before
 -- locking.
--- KEYS: the engine record; the states. ARGV: 1 the locker's name; 2 for how long, in ms; 3 how the engine record must begin.
+-- KEYS: the engine record; the states. ARGV: 1 the locker's name; 2 for how long, in ms; 3 how the engine record must begin,
+-- before 4, the run id of this server.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local states = {unpack(KEYS)}
-if redis.call('GETRANGE', table.remove(states, 1), 0, #ARGV[3] - 1) ~= ARGV[3] then
+local required = ARGV[3] .. ARGV[4] .. ' '
+if redis.call('GETRANGE', table.remove(states, 1), 0, #required - 1) ~= required then
     return redis.error_reply('EPOCHOVER this epoch is over')
 end
 local values = {}

@@ -7,6 +7,7 @@ mod documents;
 mod dump;
 mod events;
 pub mod gate;
+mod info;
 mod layout;
 pub(in crate::store) mod link;
 mod listing;
@@ -27,8 +28,8 @@ use tokio::sync::mpsc;
 use self::commit::Locker;
 use self::layout::{Layout, decode};
 pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
-use self::link::{Failed, Link};
-use self::scripts::{Entry, PROBE, read};
+use self::link::Link;
+use self::scripts::{Entry, PROBE};
 pub(in crate::store) use self::url::Target;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
@@ -102,17 +103,12 @@ impl Shared {
         if addresses.is_empty() {
             return loaded(&[], &[], self.clock().await?);
         }
-        let beginning = layout::beginning(EngineState::Active, epoch);
         let mut both = redis::pipe();
         // The record is read last. An epoch never returns: if it is in force then, it was in force when the states were read.
         both.add_command(self.get_all(addresses));
-        both.cmd("GETRANGE").arg(self.layout.engine()).arg(0).arg(beginning.len() - 1).cmd("TIME");
-        let mut answer = self.link.send_all(&both).await;
-        if answer.as_ref().is_err_and(Failed::is_dead_connection) {
-            answer = self.link.send_all(&both).await;
-        }
-        let (values, record, time): (Values, String, Time) = answer.map_err(|failed| failed.of_read())?;
-        if record != beginning {
+        both.cmd("GETRANGE").arg(self.layout.engine()).arg(record::HEAD).cmd("TIME");
+        let ((values, head, time), run_id): ((Values, String, Time), _) = self.link.get_all(&both).await?;
+        if !record::is_in_force((EngineState::Active, epoch), &run_id, &head) {
             return Err(StoreError::EpochOver);
         }
         loaded(addresses, &values, timestamp(time))
@@ -122,8 +118,7 @@ impl Shared {
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
-        let values = self.link.query(&self.get_all(addresses)).await.map_err(|failed| failed.of_read())?;
-        read(values).map_err(StoreError::of_reading)
+        self.link.get(&self.get_all(addresses)).await
     }
 
     fn get_all(&self, addresses: &[Address]) -> Cmd {
@@ -155,11 +150,11 @@ impl RecordStore for RedisStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        self.shared.read_record().await
+        record::read(&self.shared.link, &self.shared.layout.engine(), self.shared.allow_eviction).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        self.shared.write_record(read, next).await
+        record::write(&self.shared.link, self.shared.layout.engine(), read, next).await
     }
 }
 
@@ -268,7 +263,7 @@ impl LockStore for RedisStore {
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
-        let answer = self.shared.link.run(&PROBE, &[self.shared.layout.probe()], &[PROBE_KEPT_MS.to_string()]).await;
-        Ok(timestamp(read(answer.map_err(|failed| failed.of_write())?)?))
+        let arguments = [PROBE_KEPT_MS.to_string()];
+        self.shared.link.write(&PROBE, &[self.shared.layout.probe()], &arguments).await.map(timestamp)
     }
 }

@@ -23,8 +23,15 @@ pub(in crate::store) struct Program {
 
 macro_rules! program {
     ($file:literal) => {
-        LazyLock::new(|| Program { text: include_str!($file), script: Script::new(include_str!($file)) })
+        std::sync::LazyLock::new(|| crate::store::redis::scripts::Program::of(include_str!($file)))
     };
+}
+pub(super) use program;
+
+impl Program {
+    pub(super) fn of(text: &'static str) -> Self {
+        Self { text, script: Script::new(text) }
+    }
 }
 
 /// The script of all commits.
@@ -116,17 +123,12 @@ impl Call<'_> {
 /// The result of a call: the clock, and for each entry whether it was made; `None` if the caller's clock was off.
 pub(super) type Made = (Timestamp, Option<Vec<bool>>);
 
-pub(super) fn read_made(answer: Value) -> Result<Made, StoreError> {
-    let (now, is_checked, made): (u64, bool, Vec<u8>) = read(answer)?;
-    let made = is_checked.then(|| made.iter().map(|made| *made == b'1').collect());
-    Ok((Timestamp::from_ms(now), made))
+pub(super) fn made((now, is_checked, made): (u64, bool, Vec<u8>)) -> Made {
+    (Timestamp::from_ms(now), is_checked.then(|| made.iter().map(|made| *made == b'1').collect()))
 }
 
 /// Reads an answer. If it cannot be read, the command was executed all the same.
 pub(super) fn read<T: redis::FromRedisValue>(answer: Value) -> Result<T, StoreError> {
-    redis::from_redis_value(answer).map_err(|_| unexpected())
-}
-
-pub(super) fn unexpected() -> StoreError {
-    StoreError::OutcomeUnknown("Redis gave an answer of another shape than expected".to_owned())
+    let unexpected = |_| StoreError::OutcomeUnknown("Redis gave an answer of another shape than expected".to_owned());
+    redis::from_redis_value(answer).map_err(unexpected)
 }

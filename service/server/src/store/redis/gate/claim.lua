@@ -1,9 +1,10 @@
 -- Stores a record if the id has none, if the engine record says what is required and the caller's clock is right.
 -- KEYS: 1 the engine record; 2 the record; 3 the app's suspects.
--- ARGV: 1 what the engine record must begin with, '' for no matter; 2 the caller's clock, ms; 3 how far it may be off; 4 the value;
--- 5 for how long, ms, 0 for ever; 6 the id; 7 whether it is a suspect.
+-- ARGV: 1 what the engine record must begin with, before the run id of this server, '' for no matter; 2 the caller's clock, ms; 3 how far it may be off; 4 the value;
+-- 5 for how long, ms, 0 for ever; 6 the id; 7 whether it is a suspect; 8 the run id of this server.
 -- Answers the clock; 1 if the record was stored, 0 if the id has one, 2 if the clock is off; the record that is there.
-if ARGV[1] ~= '' and redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then
+local required = ARGV[1] .. ARGV[8] .. ' '
+if ARGV[1] ~= '' and redis.call('GETRANGE', KEYS[1], 0, #required - 1) ~= required then
     return redis.error_reply('EPOCHOVER this epoch is over')
 end
 local time = redis.call('TIME')

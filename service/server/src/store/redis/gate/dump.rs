@@ -1,38 +1,36 @@
 //! All records, read page by page for a switch, and removed before the store is filled: both walk the key space with `SCAN`.
 
 use latchgate_core::gate::OperationAddress;
-use redis::{RedisResult, Script};
 use std::sync::LazyLock;
 
 use super::layout::{self, Layout};
-use super::{read_failed, write_failed};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::gate::DumpPage;
 use crate::store::redis::begins_with;
 use crate::store::redis::layout::beginning;
 use crate::store::redis::link::Link;
+use crate::store::redis::scripts::{Program, program};
 
 /// How many keys one `SCAN` looks at when keys are removed.
 const CLEAR_COUNT: usize = 1_000;
 
-static CLEAR: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("clear.lua")));
+static CLEAR: LazyLock<Program> = program!("clear.lua");
 
 /// The place is the cursor of `SCAN`. A key that is there from the first page to the last is found, perhaps twice.
 pub(super) async fn dump(
-    connection: &mut Link,
+    link: &Link,
     layout: &Layout,
     from: Option<&str>,
     limit: usize,
 ) -> Result<DumpPage, StoreError> {
     let [records, _] = layout.all();
-    let (next, keys) = scan(connection, from.unwrap_or("0"), &records, limit).await?;
+    let (next, keys) = scan(link, from.unwrap_or("0"), &records, limit).await?;
     let addresses = keys.iter().map(|key| layout.address_of(key).ok_or_else(foreign));
     let addresses = addresses.collect::<Result<Vec<OperationAddress>, _>>()?;
     let mut values: Vec<Option<Vec<u8>>> = Vec::new();
     if !keys.is_empty() {
-        let found: RedisResult<_> = redis::cmd("MGET").arg(&keys).query_async(connection).await;
-        values = found.map_err(|error| read_failed(&error))?;
+        values = link.get(redis::cmd("MGET").arg(&keys)).await?;
     }
     let mut page = Vec::with_capacity(addresses.len());
     for (address, value) in addresses.into_iter().zip(values) {
@@ -49,14 +47,13 @@ pub(super) async fn dump(
 }
 
 /// Removes everything but the engine record: durable records are copies, and none of the others is to be carried back.
-pub(super) async fn clear(connection: &mut Link, layout: &Layout, epoch: Epoch) -> Result<bool, StoreError> {
+pub(super) async fn clear(link: &Link, layout: &Layout, epoch: Epoch) -> Result<bool, StoreError> {
     for prefix in layout.all() {
         let mut place = "0".to_owned();
         loop {
-            let (next, keys) = scan(connection, &place, &prefix, CLEAR_COUNT).await?;
-            let mut clear = CLEAR.prepare_invoke();
-            clear.key(layout.engine()).key(&keys).arg(beginning(EngineState::Filling, epoch));
-            let is_filling: bool = clear.invoke_async(connection).await.map_err(|error| write_failed(&error))?;
+            let (next, keys) = scan(link, &place, &prefix, CLEAR_COUNT).await?;
+            let keys: Vec<String> = std::iter::once(layout.engine()).chain(keys).collect();
+            let is_filling: bool = link.write(&CLEAR, &keys, &[beginning(EngineState::Filling, epoch)]).await?;
             match next {
                 Some(next) if is_filling => place = next,
                 _ if is_filling => break,
@@ -68,20 +65,14 @@ pub(super) async fn clear(connection: &mut Link, layout: &Layout, epoch: Epoch) 
 }
 
 async fn scan(
-    connection: &mut Link,
+    link: &Link,
     place: &str,
     prefix: &str,
     count: usize,
 ) -> Result<(Option<String>, Vec<String>), StoreError> {
-    let found: RedisResult<(String, Vec<String>)> = redis::cmd("SCAN")
-        .arg(place)
-        .arg("MATCH")
-        .arg(begins_with(prefix))
-        .arg("COUNT")
-        .arg(count)
-        .query_async(connection)
-        .await;
-    let (next, keys) = found.map_err(|error| read_failed(&error))?;
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(place).arg("MATCH").arg(begins_with(prefix)).arg("COUNT").arg(count);
+    let (next, keys): (String, Vec<String>) = link.get(&scan).await?;
     Ok(((next != "0").then_some(next), keys))
 }
 

@@ -58,15 +58,10 @@ pub(super) fn encode_version(version: Version) -> String {
     format!("{:0VERSION_DIGITS$x}", version.number())
 }
 
-/// Most records are no longer.
-const RECORD_BYTES: usize = 512;
-
 /// The version, then the record in JSON.
-pub(super) fn encode(version: Version, record: &latchgate_core::gate::OperationRecord) -> Result<Vec<u8>, StoreError> {
-    let mut value = Vec::with_capacity(RECORD_BYTES);
-    value.extend_from_slice(encode_version(version).as_bytes());
-    serde_json::to_writer(&mut value, record).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    Ok(value)
+pub(super) fn encode(version: Version, record: &latchgate_core::gate::OperationRecord) -> Result<String, StoreError> {
+    let record = serde_json::to_string(record).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    Ok(encode_version(version) + &record)
 }
 
 /// # Errors

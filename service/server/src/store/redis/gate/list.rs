@@ -4,10 +4,8 @@
 
 use latchgate_core::gate::{OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
-use redis::RedisResult;
 
 use super::layout::{self, Layout};
-use super::read_failed;
 use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
 use crate::store::redis::link::Link;
 use crate::store::redis::{Time, begins_with, timestamp};
@@ -18,7 +16,7 @@ const SCAN_COUNT: usize = 500;
 /// A record that is there from the first page to the last is listed. It is listed on two pages if the server resizes its
 /// table meanwhile: `SCAN` promises no more.
 pub(super) async fn scan(
-    connection: &mut Link,
+    link: &Link,
     layout: &Layout,
     app: &App,
     filter: &Filter,
@@ -29,15 +27,9 @@ pub(super) async fn scan(
     let prefix = layout.records(app);
     let mut page = Page::default();
     for _ in 0..EXAMINED_MAX / SCAN_COUNT {
-        let found: RedisResult<(u64, Vec<String>)> = redis::cmd("SCAN")
-            .arg(position)
-            .arg("MATCH")
-            .arg(begins_with(&prefix))
-            .arg("COUNT")
-            .arg(SCAN_COUNT)
-            .query_async(connection)
-            .await;
-        let (next_position, keys) = found.map_err(|error| read_failed(&error))?;
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(position).arg("MATCH").arg(begins_with(&prefix)).arg("COUNT").arg(SCAN_COUNT);
+        let (next_position, keys): (u64, Vec<String>) = link.get(&scan).await?;
         // Keys that went or came may have changed what a step from here covers: then all of it is listed.
         let after = cut.take().filter(|cut| cut.next_position == next_position).map(|cut| cut.after);
         let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
@@ -46,7 +38,7 @@ pub(super) async fn scan(
         ids.sort_unstable();
         ids.dedup();
         ids.retain(|id| page.records.iter().all(|(listed, _)| listed != id));
-        for (id, record) in fetch(connection, layout, app, &ids).await? {
+        for (id, record) in fetch(link, layout, app, &ids).await? {
             let Some((record, now)) = record else { continue };
             if page.records.len() == limit {
                 page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
@@ -70,7 +62,7 @@ pub(super) async fn scan(
 
 /// The cursor is the last id.
 pub(super) async fn suspects(
-    connection: &mut Link,
+    link: &Link,
     layout: &Layout,
     app: &App,
     filter: &Filter,
@@ -81,28 +73,18 @@ pub(super) async fn suspects(
         Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
         None => "-".to_owned(),
     };
-    let found: RedisResult<Vec<String>> = redis::cmd("ZRANGE")
-        .arg(layout.suspects(app))
-        .arg(from)
-        .arg("+")
-        .arg("BYLEX")
-        .arg("LIMIT")
-        .arg(0)
-        .arg(limit)
-        .query_async(connection)
-        .await;
-    let found = found.map_err(|error| read_failed(&error))?;
+    let mut range = redis::cmd("ZRANGE");
+    range.arg(layout.suspects(app)).arg(from).arg("+").arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
+    let found: Vec<String> = link.get(&range).await?;
     let ids: Vec<OperationId> = found.iter().filter_map(|id| id.parse().ok()).collect();
     let mut page = Page::default();
-    for (id, record) in fetch(connection, layout, app, &ids).await? {
+    for (id, record) in fetch(link, layout, app, &ids).await? {
         match record {
             Some((record, now)) if filter.admits(&record, now) => page.records.push((id, record)),
             Some(_) => {}
             // The record's time was over; the index does not notice by itself.
             None => {
-                let removed: RedisResult<()> =
-                    redis::cmd("ZREM").arg(layout.suspects(app)).arg(id.to_string()).query_async(connection).await;
-                removed.map_err(|error| read_failed(&error))?;
+                let () = link.get(redis::cmd("ZREM").arg(layout.suspects(app)).arg(id.to_string())).await?;
             }
         }
     }
@@ -113,7 +95,7 @@ pub(super) async fn suspects(
 type Values = Vec<Option<Vec<u8>>>;
 type Fetched = Vec<(OperationId, Option<(OperationRecord, Timestamp)>)>;
 
-async fn fetch(connection: &mut Link, layout: &Layout, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
+async fn fetch(link: &Link, layout: &Layout, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -123,8 +105,7 @@ async fn fetch(connection: &mut Link, layout: &Layout, app: &App, ids: &[Operati
         pipeline.arg(format!("{}{id}", layout.records(app)));
     }
     pipeline.cmd("TIME");
-    let found: RedisResult<(Values, Time)> = pipeline.query_async(connection).await;
-    let (values, time) = found.map_err(|error| read_failed(&error))?;
+    let ((values, time), _): ((Values, Time), _) = link.get_all(&pipeline).await?;
     let now = timestamp(time);
     let read = |value: Vec<u8>| layout::decode(&value).map(|stored| (stored.record, now));
     let pairs = ids.iter().zip(values);

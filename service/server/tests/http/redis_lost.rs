@@ -1,0 +1,199 @@
+//! A Redis that has lost a part of what it acknowledged: it was started again from an older file, or a replica was promoted.
+
+use std::time::{Duration, Instant};
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::proxy::Proxy;
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::redis_group::WatchedRedis;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, BIN, acquire, begun, get, granted, post, pre, renew, report};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Longer than it takes until a Redis is back, so that leases survive that.
+const TTL_MS_MAX: u64 = 6_000;
+
+async fn on(url: &str, args: &[&str]) -> Node {
+    let ttl_ms_max = TTL_MS_MAX.to_string();
+    let short = ["--locks", url, "--ttl-ms-max", &ttl_ms_max, "--ttl-ms-default", &ttl_ms_max];
+    Node::start(BIN, &[&short[..], args].concat()).await
+}
+
+async fn two_on(url: &str) -> [Node; 2] {
+    [on(url, &[]).await, on(url, &[]).await]
+}
+
+/// A Redis that keeps nothing but the snapshots that are taken.
+async fn of_snapshots() -> Redis {
+    Redis::start_with(&[("appendonly", "no")]).await
+}
+
+async fn engine(node: &Node) -> Value {
+    get(node, "/v1/admin/engines").await.body["locks"].clone()
+}
+
+/// The Redis has come back with the lease of `kept`, and perhaps without that of `lost`.
+async fn nothing_is_granted_while_a_lost_lease_may_live(
+    nodes: &[Node; 2],
+    kept: &Answer,
+    lost: &Answer,
+    back: Instant,
+) {
+    for node in nodes {
+        let answers = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, answers).await, "{}", node.log());
+        acquire(node, "never locked", json!({ "owner": "bob" })).await.assert_problem(423, "lock-delayed");
+        assert_eq!(acquire(node, "lost", json!({ "owner": "bob" })).await.status, 423);
+    }
+    let [one, other] = nodes;
+    let epoch = engine(one).await["epoch"].clone();
+    let wait = json!({ "owner": "bob", "wait_ms": 50_000 }).to_string();
+    let next = post(format!("{}/v1/locks/lost/acquire", other.base_url()), wait).await;
+    assert_eq!(next.status, 200, "{}", next.body);
+    assert!(back.elapsed() >= Duration::from_millis(TTL_MS_MAX), "granted after {:?}", back.elapsed());
+    assert!(next.token() > lost.token());
+    // One hold-off of the locks and one of the gate, and all nodes agree about it.
+    for node in nodes {
+        assert_eq!(engine(node).await["epoch"], epoch);
+    }
+    let begun: usize = nodes.iter().map(|node| node.log().matches("has failed over: a hold-off begins").count()).sum();
+    assert_eq!(begun, 2, "{}{}", one.log(), other.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_restarts_from_an_older_snapshot_gives_a_held_lock_to_no_second_owner() {
+    let mut redis = of_snapshots().await;
+    let nodes = two_on(&redis.url()).await;
+    let kept = granted(&nodes[0], "kept", json!({})).await;
+    assert_eq!(redis.ask(&["save"]).trim(), "OK");
+    let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
+    redis.kill9();
+    let back = Instant::now();
+    redis.start_again().await;
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, back).await;
+    renew(&nodes[0], "lost", &lost.text("lease_id")).await.assert_problem(410, "lease-lost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_after_a_redis_was_started_again_holds_off_too() {
+    let mut redis = of_snapshots().await;
+    let node = on(&redis.url(), &[]).await;
+    granted(&node, "kept", json!({})).await;
+    assert_eq!(redis.ask(&["save"]).trim(), "OK");
+    granted(&node, "lost", json!({})).await;
+    drop(node);
+    redis.kill9();
+    redis.start_again().await;
+    let next = on(&redis.url(), &[]).await;
+    acquire(&next, "lost", json!({})).await.assert_problem(423, "lock-delayed");
+    // The record names the server now: another node begins nothing.
+    let epoch = engine(&next).await["epoch"].clone();
+    let third = on(&redis.url(), &[]).await;
+    acquire(&third, "lost", json!({})).await.assert_problem(423, "lock-delayed");
+    assert_eq!(engine(&third).await["epoch"], epoch);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_promoted_behind_the_same_address_gives_a_held_lock_to_no_second_owner() {
+    let (mut master, replica) = (Redis::start().await, Redis::start().await);
+    let (front, stream) = (Proxy::start(master.port()).await, Proxy::start(master.port()).await);
+    replica.ask(&["replicaof", "127.0.0.1", &stream.port().to_string()]);
+    let nodes = two_on(&format!("redis://127.0.0.1:{}", front.port())).await;
+    let kept = granted(&nodes[0], "kept", json!({})).await;
+    let has_it = || async { master.ask(&["wait", "1", "100"]).trim() == "1" };
+    assert!(eventually(LONG, has_it).await);
+    stream.cut();
+    let lost = granted(&nodes[1], "lost", json!({ "owner": "alice" })).await;
+    master.kill9();
+    let back = Instant::now();
+    replica.ask(&["replicaof", "no", "one"]);
+    front.point_at(replica.port());
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, back).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_a_sentinel_promotes_begins_a_hold_off() {
+    let mut redis = WatchedRedis::start().await;
+    let nodes = two_on(&redis.url()).await;
+    let kept = granted(&nodes[0], "kept", json!({})).await;
+    assert_eq!(redis.master.ask(&["wait", "1", "10000"]).trim(), "1");
+    let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
+    redis.master.kill9();
+    let back = Instant::now();
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, back).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_a_replica_meanwhile_begins_a_hold_off() {
+    let (redis, other) = (Redis::start().await, Redis::start().await);
+    let node = on(&redis.url(), &[]).await;
+    granted(&node, "kept", json!({})).await;
+    // It takes the other one's data, which has no lease: only its record is put back.
+    let record = redis.ask(&["get", "latchgate:engine"]);
+    other.ask(&["set", "latchgate:engine", record.trim_end_matches('\n')]);
+    redis.ask(&["replicaof", "127.0.0.1", &other.port().to_string()]);
+    let is_copied = || async { redis.ask(&["info", "replication"]).contains("master_link_status:up") };
+    assert!(eventually(LONG, is_copied).await);
+    redis.ask(&["replicaof", "no", "one"]);
+    let mut tries = 0;
+    let holds_off = || {
+        tries += 1;
+        let key = format!("new-{tries}");
+        let node = &node;
+        async move { acquire(node, &key, json!({})).await.body["code"] == "lock-delayed" }
+    };
+    assert!(eventually(LONG, holds_off).await, "{}", node.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_remove_the_scripts_of_a_redis_is_no_loss() {
+    let redis = Redis::start().await;
+    let nodes = two_on(&redis.url()).await;
+    let held = granted(&nodes[0], "k", json!({})).await;
+    let epoch = engine(&nodes[0]).await["epoch"].clone();
+    for node in &nodes {
+        assert_eq!(redis.ask(&["script", "flush"]).trim(), "OK");
+        acquire(node, "k", json!({})).await.assert_problem(423, "lock-held");
+        granted(node, "new", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+        assert_eq!(renew(node, "k", &held.text("lease_id")).await.status, 200);
+        assert_eq!(engine(node).await["epoch"], epoch);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_hold_offs_a_redis_that_was_started_again_grants_at_once() {
+    let mut redis = of_snapshots().await;
+    let node = on(&redis.url(), &["--no-hold-off"]).await;
+    assert_eq!(redis.ask(&["save"]).trim(), "OK");
+    let lost = granted(&node, "lost", json!({})).await;
+    redis.kill9();
+    redis.start_again().await;
+    let goes_on = || async { acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200 };
+    assert!(eventually(Duration::from_millis(TTL_MS_MAX), goes_on).await, "{}", node.log());
+    assert!(granted(&node, "lost", json!({})).await.token() > lost.token());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gate_on_a_redis_that_restarts_from_an_older_snapshot_lets_no_operation_go_twice() {
+    let mut redis = of_snapshots().await;
+    let nodes = two_on(&redis.url()).await;
+    let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "on_expiry": on_expiry });
+    let kept = begun(&nodes[0], charge("kept", "block")).await;
+    assert_eq!(redis.ask(&["save"]).trim(), "OK");
+    begun(&nodes[0], charge("lost", "block")).await;
+    redis.kill9();
+    redis.start_again().await;
+    for node in &nodes {
+        let is_refused = || async {
+            let refused = pre(node, charge("lost", "block")).await;
+            assert!(!refused.status.is_success(), "{}", refused.body);
+            refused.body["why"] == "record_may_be_lost"
+        };
+        assert!(eventually(LONG, is_refused).await, "{}", node.log());
+    }
+    // Of an operation that has a record, nothing is in doubt.
+    assert_eq!(report(&nodes[1], &kept, json!({ "outcome": "success" })).await.status, 200);
+    assert_eq!(begun(&nodes[1], charge("may be repeated", "retry")).await.body["possibly_repeated"], true);
+}
