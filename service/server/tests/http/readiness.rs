@@ -184,6 +184,48 @@ async fn a_node_that_may_not_run_scripts_is_not_ready() {
     is_back(&node).await;
 }
 
+#[tokio::test]
+async fn a_node_whose_redis_refuses_what_a_grant_writes_is_not_ready() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    for (key, broken, why) in [
+        ("latchgate:event", "set latchgate:event 18446744073709551615", "ID"),
+        ("latchgate:event", "set latchgate:event x", "number"),
+        ("latchgate:event", "lpush latchgate:event x", "WRONGTYPE"),
+        ("latchgate:events", "set latchgate:events x", "WRONGTYPE"),
+        ("latchgate:index", "set latchgate:index x", "WRONGTYPE"),
+    ] {
+        granted(&node, "first", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+        let kept = redis.ask(&["rename", key, "kept"]);
+        assert_eq!(kept.trim(), "OK", "{key}");
+        redis.ask(&broken.split(' ').collect::<Vec<_>>());
+        until_not_ready(&node, why).await;
+        assert_eq!(acquire(&node, "k", json!({ "ttl_ms": 100 })).await.status, 503, "{broken}");
+        redis.ask(&["rename", "kept", key]);
+        until_ready(&node).await;
+        granted(&node, "k", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+    }
+    // A server that has lost the scripts cannot be given them again.
+    redis.ask(&["acl", "setuser", "default", "-eval"]);
+    redis.ask(&["script", "flush"]);
+    until_not_ready(&node, "eval").await;
+    redis.ask(&["acl", "setuser", "default", "+@all"]);
+    until_ready(&node).await;
+}
+
+#[tokio::test]
+async fn nobody_sees_what_a_probe_writes() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    let before = redis.ask(&["get", "latchgate:event"]);
+    let has_probed = || async { redis.ask(&["get", "latchgate:event"]) != before };
+    assert!(eventually(LONG, has_probed).await);
+    assert_eq!(redis.ask(&["xlen", "latchgate:events"]).trim(), "0");
+    assert_eq!(redis.ask(&["zcard", "latchgate:index"]).trim(), "0");
+    assert_eq!(redis.ask(&["keys", "latchgate:[lh]:*"]).trim(), "");
+    assert_eq!(get(&node, "/readyz").await.status, 200);
+}
+
 async fn metric(node: &Node, line: &str) -> bool {
     get(node, "/metrics").await.body.as_str().unwrap().contains(line)
 }

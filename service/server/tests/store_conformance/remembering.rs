@@ -32,6 +32,7 @@ pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
         assert_eq!(listed, newest_first, "{limit} at a time");
     }
     assert_eq!(world.history(&at("absent"), None, 100).await, []);
+    assert_eq!(world.history(&key, Some(EventCursor::START), 100).await, []);
 }
 
 pub async fn the_oldest_events_are_deleted_up_to_a_limit(world: &World) {

@@ -5,15 +5,16 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate_core::{Address, Timestamp};
+use latchgate_core::lock::{Event, LockState};
+use latchgate_core::{Address, App, InvalidName, Key, Timestamp};
 use redis::Value;
 use tokio::runtime::Handle;
 
 use super::layout::beginning;
-use super::scripts::{COMMIT, Call, Entry, LOCK, Made, made, read};
+use super::scripts::{COMMIT, Call, Entry, LOCK, Made, PROBE, made, read};
 use super::{Shared, loaded};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError};
+use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError, Version};
 
 /// After this time a lock of states expires, in ms. A node holds one only for two round trips.
 const LOCK_MS: u64 = 2_000;
@@ -57,6 +58,32 @@ pub(super) async fn put(
     let call = Call { now, epoch, rule, locker, locked, history_ms: shared.history_ms };
     let keys = call.keys(&shared.layout, entries);
     shared.link.write(&COMMIT, &keys, &call.arguments(entries)?).await.map(made)
+}
+
+/// Commits a grant of a lock that nobody uses, and removes it in the same call.
+pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
+    // The server has the script of commits, or takes it: the next commit may need that.
+    put(shared, None, None, &[], Rule::Each, Locker::default()).await?;
+    // What a probe leaves that fails half-way does not disturb the next one.
+    let unnamed = |error: InvalidName| StoreError::Unavailable(error.to_string());
+    let app = App::parse("latchgate:probe").map_err(unnamed)?;
+    let key = Key::parse(&format!("{:016x}", rand::random::<u64>())).map_err(unnamed)?;
+    let change = Change {
+        address: Address { app, key },
+        expected: Version::ABSENT,
+        state: LockState::default(),
+        events: vec![Event::unreadable(Timestamp::default())],
+        notice_at: None,
+        keep_until: Timestamp::default(),
+        epoch: Epoch::NONE,
+    };
+    let entries = [Entry::of_change(&change, Timestamp::default())?];
+    let call =
+        Call { now: None, epoch: None, rule: Rule::Each, locker: "", locked: &[], history_ms: shared.history_ms };
+    let keys = call.keys(&shared.layout, &entries);
+    let (now, made) = shared.link.write(&PROBE, &keys, &call.arguments(&entries)?).await.map(made)?;
+    let is_made = made.is_some_and(|made| made == [true]);
+    is_made.then_some(now).ok_or_else(|| StoreError::Unavailable("Redis does not take what a grant writes".to_owned()))
 }
 
 /// Locks those of the states that exist. Waits while another call has locked one of them.

@@ -94,6 +94,9 @@ pub(super) async fn history(
     before: Option<EventCursor>,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, StoreError> {
+    if before == Some(EventCursor::START) {
+        return Ok(Vec::new());
+    }
     let address = Address { app: app.clone(), key: key.clone() };
     let stream = shared.layout.history(&address);
     let from = before.map_or_else(|| "+".to_owned(), |before| format!("({}-0", before.number));

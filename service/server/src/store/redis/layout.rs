@@ -48,11 +48,6 @@ impl Layout {
         format!("{}:event", self.prefix)
     }
 
-    /// What probes write.
-    pub(super) fn probe(&self) -> String {
-        format!("{}:probe", self.prefix)
-    }
-
     pub(super) fn document(&self, name: &str) -> String {
         format!("{}:document:{name}", self.prefix)
     }

@@ -29,7 +29,7 @@ use self::commit::Locker;
 use self::layout::{Layout, decode};
 pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
 use self::link::Link;
-use self::scripts::{Entry, PROBE};
+use self::scripts::Entry;
 pub(in crate::store) use self::url::Target;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
@@ -55,9 +55,6 @@ pub struct RedisConfig {
     /// Grant at once, without a hold-off, after the server has lost its data.
     pub no_hold_off: bool,
 }
-
-/// How long Redis keeps what a probe has written, in ms.
-const PROBE_KEPT_MS: u64 = 60_000;
 
 /// Clones share the connections.
 #[derive(Clone)]
@@ -263,7 +260,6 @@ impl LockStore for RedisStore {
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
-        let arguments = [PROBE_KEPT_MS.to_string()];
-        self.shared.link.write(&PROBE, &[self.shared.layout.probe()], &arguments).await.map(timestamp)
+        commit::probe(&self.shared).await
     }
 }

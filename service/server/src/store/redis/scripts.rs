@@ -41,7 +41,9 @@ pub(super) static READ: LazyLock<Program> = program!("read.lua");
 /// The only script that replaces an engine record.
 pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
 pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
-pub(super) static PROBE: LazyLock<Program> = program!("probe.lua");
+pub(super) static PROBE: LazyLock<Program> = LazyLock::new(|| {
+    Program::of(concat!("local function commit()\n", include_str!("commit.lua"), "end\n", include_str!("probe.lua")))
+});
 pub(super) static DOCUMENT: LazyLock<Program> = program!("document.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
 
