@@ -16,7 +16,7 @@ use super::node::{Node, unreadable};
 use crate::engines::UsedLocks;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};
-use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, StoreError, Stored};
+use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreError, Stored};
 
 /// After this many lost races a key is served apart.
 const LOSSES_MAX: u32 = 2;
@@ -316,7 +316,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return Vec::new();
         }
         let changes = self.changes(&mut changed, round);
-        let commit = self.node.store.checked(used.epoch, locked.commit(round.now, &changes));
+        let commit = self.node.store.checked(used.epoch, locked.commit(round.now, &changes, Rule::Each));
         let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
         self.conclude(changed, changes, committed)
     }

@@ -124,9 +124,11 @@ impl CommitResult {
 
 /// Which changes of a batch are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// Each change whose expected version is the current one.
     Each,
+    /// All changes; or none, if the expected version of one of them is not the current one. Then every version in the result is
+    /// `None`.
     AllOrNone,
 }
 
@@ -330,11 +332,7 @@ pub trait LockStore: RecordStore + DocumentStore {
 #[async_trait]
 pub trait LockedStates: Send {
     /// As [`LockStore::commit`]. A key without a row could not be locked, so its change may lose a race.
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
-
-    /// Writes all changes; or none, if the expected version of one of them is not the current one. Then every version in the
-    /// result is `None`.
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError>;
 
     /// Unlocks the states and writes nothing. Dropping them has the same effect, but may close a connection.
     async fn give_up(self: Box<Self>) -> Result<(), StoreError>;

@@ -9,7 +9,7 @@ use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -75,16 +75,15 @@ async fn write(us_per_kib: &AtomicU64, writing: &tokio::sync::Mutex<()>, changes
 
 #[async_trait]
 impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.states.commit(now, changes).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+        if rule == Rule::Each {
+            return self.states.commit(now, changes, rule).await;
+        }
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
         write(&self.us_per_kib, &self.writing, changes).await;
-        let committed = self.states.commit_all(now, changes).await?;
+        let committed = self.states.commit(now, changes, rule).await?;
         if take_one(&self.lost_locked) {
             self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
             return Err(StoreError::OutcomeUnknown("lost after".to_owned()));

@@ -9,7 +9,7 @@ use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
     Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Scope, StoreError, WakeUp,
+    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -291,13 +291,9 @@ struct SimulatedLocked {
     inner: Arc<Mutex<Option<Box<dyn LockedStates>>>>,
 }
 
-impl SimulatedLocked {
-    async fn finish(
-        self: Box<Self>,
-        now: Timestamp,
-        changes: &[Change],
-        is_all: bool,
-    ) -> Result<Committed, StoreError> {
+#[async_trait]
+impl LockedStates for SimulatedLocked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let what = format!("commit locked {}", keys(changes.iter().map(|change| &change.address)));
         let (changes, node) = (Arc::new(changes.to_vec()), self.store.link.node.clone());
         let inner = self.inner;
@@ -307,25 +303,13 @@ impl SimulatedLocked {
             async move {
                 let gone = || StoreError::Unavailable("simulated: the transaction is over".to_owned());
                 let locked = locked.ok_or_else(gone)?;
-                let committed =
-                    if is_all { locked.commit_all(now, &changes).await } else { locked.commit(now, &changes).await }?;
+                let committed = locked.commit(now, &changes, rule).await?;
                 database.executed(&node, &changes, &committed);
                 Ok(committed)
             }
         };
         let committed = self.store.call(&what, Access::Write, commit).await?;
         Ok(Committed { now: self.store.skewed(committed.now), ..committed })
-    }
-}
-
-#[async_trait]
-impl LockedStates for SimulatedLocked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.finish(now, changes, false).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.finish(now, changes, true).await
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
-use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
+use latchgate::store::{Change, CommitResult, LockStore, Rule, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
 use latchgate_testkit::eventually;
 
@@ -37,7 +37,7 @@ pub async fn a_locker_of_a_state_never_loses_its_commit(world: &World) {
             assert_eq!(world.load(&key).await.version, seen);
         }
         let now = world.now().await;
-        let committed = locked.commit(now, &[change(&key, seen, state(1_000 + round))]).await.unwrap();
+        let committed = locked.commit(now, &[change(&key, seen, state(1_000 + round))], Rule::Each).await.unwrap();
         let CommitResult::Checked(versions) = committed.result else { continue };
         let version = versions[0].expect("no other commit can have changed a locked state");
         // An embedded store may have refused the other commit because it was busy.
@@ -79,7 +79,7 @@ pub async fn a_locked_commit_with_an_outdated_clock_writes_nothing(world: &World
     let keys = std::slice::from_ref(&key);
     let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
     a_while_after(world, loaded.now).await;
-    let outdated = locked.commit(loaded.now, &[change(&key, version, state(2))]).await.unwrap();
+    let outdated = locked.commit(loaded.now, &[change(&key, version, state(2))], Rule::Each).await.unwrap();
     assert_eq!(outdated.result, CommitResult::ClockOff);
     assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
 
@@ -87,7 +87,7 @@ pub async fn a_locked_commit_with_an_outdated_clock_writes_nothing(world: &World
         let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
         a_while_after(world, loaded.now).await;
         let now = world.now().await;
-        let committed = locked.commit(now, &[change(&key, version, state(3))]).await.unwrap();
+        let committed = locked.commit(now, &[change(&key, version, state(3))], Rule::Each).await.unwrap();
         assert!(committed.now >= now);
         if committed.now.ms_since(now) > CLOCK_BOUND_MS {
             // The machine was too slow, so this attempt proves nothing.
@@ -132,7 +132,7 @@ pub async fn commit_all_with_a_wrong_clock_writes_nothing(world: &World) {
     let changes = [change(&there, version, state(2)), new(&fresh, state(2))];
     let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
     let ahead = loaded.now.plus_ms(CLOCK_BOUND_MS + 20_000);
-    assert_eq!(locked.commit_all(ahead, &changes).await.unwrap().result, CommitResult::ClockOff);
+    assert_eq!(locked.commit(ahead, &changes, Rule::AllOrNone).await.unwrap().result, CommitResult::ClockOff);
     assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
     assert_eq!(world.load(&fresh).await, Stored::default());
     // The refused commit has released the locks.
@@ -210,7 +210,7 @@ fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u6
 fn change_locked<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let (loaded, locked) = store.lock(EPOCH, addresses).await.unwrap();
-        let committed = locked.commit(loaded.now, &batch(addresses, &loaded.states, number)).await.unwrap();
+        let committed = locked.commit(loaded.now, &batch(addresses, &loaded.states, number), Rule::Each).await.unwrap();
         if let CommitResult::Checked(versions) = committed.result {
             assert!(versions.iter().all(Option::is_some), "a locked commit has lost the race: {versions:?}");
         }

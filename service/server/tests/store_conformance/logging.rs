@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::poll;
-use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Scope, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Scope, Version};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
@@ -112,7 +112,7 @@ pub async fn locked_commits_write_events(world: &World) {
     assert_eq!(world.commit_all(&with_events(version, 20)).await, [None, None]);
     loop {
         let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&there)).await.unwrap();
-        let committed = locked.commit(loaded.now, &with_events(version, 30)).await.unwrap();
+        let committed = locked.commit(loaded.now, &with_events(version, 30), Rule::Each).await.unwrap();
         let CommitResult::Checked(versions) = committed.result else { continue };
         assert!(versions[0].is_some() && versions[1].is_none());
         break;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::{Change, CommitResult, LockStore, StoreError, Stored, Version, WakeUp};
+use latchgate::store::{Change, CommitResult, LockStore, Rule, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
@@ -69,7 +69,7 @@ async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() 
         let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
         let inserted = world.write(&fresh, state(2), FOREVER).await;
         let changes = [change(&there, version, state(3)), new(&fresh, state(3))];
-        let committed = locked.commit_all(loaded.now, &changes).await.unwrap();
+        let committed = locked.commit(loaded.now, &changes, Rule::AllOrNone).await.unwrap();
         assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
         assert_eq!(world.load(&fresh).await, Stored { version: inserted, state: state(2) });
         if committed.result == CommitResult::ClockOff {
@@ -137,7 +137,7 @@ async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_commit_that_waits_
             async move { world.store.commit(world.now().await, &changes).await }
         });
         let waits = until_waiting(&config.url, 1, &other).await;
-        let committed = locked.commit_all(world.now().await, &changes(3)).await.unwrap();
+        let committed = locked.commit(world.now().await, &changes(3), Rule::AllOrNone).await.unwrap();
         let other = other.await.unwrap().unwrap();
         if waits && committed.result != CommitResult::ClockOff {
             assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));

@@ -1,7 +1,7 @@
 //! Promises to watchers while several transactions of a Postgres are open at once.
 
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{Change, CommitResult, EventCursor};
+use latchgate::store::{Change, CommitResult, EventCursor, Rule};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
@@ -28,7 +28,7 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
         after = next;
         let events = vec![event(EventKind::Granted, number + 1)];
         let late = Change { events, ..change(&slow, version, state(2)) };
-        let committed = locked.commit(world.now().await, &[late]).await.unwrap();
+        let committed = locked.commit(world.now().await, &[late], Rule::Each).await.unwrap();
         world.write_events(&quick, &[event(EventKind::Granted, number + 3)]).await;
         let read = world.events_until(ALL, after, 100, number + 3).await;
         if committed.result == CommitResult::ClockOff {
@@ -63,7 +63,7 @@ async fn events_of_a_commit_that_waited_for_a_row_lock_come_after_those_of_earli
                 let (loaded, locked) = world.store.lock(EPOCH, &keys).await.unwrap();
                 let events = vec![event(EventKind::Granted, number + 2)];
                 let last = Change { events, ..change(&keys[2], loaded.states[2].version, state(2)) };
-                locked.commit(loaded.now, &[last]).await.unwrap().result
+                locked.commit(loaded.now, &[last], Rule::Each).await.unwrap().result
             })
         };
         let mut watcher = PgConnection::connect(&config.url).await.unwrap();

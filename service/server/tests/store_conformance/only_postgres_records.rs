@@ -2,7 +2,7 @@
 
 use latchgate::store::engine_record::{EngineState, Epoch};
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{StoreError, Stored, Version};
+use latchgate::store::{Rule, StoreError, Stored, Version};
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
@@ -53,7 +53,7 @@ async fn the_record_does_not_change_while_states_are_locked() {
     let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     let turning = world.again();
     let turn = tokio::spawn(async move { turning.turn(EngineState::Moving, Epoch::from_number(9)).await });
-    let committed = locked.commit_all(loaded.now, &[new(&key, state(1))]).await.unwrap();
+    let committed = locked.commit(loaded.now, &[new(&key, state(1))], Rule::AllOrNone).await.unwrap();
     assert!(matches!(committed.result, latchgate::store::CommitResult::Checked(versions) if versions[0].is_some()));
     turn.await.unwrap();
     assert_eq!(world.dump(10).await.concat().len(), 1);

@@ -8,7 +8,7 @@ use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Scope, Stored, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Rule, Scope, Stored, Version};
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, Terms, step,
 };
@@ -181,7 +181,7 @@ impl World {
         let addresses: Vec<Address> = changes.iter().map(|change| change.address.clone()).collect();
         loop {
             let (loaded, locked) = self.store.lock(EPOCH, &addresses).await.unwrap();
-            let committed = locked.commit_all(loaded.now, changes).await.unwrap();
+            let committed = locked.commit(loaded.now, changes, Rule::AllOrNone).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
                 return versions;
             }

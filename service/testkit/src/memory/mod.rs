@@ -16,7 +16,7 @@ use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
     fresh_node_id, page_of, read_position,
 };
 use tokio::time::Instant;
@@ -163,7 +163,7 @@ impl Shared {
         Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() })
     }
 
-    fn commit(&self, now: Timestamp, changes: &[Change], is_all_or_none: bool) -> Result<Committed, StoreError> {
+    fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let mut tables = self.tables();
         let store_now = self.clock.now();
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
@@ -176,7 +176,7 @@ impl Shared {
         let holds = |tables: &Tables, change: &Change| {
             tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
         };
-        if is_all_or_none && !changes.iter().all(|change| holds(&tables, change)) {
+        if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
             let result = CommitResult::Checked(vec![None; changes.len()]);
             return Ok(Committed { now: store_now, result, busy: Vec::new() });
         }
@@ -257,7 +257,7 @@ impl LockStore for MemoryStore {
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
-        self.shared.commit(now, changes, false)
+        self.shared.commit(now, changes, Rule::Each)
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
@@ -414,12 +414,8 @@ struct Locked {
 
 #[async_trait]
 impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.shared.commit(now, changes, false)
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.shared.commit(now, changes, true)
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+        self.shared.commit(now, changes, rule)
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {

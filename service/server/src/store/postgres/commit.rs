@@ -29,21 +29,12 @@ pub(super) struct Locked {
 
 #[async_trait]
 impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::Each).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::AllOrNone).await
-    }
-
-    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
-        self.connection.roll_back().await.map_err(|error| StoreError::Unavailable(message(&error)))
-    }
-}
-
-impl Locked {
-    async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+    async fn commit(
+        mut self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(message(&error));
         let committed = match write(&mut self.connection, now, self.knows_timeline, INSERT_WAIT, changes).await {
             Ok(committed) => committed,
@@ -70,6 +61,12 @@ impl Locked {
         Ok(committed)
     }
 
+    async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
+        self.connection.roll_back().await.map_err(|error| StoreError::Unavailable(message(&error)))
+    }
+}
+
+impl Locked {
     /// The result of a lost race: another transaction is inserting one of the new rows.
     async fn lose_race(mut self, count: usize) -> Result<Committed, sqlx::Error> {
         self.connection.begin_again().await?;

@@ -121,24 +121,19 @@ pub(super) struct Locked {
     addresses: Vec<Address>,
 }
 
-impl Locked {
-    async fn write(mut self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(
+        mut self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         let locker = Locker { name: &self.name, addresses: &self.addresses };
         let committed = write(&self.shared, now, changes, rule, locker).await?;
         // The script has unlocked them.
         self.addresses.clear();
         Ok(committed)
-    }
-}
-
-#[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::Each).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::AllOrNone).await
     }
 
     async fn give_up(mut self: Box<Self>) -> Result<(), StoreError> {

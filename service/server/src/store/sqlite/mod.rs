@@ -245,22 +245,12 @@ struct Commit {
     answer: oneshot::Sender<Result<Committed, StoreError>>,
 }
 
-impl Locked {
-    async fn write(self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+#[async_trait]
+impl LockedStates for Locked {
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.held.end_with(Commit { now, rows: states::rows_of(now, changes)?, rule, answer })?;
         answered.await.map_err(|_| database::ended())?
-    }
-}
-
-#[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::Each).await
-    }
-
-    async fn commit_all(self: Box<Self>, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        self.write(now, changes, Rule::AllOrNone).await
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
