@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{PoolUse, StoreError};
+use super::StoreError;
 
 /// Numbers the times in which one store is written to under one rule about new grants. A change of the engine, a fail-over
 /// of it and every change of a hold-off begin a new epoch.
@@ -237,6 +237,15 @@ impl Reading {
     }
 }
 
+/// How a pool of connections is used at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    pub name: &'static str,
+    pub used: usize,
+    pub idle: usize,
+    pub max: usize,
+}
+
 /// A store that keeps an engine record.
 #[async_trait]
 pub trait RecordStore: Send + Sync + 'static {
@@ -264,6 +273,11 @@ pub trait RecordStore: Send + Sync + 'static {
     /// Replaces the record that was read if neither it nor the server has changed since; waits for commits in flight, so that
     /// none lands after the change. Returns whether it was replaced.
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError>;
+
+    /// The store's clock, if the store answers.
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.read_record().await?.now)
+    }
 }
 
 #[cfg(test)]

@@ -186,9 +186,6 @@ pub trait GateStore: RecordStore {
 
     /// Notes how many records have been copied, while the store is filling for this epoch; returns whether it is.
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError>;
-
-    /// Whether the store answers; gives its clock.
-    async fn ping(&self) -> Result<Timestamp, StoreError>;
 }
 
 impl Filter {

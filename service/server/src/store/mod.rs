@@ -1,8 +1,6 @@
 //! Stores of states. A store does not know the rules of locks: it loads states with their versions, and commits a change if
 //! the version is still the one that the caller loaded.
 
-mod connections;
-mod database_error;
 pub mod documents;
 mod dump;
 pub mod engine_record;
@@ -13,16 +11,16 @@ mod process_clock;
 pub mod redis;
 pub mod sqlite;
 pub mod store_clock;
+mod wake_ups;
 
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
-pub use self::connections::PoolUse;
 pub use self::documents::DocumentStore;
 pub use self::dump::{CopiedState, DumpPage, page_of, read_position};
-pub use self::engine_record::{EngineState, Epoch, RecordStore};
+pub use self::engine_record::{EngineState, Epoch, PoolUse, RecordStore};
 pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
 
 /// A state and its version.
@@ -245,7 +243,9 @@ pub trait LockStore: RecordStore + DocumentStore {
     }
 
     /// The id of a node that starts with this store.
-    fn node_id(&self) -> NodeId;
+    fn node_id(&self) -> NodeId {
+        fresh_node_id()
+    }
 
     /// Loads states in `epoch`.
     ///
@@ -318,9 +318,6 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// and does nothing unless the store is filling for `epoch`.
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError>;
 
-    /// Returns the store's clock, if the store answers.
-    async fn ping(&self) -> Result<Timestamp, StoreError>;
-
     /// Finds out whether a lock can be granted: commits a little, as a grant would. Returns the store's clock.
     ///
     /// # Errors
@@ -368,7 +365,7 @@ pub(crate) fn end_of_prefix(prefix: &str) -> String {
 }
 
 /// A random id, for a node that shares its store with other nodes.
-pub fn fresh_node_id() -> NodeId {
+pub(crate) fn fresh_node_id() -> NodeId {
     NodeId::new(&format!("{:016x}", rand::random::<u64>()))
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchgate::store::RecordStore;
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::EngineState;
 use latchgate::store::gate::{Change, Claimed, GateStore, Replaced};

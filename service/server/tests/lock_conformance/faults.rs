@@ -8,7 +8,7 @@ use latchgate::locks::{
     Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, RefusedBecause, Released, Watch,
     Watched,
 };
-use latchgate::store::{LockStore, LoggedEvent};
+use latchgate::store::{LoggedEvent, RecordStore};
 use latchgate_core::App;
 use latchgate_core::lock::{EndReason, EventKind, Position};
 use latchgate_testkit::eventually;

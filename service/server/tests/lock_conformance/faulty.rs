@@ -138,6 +138,11 @@ impl RecordStore for Faulty {
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         self.memory.write_record(read, next).await
     }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.check_up()?;
+        Ok(self.shown(self.memory.ping().await?))
+    }
 }
 
 #[async_trait]
@@ -161,10 +166,6 @@ impl DocumentStore for Faulty {
 impl LockStore for Faulty {
     fn shards(&self) -> usize {
         1
-    }
-
-    fn node_id(&self) -> NodeId {
-        self.memory.node_id()
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
@@ -278,11 +279,6 @@ impl LockStore for Faulty {
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         self.ping().await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.check_up()?;
-        Ok(self.shown(self.memory.ping().await?))
     }
 }
 

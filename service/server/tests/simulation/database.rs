@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, LockStore};
+use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore};
 use latchgate_core::lock::{EventKind, Lease, LockState, Mode, Turn};
 use latchgate_core::{Address, Timestamp};
 use latchgate_testkit::memory::MemoryStore;

@@ -81,6 +81,11 @@ impl RecordStore for SimulatedStore {
         };
         self.call(&what, Access::Write, write).await
     }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        let now = self.call("ping", Access::Read, |database| async move { database.store.ping().await }).await?;
+        Ok(self.skewed(now))
+    }
 }
 
 #[async_trait]
@@ -277,11 +282,6 @@ impl LockStore for SimulatedStore {
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let probe = |database: Arc<Database>| async move { database.store.probe().await };
         Ok(self.skewed(self.call("probe", Access::Write, probe).await?))
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let ping = |database: Arc<Database>| async move { database.store.ping().await };
-        Ok(self.skewed(self.call("ping", Access::Read, ping).await?))
     }
 }
 

@@ -249,8 +249,4 @@ impl GateStore for MemoryGateStore {
         }
         Ok(is_filling)
     }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        Ok(self.shared.clock.now())
-    }
 }

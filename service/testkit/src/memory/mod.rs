@@ -17,7 +17,7 @@ use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
     LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
-    fresh_node_id, page_of, read_position,
+    page_of, read_position,
 };
 use tokio::time::Instant;
 
@@ -247,10 +247,6 @@ impl LockStore for MemoryStore {
         2
     }
 
-    fn node_id(&self) -> NodeId {
-        fresh_node_id()
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.shared.load(epoch, addresses)
     }
@@ -396,10 +392,6 @@ impl LockStore for MemoryStore {
         }
         tables.engine.count(copied);
         Ok(true)
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        Ok(self.shared.clock.now())
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

@@ -2,10 +2,10 @@
 
 use anyhow::{anyhow, bail, ensure};
 use sqlx::PgConnection;
-use sqlx::migrate::{Migrate, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
 use super::hosts::Hosts;
-use crate::store::database_error::message;
+use crate::store::postgres::faults::message;
 
 pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
     anyhow!("cannot connect to Postgres: {}", message(error))
@@ -43,6 +43,24 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
             Ok(())
         }
         Err(error) => Err(anyhow!("cannot make the schema latchgate: {error}")),
+    }
+}
+
+/// Why a schema cannot be brought up to date.
+pub(super) fn cannot_migrate(error: &MigrateError) -> anyhow::Error {
+    match error {
+        MigrateError::VersionMissing(version) | MigrateError::VersionTooOld(_, version) => anyhow!(
+            "its schema has migration {version}, which this version of Latchgate does not know: a newer version, or another \
+             program, has made it. Start the newer version, or name another place with --locks"
+        ),
+        MigrateError::VersionMismatch(version) => anyhow!(
+            "its schema was made by another version of Latchgate or by another program: migration {version} differs. Name another \
+             place with --locks"
+        ),
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            anyhow!("its schema cannot be brought up to date: {}", message(error))
+        }
+        other => anyhow!("its schema cannot be brought up to date: {other}"),
     }
 }
 

@@ -12,8 +12,8 @@ use sqlx::postgres::PgRow;
 use super::rows::read_timestamp;
 use super::sessions::{Session, in_ms};
 use super::{events, faults, record, statements};
-use crate::store::database_error::message;
 use crate::store::engine_record::{Epoch, Purpose};
+use crate::store::postgres::faults::message;
 use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, Rule, StoreError, Version};
 
 /// A transaction that holds row locks waits only this long to insert a new row: another one that is inserting the same row may

@@ -4,11 +4,24 @@ use sqlx::Error;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use crate::store::StoreError;
-use crate::store::database_error::message;
 
 /// Other sessions held what the statement needed for longer than it waits.
 pub(in crate::store) const CONTENDED: StoreError =
     StoreError::Contended("the database would not wait for a lock any longer");
+
+/// The database's own message. sqlx's would include a line number of Postgres' source code.
+pub(in crate::store) fn message(error: &sqlx::Error) -> String {
+    match error.as_database_error() {
+        Some(error) => match error.code() {
+            Some(code) => format!("{} (code {code})", error.message()),
+            None => error.message().to_owned(),
+        },
+        None => match error {
+            sqlx::Error::Configuration(error) => error.to_string(),
+            other => other.to_string(),
+        },
+    }
+}
 
 fn answered(error: &Error) -> Option<&PgDatabaseError> {
     error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>())

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection, Executor, Postgres, Row};
 use tokio::time::{Instant, timeout};
 
-use crate::store::database_error::message;
+use crate::store::postgres::faults::message;
 
 const HOSTS_MAX: usize = 16;
 /// For how long the node goes straight to the server that it has found.

@@ -36,9 +36,9 @@ use self::hosts::Hosts;
 pub use self::hosts::place_of;
 use self::rows::{LoadedRows, read_collected, read_dumped, read_listed, read_loaded, read_timestamp};
 use self::sessions::{Route, SCHEMA, Session, Sessions};
-use super::database_error::cannot_migrate;
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, Purpose, Reading};
+use super::wake_ups::{listen, unpack};
 use super::{
     APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
     LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, Stored, Version, WakeUp, all_readable,
@@ -115,7 +115,7 @@ impl PostgresStore {
         let hosts = Hosts::parse(url)?.map(|options| options.options([("search_path", SCHEMA)]));
         let mut connection = hosts.open().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::make_schema(&mut connection).await?;
-        MIGRATIONS.run(&mut connection).await.map_err(|error| cannot_migrate(&error))?;
+        MIGRATIONS.run(&mut connection).await.map_err(|error| checks::cannot_migrate(&error))?;
         connection.close().await?;
         Ok(())
     }
@@ -206,10 +206,6 @@ impl RecordStore for PostgresStore {
 impl LockStore for PostgresStore {
     fn shards(&self) -> usize {
         self.shards
-    }
-
-    fn node_id(&self) -> NodeId {
-        super::fresh_node_id()
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
@@ -328,7 +324,8 @@ impl LockStore for PostgresStore {
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::channel_of(node));
-        let wake_ups = wake_ups::listen(hosts, channel, wake_ups::unpack, || WakeUp::All).await;
+        let subscribe = move || wake_ups::subscribe(hosts.clone(), channel.clone());
+        let wake_ups = listen(subscribe, unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| self.lost(&error, faults::of_read))
     }
 
@@ -358,10 +355,6 @@ impl LockStore for PostgresStore {
         let mut connection = self.check_out().await?;
         let filled = commit::fill(&mut connection, epoch, self.knows_timeline, states, copied).await;
         self.written(connection, filled).await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.read_record().await.map(|reading| reading.now)
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

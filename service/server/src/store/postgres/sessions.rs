@@ -6,16 +6,16 @@
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::faults;
 use super::hosts::Hosts;
-use crate::store::connections::{Connections, Open, PooledConnection};
 use crate::store::{PoolUse, StoreError};
 
 /// How every session of a route works.
@@ -97,55 +97,67 @@ pub(super) fn in_ms(duration: Duration) -> String {
     format!("{}ms", duration.as_millis().max(1))
 }
 
-impl Open for PgConnection {
-    type Target = Hosts;
-
-    async fn open(hosts: &Hosts) -> Result<Self, sqlx::Error> {
-        hosts.open().await
-    }
-}
-
-/// A pool of connections over one route.
+/// A pool of connections over one route: a small stack of idle ones.
+///
+/// sqlx's pool pings the server whenever a connection is returned, which doubles the round trips of a commit. And a future that is
+/// dropped half-way returns its connection to that pool with the work still under way. Here a connection is returned only when its user
+/// says that it is done; otherwise it is closed, and the idle ones stay, because the user may only have run out of time.
 pub(in crate::store) struct Sessions {
-    connections: Connections<PgConnection>,
-    begin: Option<Arc<str>>,
+    route: Route,
+    idle: Idle,
+    permits: Arc<Semaphore>,
+    max: usize,
 }
+
+type Idle = Arc<Mutex<Vec<PgConnection>>>;
 
 impl Sessions {
     pub(in crate::store) fn new(route: &Route, max: usize) -> Self {
-        Self { connections: Connections::new(route.hosts.clone(), max), begin: route.begin.clone() }
+        Self { route: route.clone(), idle: Idle::default(), permits: Arc::new(Semaphore::new(max)), max }
     }
 
-    /// Checks out a connection; waits while all are checked out. Through a proxy, a transaction has begun on it.
+    /// Checks out an idle connection, or opens one; waits while all are checked out. Through a proxy, a transaction has begun on it.
     ///
     /// # Errors
     /// When a connection cannot be opened, or has died.
     pub(in crate::store) async fn check_out(&self) -> Result<Session, sqlx::Error> {
-        let mut connection = self.connections.check_out().await?;
-        if let Some(begin) = &self.begin {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let idle = stack(&self.idle).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.route.hosts.open().await?,
+        };
+        let begin = self.route.begin.clone();
+        if let Some(begin) = &begin {
             // Its text consists of the constants above and a number.
-            let begin = sqlx::AssertSqlSafe(begin.to_string());
-            sqlx::raw_sql(begin).execute(&mut *connection).await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(begin.to_string())).execute(&mut connection).await?;
         }
-        Ok(Session { connection, begin: self.begin.clone() })
+        Ok(Session { connection, begin, home: Arc::clone(&self.idle), _permit: permit })
     }
 
     /// Its use, under a name.
     pub(in crate::store) fn usage(&self, name: &'static str) -> PoolUse {
-        self.connections.usage(name)
+        let used = self.max.saturating_sub(self.permits.available_permits());
+        PoolUse { name, used, idle: stack(&self.idle).len(), max: self.max }
     }
 
     /// Closes the idle connections, because if one of them is dead, all may be.
     pub(in crate::store) fn forget_idle(&self) {
-        self.connections.forget_idle();
+        stack(&self.idle).clear();
     }
+}
+
+fn stack(idle: &Idle) -> MutexGuard<'_, Vec<PgConnection>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection for one use. If it is dropped without [`Session::put_back`], it is closed, which ends its transaction.
 pub(in crate::store) struct Session {
-    connection: PooledConnection<PgConnection>,
+    connection: PgConnection,
     /// As in [`Route`].
     begin: Option<Arc<str>>,
+    home: Idle,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Session {
@@ -160,7 +172,7 @@ impl Session {
     /// When the connection has died.
     pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         if !self.is_proxied() {
-            sqlx::raw_sql("begin").execute(&mut *self.connection).await?;
+            sqlx::raw_sql("begin").execute(&mut self.connection).await?;
         }
         Ok(())
     }
@@ -202,7 +214,7 @@ impl Session {
     /// When the connection has died. Nothing was written.
     pub(super) async fn begin_again(&mut self) -> Result<(), sqlx::Error> {
         let undo = self.begin.as_deref().map_or_else(|| "rollback".to_owned(), |begin| format!("rollback; {begin}"));
-        sqlx::raw_sql(sqlx::AssertSqlSafe(undo)).execute(&mut *self.connection).await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(undo)).execute(&mut self.connection).await?;
         Ok(())
     }
 
@@ -230,7 +242,7 @@ impl Session {
         if self.is_proxied() {
             return self.commit().await;
         }
-        self.connection.put_back();
+        stack(&self.home).push(self.connection);
         Ok(())
     }
 
@@ -239,8 +251,8 @@ impl Session {
     }
 
     async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(how).execute(&mut *self.connection).await?;
-        self.connection.put_back();
+        sqlx::raw_sql(how).execute(&mut self.connection).await?;
+        stack(&self.home).push(self.connection);
         Ok(())
     }
 }

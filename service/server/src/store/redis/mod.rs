@@ -33,6 +33,7 @@ use self::scripts::Entry;
 pub(in crate::store) use self::url::Target;
 pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use super::wake_ups::{listen, pack, unpack};
 use super::{
     Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent,
     Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
@@ -165,10 +166,6 @@ impl LockStore for RedisStore {
         true
     }
 
-    fn node_id(&self) -> NodeId {
-        super::fresh_node_id()
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.shared.load(epoch, addresses).await
     }
@@ -232,14 +229,16 @@ impl LockStore for RedisStore {
             publish.arg(&channel).arg(message);
             publish
         };
-        let messages: Vec<Cmd> = wake_ups::pack(wake_ups).into_iter().map(publish).collect();
+        let messages: Vec<Cmd> = pack(wake_ups).into_iter().map(publish).collect();
         self.shared.link.send_each(&messages).await.map_err(|failed| failed.of_read())?;
         Ok(())
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (target, channel) = (self.shared.link.target().clone(), self.shared.layout.channel(node));
-        let wake_ups = wake_ups::listen(target, channel, self.shared.timeout, wake_ups::unpack, || WakeUp::All).await;
+        let timeout = self.shared.timeout;
+        let subscribe = move || wake_ups::subscribe(target.clone(), channel.clone(), timeout);
+        let wake_ups = listen(subscribe, unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
@@ -253,10 +252,6 @@ impl LockStore for RedisStore {
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
         dump::fill(&self.shared, epoch, states, copied).await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.shared.clock().await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

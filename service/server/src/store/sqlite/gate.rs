@@ -266,10 +266,6 @@ impl GateStore for SqliteGateStore {
         });
         false_if_over(count.await)
     }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.read_record().await.map(|reading| reading.now)
-    }
 }
 
 /// # Errors

@@ -216,10 +216,6 @@ impl LockStore for SqliteStore {
         false_if_over(fill.await)
     }
 
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.read_record().await.map(|reading| reading.now)
-    }
-
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let now = self.database.clock.now();
         self.database.write(move |connection| states::probe(connection, now)).await?;

@@ -1,7 +1,6 @@
 //! Records in Postgres: one row per id, each verb one statement. Claims and replacements share statements and commits.
 
 mod statements;
-mod wake_ups;
 mod writes;
 
 use std::sync::Arc;
@@ -22,8 +21,9 @@ use crate::store::gate::{
     id_of, is_off, page_of, read_position,
 };
 use crate::store::postgres::sessions::{Route, Session, Sessions};
-use crate::store::postgres::wake_ups::listen;
+use crate::store::postgres::wake_ups::subscribe;
 use crate::store::postgres::{self, PostgresConfig, checks, faults, record};
+use crate::store::wake_ups::{listen, pack_operation, unpack_operation};
 use crate::store::{PoolUse, RecordStore, StoreError, Version};
 
 const EXAMINED: i64 = EXAMINED_MAX as i64;
@@ -31,6 +31,9 @@ const EXAMINED: i64 = EXAMINED_MAX as i64;
 const CALL_CONNECTIONS: usize = 16;
 /// And one to listen on.
 pub(in crate::store) const CONNECTIONS_MAX: usize = CALL_CONNECTIONS + 1;
+/// Nodes notify each other of ends of operations on it. A notification serialises commits, so one is sent only for a record that says
+/// that a pre waits.
+const CHANNEL: &str = "latchgate_operations";
 /// Records that one statement removes at most.
 const CLEAR_MAX: i64 = 5_000;
 
@@ -96,7 +99,7 @@ impl PostgresGateStore {
             .bind(now.as_ms().cast_signed())
             .bind(CLOCK_BOUND_MS.cast_signed());
         let query = self.bind_fence(query, fence).bind(change.expected.number().cast_signed());
-        let query = query.bind(wake_ups::CHANNEL).bind(change.wakes.then(|| wake_ups::payload(address)));
+        let query = query.bind(CHANNEL).bind(change.wakes.then(|| pack_operation(address)));
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
         let (store_now, is_in_force, removed) = self.written(connection, read).await?;
@@ -269,8 +272,9 @@ impl GateStore for PostgresGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::CHANNEL.to_owned());
-        let heard = listen(hosts, channel, wake_ups::read, || WakeUp::All).await;
+        let hosts = self.direct.hosts().clone();
+        let subscribe = move || subscribe(hosts.clone(), CHANNEL.to_owned());
+        let heard = listen(subscribe, unpack_operation, || WakeUp::All).await;
         heard.map_err(|error| self.lost(&error, faults::of_read))
     }
 
@@ -309,13 +313,6 @@ impl GateStore for PostgresGateStore {
         let row = query.fetch_one(&mut *connection).await;
         let is_filling = row.and_then(|row| row.try_get(0));
         self.written(connection, is_filling).await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        let mut connection = self.check_out().await?;
-        let row = connection.query(statements::PING).fetch_one(&mut *connection).await;
-        let now = row.and_then(|row| read_timestamp(&row));
-        self.read(connection, now).await
     }
 }
 

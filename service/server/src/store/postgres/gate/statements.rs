@@ -108,8 +108,6 @@ using (
 ) over
 where o.app = over.app and o.id = over.id"#;
 
-pub(super) const PING: &str = r#"select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"#;
-
 /// Records of fast operations, along the primary key.
 pub(super) const DUMP: &str = r#"
 select app, id, version, record from operations

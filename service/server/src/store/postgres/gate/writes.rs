@@ -14,11 +14,12 @@ use sqlx::postgres::PgRow;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{bind_fence, is_in_force, read_stored, read_timestamp, statements, wake_ups};
+use super::{CHANNEL, bind_fence, is_in_force, read_stored, read_timestamp, statements};
 use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Fence, Stored, fresh_version, is_off};
 use crate::store::postgres::faults;
 use crate::store::postgres::sessions::Sessions;
+use crate::store::wake_ups::pack_operation;
 use crate::store::{StoreError, Version};
 
 /// Statements of one node under way at once.
@@ -108,7 +109,7 @@ impl Write {
             is_fallback: record.claimed_in == StoreRole::Fallback,
             goes_at: record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)),
             record: text,
-            wake_up: wakes.then(|| wake_ups::payload(address)),
+            wake_up: wakes.then(|| pack_operation(address)),
         })
     }
 }
@@ -250,7 +251,7 @@ impl Writer {
         let fence = writes.first().map_or(Fence::None, |write| write.fence);
         let query = bind_fence(session.query(statements::WRITE), self.purpose, fence, self.knows_timeline)
             .bind(CLOCK_BOUND_MS.cast_signed())
-            .bind(wake_ups::CHANNEL)
+            .bind(CHANNEL)
             .bind(sorted.iter().map(|write| write.address.app.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.address.id.as_bytes()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.now.as_ms().cast_signed()).collect::<Vec<_>>())

@@ -4,7 +4,6 @@
 mod dump;
 mod layout;
 mod list;
-mod wake_ups;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -23,8 +22,9 @@ use crate::store::redis::checks::check;
 use crate::store::redis::link::Link;
 use crate::store::redis::record;
 use crate::store::redis::scripts::{FILL, Program, program};
-use crate::store::redis::wake_ups::listen;
+use crate::store::redis::wake_ups::subscribe;
 use crate::store::redis::{Target, Time, timestamp};
+use crate::store::wake_ups::{listen, pack_operation, unpack_operation};
 use crate::store::{RecordStore, StoreError};
 
 static CLAIM: LazyLock<Program> = program!("claim.lua");
@@ -168,7 +168,7 @@ impl GateStore for RedisGateStore {
             address.id.to_string(),
             u8::from(suspect).to_string(),
             self.layout.wake_ups(),
-            if change.wakes { wake_ups::payload(address) } else { String::new() },
+            if change.wakes { pack_operation(address) } else { String::new() },
             required(fence),
         ];
         let (store_now, wrote): (u64, Option<bool>) = self.link.write(&REPLACE, &keys, &arguments).await?;
@@ -195,8 +195,9 @@ impl GateStore for RedisGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let target = self.link.target().clone();
-        let listening = listen(target, self.layout.wake_ups(), self.timeout, wake_ups::unpack, || WakeUp::All).await;
+        let (target, channel, timeout) = (self.link.target().clone(), self.layout.wake_ups(), self.timeout);
+        let subscribe = move || subscribe(target.clone(), channel.clone(), timeout);
+        let listening = listen(subscribe, unpack_operation, || WakeUp::All).await;
         listening.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
@@ -212,10 +213,6 @@ impl GateStore for RedisGateStore {
         // No state is written: the script only counts.
         let keys = [self.layout.engine(), String::new()];
         self.link.write(&FILL, &keys, &[required(Fence::Filling(epoch)), copied.to_string()]).await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.link.get(&redis::cmd("TIME")).await.map(timestamp)
     }
 }
 
