@@ -16,14 +16,14 @@ const WRITE: &str = "select replace_document($1, $2, $3, $4, $5, $6, $7)";
 #[async_trait]
 impl DocumentStore for PostgresStore {
     async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let query = connection.query(READ).bind(name).bind(known.cast_signed());
         let row = query.fetch_optional(&mut *connection).await;
         let read = |row: PgRow| {
             Ok(StoredDocument { version: row.try_get::<i64, _>(0)?.cast_unsigned(), text: row.try_get(1)? })
         };
         let document = row.and_then(|row| row.map_or_else(|| Ok(StoredDocument::default()), read));
-        self.read(connection, document).await
+        connection.read(document).await
     }
 
     async fn write_document(
@@ -34,7 +34,7 @@ impl DocumentStore for PostgresStore {
         fence: Option<(EngineState, Epoch)>,
     ) -> Result<bool, StoreError> {
         let (state, epoch) = fence.unzip();
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let query = connection
             .query(WRITE)
             .bind(name)
@@ -45,6 +45,6 @@ impl DocumentStore for PostgresStore {
             .bind(epoch.map(|epoch| epoch.number().cast_signed()))
             .bind(self.knows_timeline);
         let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
-        self.written(connection, written).await?.ok_or(StoreError::EpochOver)
+        connection.written(written).await?.ok_or(StoreError::EpochOver)
     }
 }

@@ -89,20 +89,21 @@ impl PostgresStore {
             "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
              as with storage that all servers share, pass --trust-promotion"
         );
-        let store = Self {
-            connections: Sessions::new(&route, config.shards + SPARE_CONNECTIONS),
-            reads: Sessions::new(&route, READ_CONNECTIONS),
-            upkeep: Sessions::new(&route, UPKEEP_CONNECTIONS),
-            patient: Sessions::new(&config.patient_route()?, 1),
-            locking: Sessions::new(&config.locking_route()?, APART_AT_ONCE * config.shards + LOCKING_CONNECTIONS),
+        let connections = Sessions::new(&route, config.shards + SPARE_CONNECTIONS);
+        connections.check().await?;
+        let locking_max = APART_AT_ONCE * config.shards + LOCKING_CONNECTIONS;
+        Ok(Self {
+            reads: connections.beside(&route, READ_CONNECTIONS),
+            upkeep: connections.beside(&route, UPKEEP_CONNECTIONS),
+            patient: connections.beside(&config.patient_route()?, 1),
+            locking: connections.beside(&config.locking_route()?, locking_max),
+            connections,
             direct,
             knows_timeline,
             shards: config.shards,
             row_wait: config.row_wait,
             trimmed: Trimmed::default(),
-        };
-        store.connections.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
-        Ok(store)
+        })
     }
 
     /// Brings the schema up to date. Nodes that start together do so one after the other.
@@ -119,41 +120,6 @@ impl PostgresStore {
         connection.close().await?;
         Ok(())
     }
-
-    async fn check_out(&self) -> Result<Session, StoreError> {
-        self.check_out_of(&self.connections).await
-    }
-
-    async fn check_out_read(&self) -> Result<Session, StoreError> {
-        self.check_out_of(&self.reads).await
-    }
-
-    async fn check_out_of(&self, sessions: &Sessions) -> Result<Session, StoreError> {
-        // Nothing was sent yet, so it is as good as a read that failed.
-        sessions.check_out().await.map_err(|error| self.lost(&error, faults::of_read))
-    }
-
-    /// The answer to statements that only read, or whose changes need not be durable. Returns the connection if it is alive.
-    async fn read<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
-        session.end_with(answer, faults::of_read, |error| self.lost(error, faults::of_read)).await
-    }
-
-    /// The same for statements that write.
-    async fn written<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
-        session.end_with(answer, faults::of_write, |error| self.lost(error, faults::of_write)).await
-    }
-
-    /// The connection was closed. If one is dead, all may be.
-    fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
-        self.forget_idle();
-        kind(error)
-    }
-
-    fn forget_idle(&self) {
-        for sessions in [&self.connections, &self.reads, &self.upkeep, &self.patient, &self.locking] {
-            sessions.forget_idle();
-        }
-    }
 }
 
 /// Closes the idle connections unless the probe comes to its end: a server that does not answer on one connection may not answer
@@ -163,7 +129,7 @@ struct ForgetUnlessAnswered<'a>(Option<&'a PostgresStore>);
 impl Drop for ForgetUnlessAnswered<'_> {
     fn drop(&mut self) {
         if let Some(store) = self.0 {
-            store.forget_idle();
+            store.connections.forget_idle();
         }
     }
 }
@@ -190,15 +156,15 @@ impl RecordStore for PostgresStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let reading = record::read(&mut connection, Purpose::Locks, self.knows_timeline).await;
-        self.read(connection, reading).await
+        connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let written = record::write(&mut connection, Purpose::Locks, self.knows_timeline, read, next).await;
-        self.written(connection, written).await
+        connection.written(written).await
     }
 }
 
@@ -209,14 +175,14 @@ impl LockStore for PostgresStore {
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let loaded = fetch_loaded(&mut connection, epoch, self.knows_timeline, addresses).await;
-        let (states, now) = self.read(connection, loaded).await?.ok_or(StoreError::EpochOver)?;
+        let (states, now) = connection.read(loaded).await?.ok_or(StoreError::EpochOver)?;
         Ok(Loaded { states: all_readable(addresses, states)?, now })
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let (knows_timeline, row_wait) = (self.knows_timeline, self.row_wait);
         let mut written = commit::write(&mut connection, now, knows_timeline, row_wait, changes).await;
         if written.as_ref().is_err_and(faults::is_lock_timeout)
@@ -224,29 +190,29 @@ impl LockStore for PostgresStore {
         {
             written = commit::write_unlocked(&mut connection, now, knows_timeline, row_wait, changes, error).await;
         }
-        self.written(connection, written).await?.ok_or(StoreError::EpochOver)
+        connection.written(written).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
-        let mut connection = self.check_out_of(&self.locking).await?;
+        let mut connection = self.locking.check_out().await?;
         let loaded = lock_and_load(&mut connection, epoch, self.knows_timeline, addresses).await;
         let states = match loaded {
             Ok(Some((states, now))) => all_readable(addresses, states).map(|states| Loaded { states, now }),
             Ok(None) => Err(StoreError::EpochOver),
             Err(error) if faults::is_alive(&error) => Err(faults::of_read(&error)),
-            Err(error) => return Err(self.lost(&error, faults::of_read)),
+            Err(error) => return Err(self.connections.lost(&error, faults::of_read)),
         };
         match states {
             Ok(loaded) => Ok((loaded, Box::new(Locked { connection, knows_timeline: self.knows_timeline }))),
             Err(error) => {
-                connection.roll_back().await.map_err(|error| self.lost(&error, faults::of_read))?;
+                connection.roll_back().await.map_err(|error| self.connections.lost(&error, faults::of_read))?;
                 Err(error)
             }
         }
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let mut connection = self.check_out_read().await?;
+        let mut connection = self.reads.check_out().await?;
         let rows = connection
             .query(statements::LIST)
             .bind(app.as_str())
@@ -257,11 +223,11 @@ impl LockStore for PostgresStore {
             .fetch_all(&mut *connection)
             .await;
         let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());
-        self.read(connection, page).await
+        connection.read(page).await
     }
 
     async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let mut connection = self.check_out_of(&self.upkeep).await?;
+        let mut connection = self.upkeep.check_out().await?;
         let row = connection
             .query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
@@ -270,13 +236,13 @@ impl LockStore for PostgresStore {
             .fetch_one(&mut *connection)
             .await;
         let collected = row.and_then(|row| read_collected(&row, limit));
-        self.read(connection, collected).await
+        connection.read(collected).await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let logged = events::log(&mut connection, events).await;
-        self.written(connection, logged).await
+        connection.written(logged).await
     }
 
     async fn events(
@@ -286,15 +252,15 @@ impl LockStore for PostgresStore {
         after: EventCursor,
         limit: usize,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let mut connection = self.check_out_read().await?;
+        let mut connection = self.reads.check_out().await?;
         let page = events::page(&mut connection, app, scope, after, limit).await;
-        self.read(connection, page).await
+        connection.read(page).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let mut connection = self.check_out_read().await?;
+        let mut connection = self.reads.check_out().await?;
         let last = events::last(&mut connection).await;
-        self.read(connection, last).await
+        connection.read(last).await
     }
 
     async fn history(
@@ -304,34 +270,34 @@ impl LockStore for PostgresStore {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let mut connection = self.check_out_read().await?;
+        let mut connection = self.reads.check_out().await?;
         let before = before.unwrap_or(EventCursor::END);
         let history = events::history(&mut connection, app, key, before, limit).await;
-        self.read(connection, history).await
+        connection.read(history).await
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.check_out_of(&self.upkeep).await?;
+        let mut connection = self.upkeep.check_out().await?;
         let trimmed = events::trim(&self.trimmed, &mut connection, older_than, limit).await;
-        self.read(connection, trimmed).await
+        connection.read(trimmed).await
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let notified = wake_ups::notify(&mut connection, wake_ups).await;
-        self.read(connection, notified).await
+        connection.read(notified).await
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (hosts, channel) = (self.direct.hosts().clone(), wake_ups::channel_of(node));
         let subscribe = move || wake_ups::subscribe(hosts.clone(), channel.clone());
         let wake_ups = listen(subscribe, unpack, || WakeUp::All).await;
-        wake_ups.map_err(|error| self.lost(&error, faults::of_read))
+        wake_ups.map_err(|error| self.connections.lost(&error, faults::of_read))
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let after = read_position(from)?;
-        let mut connection = self.check_out_read().await?;
+        let mut connection = self.reads.check_out().await?;
         let rows = connection
             .query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
@@ -340,29 +306,29 @@ impl LockStore for PostgresStore {
             .fetch_all(&mut *connection)
             .await;
         let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
-        let states = self.read(connection, states).await?;
+        let states = connection.read(states).await?;
         Ok(page_of(states, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        let mut connection = self.check_out_of(&self.patient).await?;
+        let mut connection = self.patient.check_out().await?;
         let query = connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(self.knows_timeline);
         let cleared = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
-        self.written(connection, cleared).await
+        connection.written(cleared).await
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let filled = commit::fill(&mut connection, epoch, self.knows_timeline, states, copied).await;
-        self.written(connection, filled).await
+        connection.written(filled).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let mut unanswered = ForgetUnlessAnswered(Some(self));
-        let mut connection = self.check_out().await?;
+        let mut connection = self.connections.check_out().await?;
         let row = connection.query(statements::PROBE).bind(self.knows_timeline).fetch_one(&mut *connection).await;
         let now = row.and_then(|row| read_timestamp(&row, 0));
-        let now = self.written(connection, now).await;
+        let now = connection.written(now).await;
         unanswered.0 = None;
         now
     }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::checks::cannot_connect;
 use super::faults;
 use super::hosts::Hosts;
 use crate::store::{PoolUse, StoreError};
@@ -102,61 +104,100 @@ pub(super) fn in_ms(duration: Duration) -> String {
 /// sqlx's pool pings the server whenever a connection is returned, which doubles the round trips of a commit. And a future that is
 /// dropped half-way returns its connection to that pool with the work still under way. Here a connection is returned only when its user
 /// says that it is done; otherwise it is closed, and the idle ones stay, because the user may only have run out of time.
-pub(in crate::store) struct Sessions {
+#[derive(Clone)]
+pub(in crate::store) struct Sessions(Arc<Pool>);
+
+struct Pool {
     route: Route,
-    idle: Idle,
+    /// Each with how many connections had been lost when it was returned.
+    idle: Mutex<Vec<(u64, PgConnection)>>,
     permits: Arc<Semaphore>,
     max: usize,
+    /// How many connections have been lost: if one of them is dead, all idle ones may be, and are closed.
+    losses: Arc<AtomicU64>,
 }
-
-type Idle = Arc<Mutex<Vec<PgConnection>>>;
 
 impl Sessions {
     pub(in crate::store) fn new(route: &Route, max: usize) -> Self {
-        Self { route: route.clone(), idle: Idle::default(), permits: Arc::new(Semaphore::new(max)), max }
+        Self::counting(Arc::default(), route, max)
+    }
+
+    /// Another pool of connections to the same server.
+    pub(super) fn beside(&self, route: &Route, max: usize) -> Self {
+        Self::counting(Arc::clone(&self.0.losses), route, max)
+    }
+
+    fn counting(losses: Arc<AtomicU64>, route: &Route, max: usize) -> Self {
+        let (route, idle, permits) = (route.clone(), Mutex::default(), Arc::new(Semaphore::new(max)));
+        Self(Arc::new(Pool { route, idle, permits, max, losses }))
+    }
+
+    /// # Errors
+    /// When a connection cannot be opened.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        let session = self.open().await.map_err(|error| cannot_connect(&error))?;
+        Ok(session.put_back().await?)
     }
 
     /// Checks out an idle connection, or opens one; waits while all are checked out. Through a proxy, a transaction has begun on it.
     ///
     /// # Errors
-    /// When a connection cannot be opened, or has died.
-    pub(in crate::store) async fn check_out(&self) -> Result<Session, sqlx::Error> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        let idle = stack(&self.idle).pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => self.route.hosts.open().await?,
+    /// When a connection cannot be opened, or has died. Nothing was sent yet.
+    pub(in crate::store) async fn check_out(&self) -> Result<Session, StoreError> {
+        self.open().await.map_err(|error| self.lost(&error, faults::of_read))
+    }
+
+    async fn open(&self) -> Result<Session, sqlx::Error> {
+        let pool = &self.0;
+        let permit = Arc::clone(&pool.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let losses = pool.losses.load(Ordering::Relaxed);
+        let idle = {
+            let mut idle = pool.idle();
+            idle.retain(|(before, _)| *before == losses);
+            idle.pop()
         };
-        let begin = self.route.begin.clone();
-        if let Some(begin) = &begin {
+        let mut connection = match idle {
+            Some((_, connection)) => connection,
+            None => pool.route.hosts.open().await?,
+        };
+        if let Some(begin) = &pool.route.begin {
             // Its text consists of the constants above and a number.
             sqlx::raw_sql(sqlx::AssertSqlSafe(begin.to_string())).execute(&mut connection).await?;
         }
-        Ok(Session { connection, begin, home: Arc::clone(&self.idle), _permit: permit })
+        Ok(Session { connection, pool: self.clone(), _permit: permit })
     }
 
     /// Its use, under a name.
     pub(in crate::store) fn usage(&self, name: &'static str) -> PoolUse {
-        let used = self.max.saturating_sub(self.permits.available_permits());
-        PoolUse { name, used, idle: stack(&self.idle).len(), max: self.max }
+        let used = self.0.max.saturating_sub(self.0.permits.available_permits());
+        PoolUse { name, used, idle: self.0.idle().len(), max: self.0.max }
     }
 
-    /// Closes the idle connections, because if one of them is dead, all may be.
+    /// The error of a connection that was closed.
+    pub(in crate::store) fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
+        self.forget_idle();
+        kind(error)
+    }
+
     pub(in crate::store) fn forget_idle(&self) {
-        stack(&self.idle).clear();
+        self.0.losses.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn stack(idle: &Idle) -> MutexGuard<'_, Vec<PgConnection>> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
+impl Pool {
+    fn idle(&self) -> MutexGuard<'_, Vec<(u64, PgConnection)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put_back(&self, connection: PgConnection) {
+        self.idle().push((self.losses.load(Ordering::Relaxed), connection));
+    }
 }
 
 /// A connection for one use. If it is dropped without [`Session::put_back`], it is closed, which ends its transaction.
 pub(in crate::store) struct Session {
     connection: PgConnection,
-    /// As in [`Route`].
-    begin: Option<Arc<str>>,
-    home: Idle,
+    pool: Sessions,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -177,24 +218,29 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the use of the connection with the answer of its statements. It is returned if it is alive, and closed otherwise: then
-    /// `lost` is called, because other connections may be dead too.
-    pub(super) async fn end_with<T>(
+    /// The answer to statements that only read, or whose changes need not be durable. Returns the connection if it is alive.
+    pub(in crate::store) async fn read<T>(self, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        self.end_with(answer, faults::of_read).await
+    }
+
+    /// The same for statements that write.
+    pub(in crate::store) async fn written<T>(self, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        self.end_with(answer, faults::of_write).await
+    }
+
+    async fn end_with<T>(
         mut self,
         answer: Result<T, sqlx::Error>,
         kind: fn(&sqlx::Error) -> StoreError,
-        lost: impl Fn(&sqlx::Error) -> StoreError,
     ) -> Result<T, StoreError> {
+        let pool = self.pool.clone();
         match answer {
-            Ok(answer) => match self.put_back().await {
-                Ok(()) => Ok(answer),
-                Err(error) => Err(lost(&error)),
-            },
+            Ok(answer) => self.put_back().await.map(|()| answer).map_err(|error| pool.lost(&error, kind)),
             // An error of one statement says nothing about other connections.
             Err(error) => {
                 let is_alive =
                     faults::is_alive(&error) && self.recover().await.is_ok() && self.put_back().await.is_ok();
-                Err(if is_alive { kind(&error) } else { lost(&error) })
+                Err(if is_alive { kind(&error) } else { pool.lost(&error, kind) })
             }
         }
     }
@@ -213,7 +259,13 @@ impl Session {
     /// # Errors
     /// When the connection has died. Nothing was written.
     pub(super) async fn begin_again(&mut self) -> Result<(), sqlx::Error> {
-        let undo = self.begin.as_deref().map_or_else(|| "rollback".to_owned(), |begin| format!("rollback; {begin}"));
+        let undo = self
+            .pool
+            .0
+            .route
+            .begin
+            .as_deref()
+            .map_or_else(|| "rollback".to_owned(), |begin| format!("rollback; {begin}"));
         sqlx::raw_sql(sqlx::AssertSqlSafe(undo)).execute(&mut self.connection).await?;
         Ok(())
     }
@@ -242,17 +294,17 @@ impl Session {
         if self.is_proxied() {
             return self.commit().await;
         }
-        stack(&self.home).push(self.connection);
+        self.pool.0.put_back(self.connection);
         Ok(())
     }
 
     fn is_proxied(&self) -> bool {
-        self.begin.is_some()
+        self.pool.0.route.begin.is_some()
     }
 
     async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(how).execute(&mut self.connection).await?;
-        stack(&self.home).push(self.connection);
+        self.pool.0.put_back(self.connection);
         Ok(())
     }
 }

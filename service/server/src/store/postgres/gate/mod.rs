@@ -20,7 +20,7 @@ use crate::store::gate::{
     At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
     id_of, is_off, page_of, read_position,
 };
-use crate::store::postgres::sessions::{Route, Session, Sessions};
+use crate::store::postgres::sessions::{Route, Sessions};
 use crate::store::postgres::wake_ups::subscribe;
 use crate::store::postgres::{self, PostgresConfig, checks, faults, record};
 use crate::store::wake_ups::{listen, pack_operation, unpack_operation};
@@ -38,7 +38,7 @@ const CHANNEL: &str = "latchgate_operations";
 const CLEAR_MAX: i64 = 5_000;
 
 pub struct PostgresGateStore {
-    sessions: Arc<Sessions>,
+    sessions: Sessions,
     /// For LISTEN.
     direct: Route,
     knows_timeline: bool,
@@ -56,28 +56,14 @@ impl PostgresGateStore {
         checks::connect(direct.hosts(), config.allow_volatile, &postgres::MIGRATIONS).await?;
         // In a session of its own: if the server does not know the function, the transaction is aborted.
         let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
-        let sessions = Arc::new(Sessions::new(&route, CALL_CONNECTIONS));
-        sessions.check_out().await.map_err(|error| checks::cannot_connect(&error))?.put_back().await?;
+        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        sessions.check().await?;
         Ok(Self::with(sessions, direct, knows_timeline, Purpose::Gate))
     }
 
-    fn with(sessions: Arc<Sessions>, direct: Route, knows_timeline: bool, purpose: Purpose) -> Self {
-        let writer = Writer::new(Arc::clone(&sessions), knows_timeline, purpose);
+    fn with(sessions: Sessions, direct: Route, knows_timeline: bool, purpose: Purpose) -> Self {
+        let writer = Writer::new(sessions.clone(), knows_timeline, purpose);
         Self { sessions, direct, knows_timeline, purpose, writer }
-    }
-
-    async fn check_out(&self) -> Result<Session, StoreError> {
-        self.sessions.check_out().await.map_err(|error| self.lost(&error, faults::of_read))
-    }
-
-    /// As in [`postgres::PostgresStore`]: returns the connection if it is alive.
-    async fn read<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
-        self.end(session, answer, faults::of_read).await
-    }
-
-    /// The same for statements that write.
-    async fn written<T>(&self, session: Session, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
-        self.end(session, answer, faults::of_write).await
     }
 
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
@@ -91,7 +77,7 @@ impl PostgresGateStore {
         address: &OperationAddress,
         change: &Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let query = connection
             .query(statements::REMOVE)
             .bind(address.app.as_str())
@@ -102,7 +88,7 @@ impl PostgresGateStore {
         let query = query.bind(CHANNEL).bind(change.wakes.then(|| pack_operation(address)));
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
-        let (store_now, is_in_force, removed) = self.written(connection, read).await?;
+        let (store_now, is_in_force, removed) = connection.written(read).await?;
         if !is_in_force {
             return Err(StoreError::EpochOver);
         }
@@ -112,21 +98,6 @@ impl PostgresGateStore {
             false => Replaced::Moved,
         };
         Ok(At::new(store_now, answer))
-    }
-
-    async fn end<T>(
-        &self,
-        session: Session,
-        answer: Result<T, sqlx::Error>,
-        kind: fn(&sqlx::Error) -> StoreError,
-    ) -> Result<T, StoreError> {
-        session.end_with(answer, kind, |error| self.lost(error, kind)).await
-    }
-
-    /// When one connection turns out to be dead, all idle ones may be.
-    fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
-        self.sessions.forget_idle();
-        kind(error)
     }
 }
 
@@ -145,15 +116,15 @@ impl RecordStore for PostgresGateStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let reading = record::read(&mut connection, self.purpose, self.knows_timeline).await;
-        self.read(connection, reading).await
+        connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let written = record::write(&mut connection, self.purpose, self.knows_timeline, read, next).await;
-        self.written(connection, written).await
+        connection.written(written).await
     }
 }
 
@@ -164,7 +135,7 @@ impl GateStore for PostgresGateStore {
     }
 
     fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
-        let sessions = Arc::clone(&self.sessions);
+        let sessions = self.sessions.clone();
         let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
         Some(Arc::new(Self::with(sessions, direct, knows_timeline, Purpose::Durable)))
     }
@@ -191,12 +162,12 @@ impl GateStore for PostgresGateStore {
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let query = connection.query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
         let row = self.bind_fence(query, fence).fetch_one(&mut *connection).await;
         let loaded =
             row.and_then(|row| Ok(is_in_force(&row)?.then_some(At::new(read_timestamp(&row)?, read_stored(&row, 2)?))));
-        self.read(connection, loaded).await?.ok_or(StoreError::EpochOver)
+        connection.read(loaded).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn replace(
@@ -220,7 +191,7 @@ impl GateStore for PostgresGateStore {
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
         let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
         let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST };
         let rows = connection
             .query(statement)
@@ -250,37 +221,37 @@ impl GateStore for PostgresGateStore {
             _ => Ok(None),
         };
         let page = records.and_then(|records| Ok(Page { records, next: next? }));
-        Ok(self.read(connection, page).await?)
+        Ok(connection.read(page).await?)
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let query = connection
             .query(statements::EXPIRE)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(CLOCK_BOUND_MS.cast_signed());
         let removed = query.execute(&mut *connection).await;
-        self.read(connection, removed.map(|removed| removed.rows_affected())).await
+        connection.read(removed.map(|removed| removed.rows_affected())).await
     }
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
         let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        self.read(connection, found).await
+        connection.read(found).await
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let hosts = self.direct.hosts().clone();
         let subscribe = move || subscribe(hosts.clone(), CHANNEL.to_owned());
         let heard = listen(subscribe, unpack_operation, || WakeUp::All).await;
-        heard.map_err(|error| self.lost(&error, faults::of_read))
+        heard.map_err(|error| self.sessions.lost(&error, faults::of_read))
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
         let after = from.map(read_position).transpose()?;
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let rows = connection
             .query(statements::DUMP)
             .bind(after.as_ref().map_or("", |address| address.app.as_str()))
@@ -289,17 +260,17 @@ impl GateStore for PostgresGateStore {
             .fetch_all(&mut *connection)
             .await;
         let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = self.read(connection, found).await?;
+        let found = connection.read(found).await?;
         Ok(page_of(found.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         loop {
-            let mut connection = self.check_out().await?;
+            let mut connection = self.sessions.check_out().await?;
             let query = self.bind_fence(connection.query(statements::CLEAR), Fence::Filling(epoch)).bind(CLEAR_MAX);
             let row = query.fetch_one(&mut *connection).await;
             let read = row.and_then(|row| Ok((row.try_get::<bool, _>(0)?, row.try_get::<i64, _>(1)?)));
-            let (is_filling, removed) = self.written(connection, read).await?;
+            let (is_filling, removed) = connection.written(read).await?;
             if !is_filling || removed < CLEAR_MAX {
                 return Ok(is_filling);
             }
@@ -307,12 +278,12 @@ impl GateStore for PostgresGateStore {
     }
 
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.check_out().await?;
+        let mut connection = self.sessions.check_out().await?;
         let query =
             self.bind_fence(connection.query(statements::COUNT), Fence::Filling(epoch)).bind(copied.cast_signed());
         let row = query.fetch_one(&mut *connection).await;
         let is_filling = row.and_then(|row| row.try_get(0));
-        self.written(connection, is_filling).await
+        connection.written(is_filling).await
     }
 }
 

@@ -77,7 +77,7 @@ struct Queue {
 
 /// Writes of one node with the engine record of one purpose.
 pub(super) struct Writer {
-    sessions: Arc<Sessions>,
+    sessions: Sessions,
     knows_timeline: bool,
     purpose: Purpose,
     queue: Mutex<Queue>,
@@ -150,7 +150,7 @@ impl Queue {
 }
 
 impl Writer {
-    pub(super) fn new(sessions: Arc<Sessions>, knows_timeline: bool, purpose: Purpose) -> Arc<Self> {
+    pub(super) fn new(sessions: Sessions, knows_timeline: bool, purpose: Purpose) -> Arc<Self> {
         Arc::new(Self { sessions, knows_timeline, purpose, queue: Mutex::default() })
     }
 
@@ -242,12 +242,7 @@ impl Writer {
         // All statements take their row locks in the same order. Otherwise two of them could deadlock.
         let mut sorted: Vec<&Write> = writes.iter().collect();
         sorted.sort_unstable_by_key(|write| (write.address.app.as_str(), write.address.id.as_bytes()));
-        let lost = |error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError| {
-            self.sessions.forget_idle();
-            kind(error)
-        };
-        let session = self.sessions.check_out().await;
-        let mut session = session.map_err(|error| (lost(&error, faults::of_read), false))?;
+        let mut session = self.sessions.check_out().await.map_err(|error| (error, false))?;
         let fence = writes.first().map_or(Fence::None, |write| write.fence);
         let query = bind_fence(session.query(statements::WRITE), self.purpose, fence, self.knows_timeline)
             .bind(CLOCK_BOUND_MS.cast_signed())
@@ -266,8 +261,7 @@ impl Writer {
             .bind(sorted.iter().map(|write| write.wake_up.as_deref()).collect::<Vec<_>>());
         let rows = query.fetch_all(&mut *session).await.and_then(|rows| read_rows(&rows));
         let is_contention = rows.as_ref().is_err_and(faults::is_contention);
-        let ended = session.end_with(rows, faults::of_write, |error| lost(error, faults::of_write)).await;
-        let rows = ended.map_err(|error| (error, is_contention))?;
+        let rows = session.written(rows).await.map_err(|error| (error, is_contention))?;
         Ok(writes.iter().map(|write| rows.answer(write)).collect())
     }
 }
