@@ -44,12 +44,13 @@ export function operations(view) {
   });
 }
 
-function listed({ operations: rows, next_cursor: next }, query) {
+function listed({ operations: rows, unreadable = [], next_cursor: next }, query) {
+  const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The records of these operations cannot be read: ", unreadable.join(", "));
   if (rows.length === 0) {
     const isFiltered = query.operation || query.state || query.suspect;
-    return empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered ? "No operation fits." : "No operation has been claimed yet.");
+    return [broken, empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered ? "No operation fits." : "No operation has been claimed yet.")];
   }
-  return table("Operations", [
+  return [broken, table("Operations", [
     { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
     { label: "Operation", cell: (row) => row.operation, class: "key" },
     { label: "State", cell: stateOf },
@@ -57,7 +58,7 @@ function listed({ operations: rows, next_cursor: next }, query) {
     { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.lease_ms > 0 ? ["lease: ", countdown(row.lease_ms)] : ""), class: "hide" },
     { label: "Durability", cell: (row) => row.durability, class: "hide" },
-  ], rows);
+  ], rows)];
 }
 
 function stateOf(row) {

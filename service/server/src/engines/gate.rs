@@ -42,7 +42,17 @@ impl Engine for dyn GateStore {
         let clock = StoreClock::default();
         let writes = items.into_iter().map(|(address, record)| {
             let clock = &clock;
-            async move { unite(self, clock, epoch, &address, record.moved(by_ms)).await }
+            async move {
+                let id = address.id;
+                match unite(self, clock, epoch, &address, record.moved(by_ms)).await {
+                    // Until it is deleted, it refuses every pre of the operation.
+                    Err(StoreError::Unreadable { reason, .. }) => {
+                        tracing::error!(%id, reason, "the record that is there cannot be decoded, and is not replaced");
+                        Ok(())
+                    }
+                    united => united,
+                }
+            }
         });
         match stream::iter(writes).buffer_unordered(WRITES).try_collect::<Vec<()>>().await {
             Err(StoreError::EpochOver) => Ok(false),

@@ -194,6 +194,15 @@ impl Gate {
         listed.unwrap_or_else(|| Err(timed_out().into()))
     }
 
+    /// Removes a record that cannot be decoded; returns whether there was one.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses the fence.
+    pub async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
+        let discarded = self.deadline().bound(self.store.discard(fence, address)).await;
+        discarded.unwrap_or_else(|| Err(write_timed_out()))
+    }
+
     /// Removes at most `limit` records whose time is over; returns how many went.
     ///
     /// # Errors

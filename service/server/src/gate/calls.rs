@@ -102,6 +102,8 @@ pub struct Shown {
 #[derive(Clone, Debug)]
 pub struct ShownPage {
     pub records: Vec<Shown>,
+    /// Operations whose record cannot be decoded.
+    pub unreadable: Vec<OperationId>,
     pub next: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Whether the primary store can be relied on, and what has to be put right when it is back.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use latchgate_core::gate::{Command, OperationAddress, Outcome, StoreRole};
@@ -40,18 +40,29 @@ pub(super) enum Primary {
 
 pub(super) struct Outage {
     primary: watch::Sender<Primary>,
+    /// What could not be carried back, because it cannot be decoded. Another pre of it must not go in the primary.
+    left_behind: Mutex<HashSet<OperationAddress>>,
 }
 
 impl Default for Outage {
     /// Nodes that ran before may have left records in the fallback store.
     fn default() -> Self {
-        Self { primary: watch::Sender::new(Primary::Returning) }
+        Self { primary: watch::Sender::new(Primary::Returning), left_behind: Mutex::default() }
     }
 }
 
 impl Outage {
     pub(super) fn state(&self) -> Primary {
         *self.primary.borrow()
+    }
+
+    /// Whether a pre in the primary must first look at what the second store has of the operation.
+    pub(super) fn may_be_in_second(&self, address: &OperationAddress) -> bool {
+        self.state() == Primary::Returning || self.left_behind().contains(address)
+    }
+
+    fn left_behind(&self) -> MutexGuard<'_, HashSet<OperationAddress>> {
+        self.left_behind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -136,6 +147,7 @@ async fn settle(inner: &Inner, active: &Active<'_>) {
     loop {
         let listing = active.target.gate.store().fallbacks(CARRY_MAX);
         let Ok(Ok(found)) = tokio::time::timeout(inner.limits.command_max, listing).await else { return };
+        let found: Vec<_> = found.into_iter().filter_map(|(address, stored)| Some((address, stored?))).collect();
         if found.is_empty() {
             return;
         }
@@ -167,6 +179,7 @@ async fn carry_all_back(inner: &Inner, active: &Active<'_>, is_away: bool) -> Re
 /// When the primary is away again.
 async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Result<(), StoreError> {
     let mut tries: HashMap<OperationAddress, u32> = HashMap::new();
+    let mut left_behind = HashSet::new();
     let (mut carried, mut shown) = (0, 0);
     loop {
         let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
@@ -182,9 +195,16 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
             tracing::info!(carried, is_complete = found.is_empty(), "operations are carried back to the primary store");
         }
         if found.is_empty() {
+            *inner.outage.left_behind() = left_behind;
             return Ok(());
         }
         for (address, stored) in found {
+            let Some(stored) = stored else {
+                tracing::error!(id = %address.id, "a record cannot be decoded, and is not carried back");
+                tries.insert(address.clone(), CARRY_TRIES_MAX);
+                left_behind.insert(address);
+                continue;
+            };
             match carry_back(inner, active, second, &address, &stored).await {
                 Ok(Removed::Yes) => carried += 1,
                 // It has changed meanwhile: it is found, and carried, once more.
@@ -219,6 +239,7 @@ pub(super) async fn carry_one_back(
                 carry_back(inner, active, second, address, &stored).await?;
             }
         }
+        Ok(Err(error @ StoreError::Unreadable { .. })) => return Err(error),
         Ok(Err(error)) => tracing::warn!(%error, id = %address.id, "the fallback store does not answer"),
         Err(_) => tracing::warn!(id = %address.id, "the fallback store does not answer in time"),
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::active::{Active, EPOCH_TRIES};
 use super::apply::fresh_stamp;
-use super::outage::{self, Primary};
+use super::outage;
 use super::stamp::{Home, Unguarded};
 use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, failure_of, is_down, ms};
 use crate::failure::{Answer, Failure};
@@ -219,11 +219,10 @@ impl Inner {
         may_be_in_second: bool,
     ) -> Result<PreReply, Broken> {
         if active.is_primary {
-            let state = self.outage.state();
-            if state == Primary::Down {
+            if self.outage.is_down() {
                 return Err(Broken::Store(is_down()));
             }
-            if state == Primary::Returning || may_be_in_second {
+            if may_be_in_second || self.outage.may_be_in_second(address) {
                 outage::carry_one_back(self, active, address).await.map_err(Broken::Store)?;
             }
         }

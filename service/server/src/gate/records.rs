@@ -65,23 +65,29 @@ impl Operations {
         };
         let is_left_behind =
             |record: &OperationRecord| letter == 's' && !is_second_active && !record.lives_in_second_store();
-        let records = page.records.into_iter().filter(|(_, record)| !is_copy(record) && !is_left_behind(record));
-        let records = records.map(|(id, record)| Shown { id, record, now }).collect();
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for (id, record) in page.records {
+            match record {
+                Some(record) if is_copy(&record) || is_left_behind(&record) => {}
+                Some(record) => records.push(Shown { id, record, now }),
+                None => unreadable.push(id),
+            }
+        }
+        inner.metrics.unreadable.add(unreadable.len() as u64);
         let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
-        Ok(ShownPage { records, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
+        Ok(ShownPage { records, unreadable, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
     }
 
-    /// Forgets a record; one whose attempt runs, or may have run, only by `force`.
+    /// Forgets a record; one whose attempt runs, or may have run, or that cannot be decoded, only by `force`.
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<Reply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
-        let forget = Command::Forget { force };
         // The copy in front goes last: until then it only refuses.
         let in_second = match &inner.second {
-            Some(_) => Some(inner.apply(Home::Durable, &address, &forget).await.map_err(failure_of)?),
+            Some(_) => Some(inner.forget_at(Home::Durable, &address, force).await.map_err(failure_of)?),
             None => None,
         };
         let needs_force =
@@ -89,7 +95,7 @@ impl Operations {
         if let Some(reply) = in_second.as_ref().filter(needs_force) {
             return Ok(Reply::Outcome { outcome: reply.outcome.clone(), now: reply.now });
         }
-        let in_active = inner.apply(Home::Primary, &address, &forget).await.map_err(failure_of)?;
+        let in_active = inner.forget_at(Home::Primary, &address, force).await.map_err(failure_of)?;
         let found =
             in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
         let reply = match in_active.outcome {
@@ -101,6 +107,20 @@ impl Operations {
 }
 
 impl Inner {
+    async fn forget_at(&self, home: Home, address: &OperationAddress, force: bool) -> Result<apply::Reply, StoreError> {
+        let unreadable = match self.apply(home, address, &Command::Forget { force }).await {
+            Err(error @ StoreError::Unreadable { .. }) if force => error,
+            reply => return reply,
+        };
+        let Some(active) = self.active(home) else { return Err(self.engines(home).unavailable()) };
+        if !self.call(&active, active.target.gate.discard(active.fence(), address)).await? {
+            return Err(unreadable);
+        }
+        tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
+        let (outcome, now) = (Outcome::Forgotten { was: State::Unknown }, active.target.gate.clock_now());
+        Ok(apply::Reply { outcome, now, replacement: None })
+    }
+
     /// The record that counts.
     async fn get(&self, address: &OperationAddress) -> Result<Option<At<OperationRecord>>, StoreError> {
         let mut failure = None;

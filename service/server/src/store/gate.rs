@@ -97,7 +97,8 @@ pub struct Filter {
 /// of records at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    pub records: Vec<(OperationId, OperationRecord)>,
+    /// Without a record if it cannot be decoded.
+    pub records: Vec<(OperationId, Option<OperationRecord>)>,
     /// Where the next page begins, in a form of the store's own; None at the end.
     pub next: Option<String>,
 }
@@ -166,9 +167,12 @@ pub trait GateStore: RecordStore {
     /// Removes at most `limit` records whose time is over; returns how many. 0 from a store that does so by itself.
     async fn expire(&self, limit: usize) -> Result<u64, StoreError>;
 
+    /// Removes a record that cannot be decoded. Returns whether there was one, which no other caller has changed meanwhile.
+    async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError>;
+
     /// At most `limit` records that were claimed here because the primary store was away. None in a store that is only
-    /// ever the primary.
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+    /// ever the primary. One that cannot be decoded is its address.
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
         let _ = limit;
         Ok(Vec::new())
     }
@@ -205,11 +209,22 @@ impl<T> At<T> {
     }
 }
 
-/// A page of a walk along the addresses: if it is full, there may be more.
-pub fn page_of(records: Vec<(OperationAddress, OperationRecord)>, limit: usize) -> DumpPage {
-    let last = records.last().filter(|_| records.len() >= limit);
+/// A page of a walk along the addresses: if it is full, there may be more. A record that cannot be decoded is its address.
+pub fn page_of(found: Vec<(OperationAddress, Option<Stored>)>, limit: usize) -> DumpPage {
+    let last = found.last().filter(|_| found.len() >= limit);
     let next = last.map(|(address, _)| serde_json::json!([address.app, address.id]).to_string());
-    DumpPage::of(records.into_iter().map(Ok), next)
+    DumpPage::of(found.into_iter().map(|(address, stored)| copied(address, stored.map(|stored| stored.record))), next)
+}
+
+/// An entry of a [`DumpPage`].
+pub(super) fn copied(
+    address: OperationAddress,
+    record: Option<OperationRecord>,
+) -> Result<(OperationAddress, OperationRecord), String> {
+    match record {
+        Some(record) => Ok((address, record)),
+        None => Err(format!("{} {}", address.app.as_str(), address.id)),
+    }
 }
 
 /// After which address a page begins.

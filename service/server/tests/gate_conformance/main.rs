@@ -8,6 +8,7 @@ mod fencing;
 mod outages;
 mod sharing;
 mod table;
+mod unreadable;
 mod verbs;
 mod world;
 

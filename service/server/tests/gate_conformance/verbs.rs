@@ -155,7 +155,7 @@ async fn list_all(
         assert!(page.records.len() <= limit);
         pages += 1;
         for (id, record) in page.records {
-            let twice = listed.insert(id.to_string(), record).is_some();
+            let twice = listed.insert(id.to_string(), record.unwrap()).is_some();
             assert!(!twice || world.lists_twice, "{id} was listed twice");
         }
         cursor = page.next;

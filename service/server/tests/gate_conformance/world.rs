@@ -1,6 +1,6 @@
 //! A store with two nodes on it, and records to put there.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use latchgate_core::gate::{
 };
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::memory::gate::MemoryGateStore;
+use sqlx::Connection as _;
 
 pub const LEASE_MS: u64 = 60_000;
 /// How long a test waits for a shared server on a busy machine.
@@ -32,8 +33,18 @@ pub struct World {
     pub expires_by_itself: bool,
     /// Whether a record may be on two pages of a listing.
     pub lists_twice: bool,
+    place: Place,
     ids: AtomicU64,
     _directory: Option<tempfile::TempDir>,
+}
+
+/// Where the records of a store are, for a test that damages one.
+enum Place {
+    /// They are values of the program, and cannot be damaged.
+    Memory,
+    Sqlite(PathBuf),
+    Postgres(String),
+    Redis(RedisGateConfig),
 }
 
 /// In which the stores are active.
@@ -52,7 +63,15 @@ impl World {
         // What is promised of a store that answers slowly is tested elsewhere.
         let bounds = Bounds { call_max: PATIENCE, command_max: PATIENCE };
         let gates = [Gate::new(Arc::clone(&stores[0]), bounds), Gate::new(Arc::clone(&stores[1]), bounds)];
-        Self { stores, gates, expires_by_itself: false, lists_twice: false, ids: AtomicU64::new(0), _directory: None }
+        Self {
+            stores,
+            gates,
+            expires_by_itself: false,
+            lists_twice: false,
+            place: Place::Memory,
+            ids: AtomicU64::new(0),
+            _directory: None,
+        }
     }
 
     pub async fn memory() -> Self {
@@ -62,21 +81,56 @@ impl World {
 
     pub async fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let store: Arc<dyn GateStore> = Arc::new(open_sqlite(&directory.path().join("gate.db")).await);
-        Self { _directory: Some(directory), ..Self::on([Arc::clone(&store), store]).await }
+        let path = directory.path().join("gate.db");
+        let store: Arc<dyn GateStore> = Arc::new(open_sqlite(&path).await);
+        Self { place: Place::Sqlite(path), _directory: Some(directory), ..Self::on([Arc::clone(&store), store]).await }
     }
 
     pub async fn postgres() -> Self {
         let config = postgres_config(latchgate_testkit::postgres::shared_database().await, PATIENCE);
         PostgresStore::migrate(&config).await.unwrap();
         let open = async || Arc::new(PostgresGateStore::open(&config).await.unwrap());
-        Self::on([open().await, open().await]).await
+        Self { place: Place::Postgres(config.url.clone()), ..Self::on([open().await, open().await]).await }
     }
 
     pub async fn redis() -> Self {
         let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
         let open = async || Arc::new(RedisGateStore::open(&config).await.unwrap());
-        Self { expires_by_itself: true, lists_twice: true, ..Self::on([open().await, open().await]).await }
+        let stores: [Arc<dyn GateStore>; 2] = [open().await, open().await];
+        let place = Place::Redis(config);
+        Self { expires_by_itself: true, lists_twice: true, place, ..Self::on(stores).await }
+    }
+
+    /// Makes a record undecodable; returns whether this store's can be.
+    pub async fn damage(&self, address: &OperationAddress) -> bool {
+        let id = address.id.as_bytes().to_vec();
+        match &self.place {
+            Place::Memory => return false,
+            Place::Sqlite(path) => {
+                let file = rusqlite::Connection::open(path).unwrap();
+                let damaged = file.execute("update operations set record = '{damaged' where id = ?1", [id]).unwrap();
+                assert_eq!(damaged, 1);
+            }
+            Place::Postgres(url) => {
+                let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+                let damage = "update latchgate.operations set record = '{}' where id = $1";
+                let damaged = sqlx::query(damage).bind(id).execute(&mut connection).await.unwrap();
+                assert_eq!(damaged.rows_affected(), 1);
+            }
+            Place::Redis(config) => {
+                let mut connection = redis::Client::open(&*config.url).unwrap().get_connection().unwrap();
+                let key = format!(
+                    "{}:g:{}:{}:{}",
+                    config.prefix,
+                    address.app.as_str().len(),
+                    address.app.as_str(),
+                    address.id
+                );
+                let mut set = redis::cmd("SET");
+                set.arg(key).arg(b"\xffdamaged").arg("XX").exec(&mut connection).unwrap();
+            }
+        }
+        true
     }
 
     pub fn store(&self) -> &dyn GateStore {

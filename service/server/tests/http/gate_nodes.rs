@@ -7,6 +7,7 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
 use tokio::task::JoinSet;
 
 use crate::client::{Answer, BIN, get, on_postgres, post};
@@ -119,6 +120,32 @@ async fn fallback_grants_each_id_once_marks_it_and_copies_it_to_the_primary() {
     }
     let suspects = get(&one, "/v1/operations?suspect=true").await.body;
     assert_eq!(suspects["operations"], json!([]));
+}
+
+#[tokio::test]
+async fn a_record_of_the_fallback_that_cannot_be_decoded_lets_nobody_go_and_the_others_are_carried_back() {
+    let mut redis = Redis::start().await;
+    let database = shared_database().await;
+    let node = on_redis(&redis, &database).await;
+    redis.kill9();
+    let request = |contents: &str| json!({ "operation": "charge", "contents": contents, "on_outage": "fallback" });
+    let (bad, good) = (pre(&node, request("bad")).await, pre(&node, request("good")).await);
+    assert_eq!((bad.status.as_u16(), good.status.as_u16()), (201, 201), "{}{}", bad.body, good.body);
+    let mut server = PgConnection::connect(&database).await.unwrap();
+    let damage = "update latchgate.operations set record = '{}' where encode(id, 'hex') = $1";
+    sqlx::query(damage).bind(bad.text("id")).execute(&mut server).await.unwrap();
+    redis.start_again().await;
+    let is_up = || async { node.log().contains("the gate's store is up") };
+    assert!(eventually(LONG, is_up).await, "{}", node.log());
+    let is_carried = || async { pre(&node, request("good")).await.code() == "operation-in-progress" };
+    assert!(eventually(LONG, is_carried).await, "{}", node.log());
+    assert!(redis.ask(&["keys", "latchgate:g:*"]).contains(&good.text("id")));
+    for _ in 0..3 {
+        pre(&node, request("bad")).await.assert_problem(500, "state-unreadable");
+    }
+    let url = format!("{}/v1/operations/{}?force=true", node.base_url(), bad.text("id"));
+    assert_eq!(crate::client::send(reqwest::Client::new().delete(url)).await.status, 200);
+    assert_eq!(pre(&node, request("bad")).await.status, 201);
 }
 
 #[tokio::test]

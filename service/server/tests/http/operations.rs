@@ -628,3 +628,28 @@ async fn a_pre_says_if_its_claim_may_be_lost() {
     assert!(begun(&node, durable).await.body.get("durability").is_none());
     assert!(begun(&embedded().await, charge(&json!(1))).await.body.get("durability").is_none());
 }
+
+#[tokio::test]
+async fn an_operation_whose_record_cannot_be_read_is_listed_apart_and_can_be_deleted() {
+    let node = embedded().await;
+    let request = |contents: &str| json!({ "operation": "charge", "contents": contents });
+    let (good, bad) = (begun(&node, request("good")).await, begun(&node, request("bad")).await);
+    let id = bad.text("id");
+    let file = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
+    file.execute("update operations set record = '{damaged' where lower(hex(id)) = ?1", [&id]).unwrap();
+    let listed = get(&node, "/v1/operations").await;
+    assert_eq!(listed.status, 200, "{}", listed.body);
+    assert_eq!(listed.body["operations"].as_array().unwrap().len(), 1);
+    assert_eq!(listed.body["operations"][0]["id"], good.body["id"]);
+    assert_eq!(listed.body["unreadable"], json!([id]));
+    let metrics = get(&node, "/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("latchgate_operations_unreadable_total 1"), "{metrics}");
+    // An attempt may be running, so nobody goes, and only `force` deletes it.
+    pre(&node, request("bad")).await.assert_problem(500, "state-unreadable");
+    inspect_operation(&node, &id).await.assert_problem(500, "state-unreadable");
+    forget(&node, &id, "").await.assert_problem(500, "state-unreadable");
+    let deleted = forget(&node, &id, "?force=true").await;
+    assert_eq!((deleted.status.as_u16(), &deleted.body["forgotten"]), (200, &json!(true)), "{}", deleted.body);
+    assert_eq!(get(&node, "/v1/operations").await.body.get("unreadable"), None);
+    begun(&node, request("bad")).await;
+}

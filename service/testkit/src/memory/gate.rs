@@ -179,7 +179,7 @@ impl GateStore for MemoryGateStore {
         let of_app = tables.records.range((from, Bound::Unbounded)).take_while(|(address, _)| address.app == *app);
         for (examined, (address, stored)) in of_app.enumerate() {
             if filter.admits(&stored.record, now) {
-                page.records.push((address.id, stored.record.clone()));
+                page.records.push((address.id, Some(stored.record.clone())));
             }
             if page.records.len() == limit || examined + 1 == EXAMINED_MAX {
                 page.next = Some(address.id.to_string());
@@ -199,13 +199,18 @@ impl GateStore for MemoryGateStore {
         Ok(over.len() as u64)
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+    /// All records can be decoded.
+    async fn discard(&self, _fence: Fence, _address: &OperationAddress) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
         let tables = self.tables();
         let found = tables
             .records
             .iter()
             .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::StoreRole::Fallback);
-        Ok(found.take(limit).map(|(address, stored)| (address.clone(), stored.clone())).collect())
+        Ok(found.take(limit).map(|(address, stored)| (address.clone(), Some(stored.clone()))).collect())
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
@@ -223,7 +228,7 @@ impl GateStore for MemoryGateStore {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let moved =
             tables.records.range((from, Bound::Unbounded)).filter(|(_, stored)| stored.record.is_moved_by_a_switch());
-        let page = moved.take(limit).map(|(address, stored)| (address.clone(), stored.record.clone()));
+        let page = moved.take(limit).map(|(address, stored)| (address.clone(), Some(stored.clone())));
         Ok(page_of(page.collect(), limit))
     }
 

@@ -257,8 +257,8 @@ pub async fn inspect(
 
 /// Delete the record of an operation.
 ///
-/// The next pre may proceed then. While an attempt is started, even if its lease has passed, or while the outcome is unknown, this
-/// needs `force=true`.
+/// The next pre may proceed then. While an attempt is started, even if its lease has passed, while the outcome is unknown, or if the
+/// record cannot be read, this needs `force=true`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
     params(
@@ -319,7 +319,8 @@ pub async fn list(
         ListFailure::Failure(failure) => refusals::unanswered(&failure, None),
     })?;
     let operations = page.records.iter().map(records::listed).collect();
-    Ok(ok(&OperationsAnswer { operations, next_cursor: page.next }))
+    let unreadable = page.unreadable.iter().map(ToString::to_string).collect();
+    Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next }))
 }
 
 fn permanent_needs_durable() -> Problem {

@@ -71,6 +71,10 @@ pub enum ClaimedIn {
 #[derive(Serialize, ToSchema)]
 pub struct OperationsAnswer {
     pub operations: Vec<OperationAnswer>,
+    /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`.
+    /// `DELETE /v1/operations/{id}?force=true` removes one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
     /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,

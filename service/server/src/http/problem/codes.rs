@@ -312,7 +312,7 @@ codes! {
         "The store has a state for `key`, or a record of this operation, that this version of Latchgate cannot decode: another \
          program or a newer version wrote it, or it is damaged. Nothing was done. Other keys and operations are not affected.",
         "Tell the operator of the service. The operator can restore the state or delete it from the store, once no client relies \
-         on it.";
+         on it: a record of an operation with `DELETE /v1/operations/{id}?force=true`.";
     OutcomeUnknown: "outcome-unknown", SERVICE_UNAVAILABLE,
         "The request may or may not have been carried out",
         "The node does not know whether the store committed. You may hold the lock, or own the operation, but you may not \

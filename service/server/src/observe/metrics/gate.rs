@@ -61,6 +61,7 @@ pub struct GateMetrics {
     outcomes: Counters<{ NAMES.len() }>,
     degraded: Counters<2>,
     pub double_runs: Counter,
+    pub unreadable: Counter,
 }
 
 impl Default for GateMetrics {
@@ -69,6 +70,7 @@ impl Default for GateMetrics {
             outcomes: Counters::new(NAMES),
             degraded: Counters::new(["fallback", "open"]),
             double_runs: Counter::default(),
+            unreadable: Counter::default(),
         }
     }
 }
@@ -96,6 +98,8 @@ impl Encode for GateMetrics {
         }
         let help = "Operations of which two attempts reported a success.";
         page.counter("latchgate_suspected_double_runs", help, self.double_runs.get());
+        let help = "Operations in listings whose record could not be decoded.";
+        page.counter("latchgate_operations_unreadable", help, self.unreadable.get());
     }
 }
 

@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind,
-    Value,
+    ToRedisArgs, Value,
 };
 use tokio::time::timeout;
 
@@ -154,7 +154,7 @@ impl Link {
         &self,
         program: &Program,
         keys: &[String],
-        arguments: &[String],
+        arguments: &[impl ToRedisArgs],
     ) -> Result<T, StoreError> {
         read(self.run(program, keys, arguments).await.map_err(|failed| failed.of_write())?)
     }
@@ -171,7 +171,7 @@ impl Link {
     }
 
     /// The last argument of every script is the run id of the server that this connection leads to.
-    async fn run(&self, program: &Program, keys: &[String], arguments: &[String]) -> Result<Value, Failed> {
+    async fn run(&self, program: &Program, keys: &[String], arguments: &[impl ToRedisArgs]) -> Result<Value, Failed> {
         let open = self.connection().await.map_err(Failed::unsent)?;
         let call = |name: &str, script: &str| {
             let mut command = redis::cmd(name);

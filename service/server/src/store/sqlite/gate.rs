@@ -67,14 +67,16 @@ delete from operations where rowid in (
     select rowid from operations where goes_at <= ?1 order by goes_at limit ?2
 )";
 
-/// Records of fast operations, along the primary key.
+/// Records of fast operations, and those that cannot be decoded, along the primary key.
 const DUMP: &str = "
 select app, id, version, record from operations
-where (app, id) > (?1, ?2) and record ->> 'durability' = 'fast'
+where (app, id) > (?1, ?2) and case when json_valid(record) then record ->> 'durability' end is not 'durable'
 order by app, id
 limit ?3";
 
-const CLEAR: &str = "delete from operations where record ->> 'durability' = 'fast' and not fallback";
+const CLEAR: &str = "
+delete from operations
+where case when json_valid(record) then record ->> 'durability' end = 'fast' and not fallback";
 
 const FALLBACKS: &str = "select app, id, version, record from operations where fallback order by app, id limit ?1";
 
@@ -224,7 +226,25 @@ impl GateStore for SqliteGateStore {
         Ok(self.write(Fence::None, now, EXPIRE, columns).await?.unwrap_or_default() as u64)
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+    async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
+        let (purpose, names) = (self.purpose, names_of(address));
+        let discard = self.database.write(move |connection| {
+            check(connection, purpose, fence)?;
+            let found = |row: &Row<'_>| Ok((row.get::<_, Value>(0)?, read_stored(row, 0).is_ok()));
+            let mut load = connection.prepare_cached(LOAD)?;
+            let found = load.query_row(params_from_iter(names.clone()), found).optional()?;
+            let Some((version, false)) = found else { return Ok(0) };
+            let columns = names.into_iter().chain([version]);
+            Ok(connection.prepare_cached(REMOVE)?.execute(params_from_iter(columns))?)
+        });
+        let is_discarded = discard.await? == 1;
+        if is_discarded {
+            self.wake(address);
+        }
+        Ok(is_discarded)
+    }
+
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
         let read = self.database.list(move |connection| {
             let mut statement = connection.prepare_cached(FALLBACKS)?;
             Ok(statement.query_map([limit_of(limit)], read_addressed)?.collect::<rusqlite::Result<_>>()?)
@@ -247,10 +267,9 @@ impl GateStore for SqliteGateStore {
                 .map_or_else(Default::default, |after| (after.app.as_str().to_owned(), after.id.as_bytes().to_vec()));
             let mut statement = connection.prepare_cached(DUMP)?;
             let records = statement.query_map(params![app, id, limit_of(limit)], read_addressed)?;
-            Ok(records.collect::<rusqlite::Result<Vec<_>>>()?)
+            Ok(page_of(records.collect::<rusqlite::Result<_>>()?, limit))
         });
-        let records = read.await?;
-        Ok(page_of(records.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
+        read.await
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
@@ -286,7 +305,7 @@ fn list(
     let (operation, state) = (filter.operation.as_ref().map(OperationName::as_str), filter.state.map(State::as_str));
     let gone = gone_before(now).as_ms().cast_signed();
     let params = params![app.as_str(), after, operation, state, limit_of(limit), EXAMINED, gone];
-    let records = statement.query_map(params, |row| Ok((read_id(row, 0)?, read_record(row, 1)?)))?;
+    let records = statement.query_map(params, |row| Ok((read_id(row, 0)?, read_record(row, 1).ok())))?;
     let records = records.collect::<rusqlite::Result<Vec<_>>>()?;
     let next = if records.len() == limit {
         records.last().map(|(id, _)| *id)
@@ -338,7 +357,8 @@ fn read_stored(row: &Row<'_>, index: usize) -> rusqlite::Result<Stored> {
     Ok(Stored { version, record: read_record(row, index + 1)? })
 }
 
-fn read_addressed(row: &Row<'_>) -> rusqlite::Result<(OperationAddress, Stored)> {
+/// Without a record that cannot be decoded.
+fn read_addressed(row: &Row<'_>) -> rusqlite::Result<(OperationAddress, Option<Stored>)> {
     let app = App::parse(row.get_ref(0)?.as_str()?).map_err(not_read)?;
-    Ok((OperationAddress { app, id: read_id(row, 1)? }, read_stored(row, 2)?))
+    Ok((OperationAddress { app, id: read_id(row, 1)? }, read_stored(row, 2).ok()))
 }

@@ -126,3 +126,29 @@ async fn an_outage_of_the_second_store_while_it_is_active_lets_nobody_go() {
     until_serving(&nodes[1].node, "redis").await;
     assert_eq!(begun(&nodes[1].node, charge("new")).await.body["possibly_repeated"], true);
 }
+
+#[tokio::test]
+async fn a_record_that_cannot_be_decoded_does_not_stop_a_switch_and_begins_a_hold_off() {
+    let world = World::start().await;
+    let nodes = world.two().await;
+    let [one, other] = [&nodes[0].node, &nodes[1].node];
+    switched(&nodes, "postgres").await;
+    let (good, bad) = (begun(one, charge_once("good")).await, begun(one, charge_once("bad")).await);
+    let damage =
+        format!("update latchgate.operations set record = '{{}}' where id = decode('{}', 'hex')", bad.text("id"));
+    world.postgres.query(world.database_name(), &damage).await;
+    switched(&nodes, "redis").await;
+    pre(other, charge_once("good")).await.assert_problem(409, "operation-in-progress");
+    assert_eq!(report(other, &good, json!({ "outcome": "success" })).await.status, 200);
+    let left = status(one).await;
+    assert!(left["hold_off_ms"].as_u64() > Some(0), "{left}");
+    assert_eq!(left["engines"][1]["unreadable"], 1, "{left}");
+    let refused = pre(other, charge_once("bad")).await;
+    assert_eq!(refused.body["why"], "record_may_be_lost", "{}", refused.body);
+    let logs = one.log() + &other.log();
+    assert!(logs.contains("it cannot be decoded, and is not copied") && logs.contains(&bad.text("id")), "{logs}");
+    // Back at the store that still has the record: it is refused, and the others are copied.
+    switched(&nodes, "postgres").await;
+    pre(one, charge_once("good")).await.assert_problem(409, "operation-duplicate");
+    pre(other, charge_once("bad")).await.assert_problem(500, "state-unreadable");
+}

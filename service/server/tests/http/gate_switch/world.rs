@@ -48,6 +48,10 @@ impl World {
         Wired { node: Node::start(BIN, &args).await, postgres, _redis: redis }
     }
 
+    pub fn database_name(&self) -> &str {
+        &self.database
+    }
+
     /// The URL of the database, without a proxy.
     pub fn database(&self) -> String {
         self.postgres.url(&self.database)

@@ -234,11 +234,25 @@ impl GateStore for PostgresGateStore {
         connection.read(removed.map(|removed| removed.rows_affected())).await
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Stored)>, StoreError> {
+    async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
+        let mut connection = self.sessions.check_out().await?;
+        let query = connection.query(statements::LOAD).bind(address.app.as_str()).bind(address.id.as_bytes());
+        let row = self.bind_fence(query, fence).fetch_one(&mut *connection).await;
+        let found = row.and_then(|row| {
+            let is_readable = read_stored(&row, 2).is_ok();
+            Ok((read_timestamp(&row)?, row.try_get::<Option<i64>, _>(2)?.filter(|_| !is_readable)))
+        });
+        let (now, Some(version)) = connection.read(found).await? else { return Ok(false) };
+        let expected = Version::from_number(version.cast_unsigned());
+        let removed = self.remove(fence, now, address, &Change { expected, record: None, wakes: true }).await?;
+        Ok(removed.answer == Replaced::Replaced)
+    }
+
+    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
         let mut connection = self.sessions.check_out().await?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
-        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
+        let found = rows.and_then(|rows| rows.iter().map(read_addressed).collect::<Result<Vec<_>, _>>());
         connection.read(found).await
     }
 
@@ -259,9 +273,8 @@ impl GateStore for PostgresGateStore {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
-        let found = rows.and_then(|rows| rows.iter().map(read_fallback).collect::<Result<Vec<_>, _>>());
-        let found = connection.read(found).await?;
-        Ok(page_of(found.into_iter().map(|(address, stored)| (address, stored.record)).collect(), limit))
+        let found = rows.and_then(|rows| rows.iter().map(read_addressed).collect::<Result<Vec<_>, _>>());
+        Ok(page_of(connection.read(found).await?, limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
@@ -311,17 +324,15 @@ fn read_stored(row: &PgRow, index: usize) -> Result<Option<Stored>, sqlx::Error>
     Ok(Some(Stored { version: Version::from_number(version.cast_unsigned()), record }))
 }
 
-fn read_listed(row: &PgRow) -> Result<(OperationId, OperationRecord), sqlx::Error> {
-    let Json(record) = row.try_get(1)?;
+fn read_listed(row: &PgRow) -> Result<(OperationId, Option<OperationRecord>), sqlx::Error> {
+    let record = row.try_get(1).ok().map(|Json(record)| record);
     Ok((id_of(row.try_get(0)?)?, record))
 }
 
-fn read_fallback(row: &PgRow) -> Result<(OperationAddress, Stored), sqlx::Error> {
+/// Without a record that cannot be decoded.
+fn read_addressed(row: &PgRow) -> Result<(OperationAddress, Option<Stored>), sqlx::Error> {
     let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let version: i64 = row.try_get(2)?;
-    let Json(record) = row.try_get(3)?;
-    let stored = Stored { version: Version::from_number(version.cast_unsigned()), record };
-    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, stored))
+    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, read_stored(row, 2).ok().flatten()))
 }
 
 fn read_timestamp(row: &PgRow) -> Result<Timestamp, sqlx::Error> {

@@ -108,10 +108,10 @@ using (
 ) over
 where o.app = over.app and o.id = over.id"#;
 
-/// Records of fast operations, along the primary key.
+/// Records of fast operations, and those that say nothing of that, along the primary key.
 pub(super) const DUMP: &str = r#"
 select app, id, version, record from operations
-where (app, id) > ($1 collate "C", $2) and record ->> 'durability' = 'fast'
+where (app, id) > ($1 collate "C", $2) and record ->> 'durability' is distinct from 'durable'
 order by app, id
 limit $3"#;
 

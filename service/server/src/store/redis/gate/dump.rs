@@ -1,12 +1,12 @@
 //! All records, read page by page for a switch, and removed before the store is filled: both walk the key space with `SCAN`.
 
-use latchgate_core::gate::OperationAddress;
+use latchgate_core::gate::{OperationAddress, OperationRecord};
 use std::sync::LazyLock;
 
 use super::layout::{self, Layout};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::gate::DumpPage;
+use crate::store::gate::{DumpPage, copied};
 use crate::store::redis::begins_with;
 use crate::store::redis::layout::beginning;
 use crate::store::redis::link::Link;
@@ -36,11 +36,10 @@ pub(super) async fn dump(
     for (address, value) in addresses.into_iter().zip(values) {
         // A record whose time is over may have gone since it was found.
         let Some(value) = value else { continue };
-        match layout::decode(&value) {
-            Ok(stored) if stored.record.is_moved_by_a_switch() => page.push(Ok((address, stored.record))),
-            // A durable one is a copy of a record in the second store.
-            Ok(_) => {}
-            Err(_) => page.push(Err(format!("{} {}", address.app.as_str(), address.id))),
+        let record = layout::decode(&value).ok().map(|stored| stored.record);
+        // A durable one is a copy of a record in the second store.
+        if record.as_ref().is_none_or(OperationRecord::is_moved_by_a_switch) {
+            page.push(copied(address, record));
         }
     }
     Ok(DumpPage::of(page, next))

@@ -44,7 +44,7 @@ pub(super) async fn scan(
                 page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
                 return Ok(page);
             }
-            if filter.admits(&record, now) {
+            if record.as_ref().is_none_or(|record| filter.admits(record, now)) {
                 page.records.push((id, record));
             }
         }
@@ -80,7 +80,9 @@ pub(super) async fn suspects(
     let mut page = Page::default();
     for (id, record) in fetch(link, layout, app, &ids).await? {
         match record {
-            Some((record, now)) if filter.admits(&record, now) => page.records.push((id, record)),
+            Some((record, now)) if record.as_ref().is_none_or(|record| filter.admits(record, now)) => {
+                page.records.push((id, record));
+            }
             Some(_) => {}
             // The record's time was over; the index does not notice by itself.
             None => {
@@ -93,7 +95,8 @@ pub(super) async fn suspects(
 }
 
 type Values = Vec<Option<Vec<u8>>>;
-type Fetched = Vec<(OperationId, Option<(OperationRecord, Timestamp)>)>;
+/// A record that is there, unless it cannot be decoded.
+type Fetched = Vec<(OperationId, Option<(Option<OperationRecord>, Timestamp)>)>;
 
 async fn fetch(link: &Link, layout: &Layout, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
     if ids.is_empty() {
@@ -107,11 +110,8 @@ async fn fetch(link: &Link, layout: &Layout, app: &App, ids: &[OperationId]) -> 
     pipeline.cmd("TIME");
     let ((values, time), _): ((Values, Time), _) = link.get_all(&pipeline).await?;
     let now = timestamp(time);
-    let read = |value: Vec<u8>| layout::decode(&value).map(|stored| (stored.record, now));
-    let pairs = ids.iter().zip(values);
-    Ok(pairs
-        .map(|(id, value)| Ok((*id, value.map(read).transpose()?)))
-        .collect::<Result<_, crate::store::StoreError>>()?)
+    let read = |value: Vec<u8>| (layout::decode(&value).ok().map(|stored| stored.record), now);
+    Ok(ids.iter().zip(values).map(|(id, value)| (*id, value.map(read))).collect())
 }
 
 #[derive(Debug, PartialEq)]

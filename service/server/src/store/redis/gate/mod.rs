@@ -46,6 +46,19 @@ pub struct RedisGateConfig {
     pub allow_eviction: bool,
 }
 
+/// What the script of replacements needs to know.
+#[derive(Default)]
+struct Replacement {
+    /// What the present value must begin with.
+    expected: Vec<u8>,
+    /// Empty to remove the record.
+    value: String,
+    /// 0 for ever.
+    keep_ms: u64,
+    suspect: bool,
+    wakes: bool,
+}
+
 pub struct RedisGateStore {
     timeout: Duration,
     allow_eviction: bool,
@@ -62,6 +75,36 @@ impl RedisGateStore {
         let store = Self::unchecked(config)?;
         check(&store.link, config.allow_eviction).await?;
         Ok(store)
+    }
+
+    async fn run_replace(
+        &self,
+        fence: Fence,
+        now: Timestamp,
+        address: &OperationAddress,
+        replacement: Replacement,
+    ) -> Result<At<Replaced>, StoreError> {
+        let Replacement { expected, value, keep_ms, suspect, wakes } = replacement;
+        let keys = [self.layout.record(address), self.layout.suspects(&address.app), self.layout.engine()];
+        let arguments = [
+            now.as_ms().to_string().into_bytes(),
+            CLOCK_BOUND_MS.to_string().into_bytes(),
+            expected,
+            value.into_bytes(),
+            keep_ms.to_string().into_bytes(),
+            address.id.to_string().into_bytes(),
+            u8::from(suspect).to_string().into_bytes(),
+            self.layout.wake_ups().into_bytes(),
+            if wakes { pack_operation(address).into_bytes() } else { Vec::new() },
+            required(fence).into_bytes(),
+        ];
+        let (store_now, wrote): (u64, Option<bool>) = self.link.write(&REPLACE, &keys, &arguments).await?;
+        let replaced = match wrote {
+            Some(true) => Replaced::Replaced,
+            Some(false) => Replaced::Moved,
+            None => Replaced::ClockOff,
+        };
+        Ok(At::new(Timestamp::from_ms(store_now), replaced))
     }
 
     /// A store that connects with its first call, and has not been checked.
@@ -156,29 +199,14 @@ impl GateStore for RedisGateStore {
         change: Change<'_>,
     ) -> Result<At<Replaced>, StoreError> {
         let value = change.record.map(|record| layout::encode(fresh_version(), record)).transpose()?;
-        let suspect = change.record.is_some_and(OperationRecord::is_suspect);
-        let keep_ms = change.record.and_then(|record| keep_ms(record, now)).unwrap_or(0);
-        let keys = [self.layout.record(address), self.layout.suspects(&address.app), self.layout.engine()];
-        let arguments = [
-            now.as_ms().to_string(),
-            CLOCK_BOUND_MS.to_string(),
-            layout::encode_version(change.expected),
-            value.unwrap_or_default(),
-            keep_ms.to_string(),
-            address.id.to_string(),
-            u8::from(suspect).to_string(),
-            self.layout.wake_ups(),
-            if change.wakes { pack_operation(address) } else { String::new() },
-            required(fence),
-        ];
-        let (store_now, wrote): (u64, Option<bool>) = self.link.write(&REPLACE, &keys, &arguments).await?;
-        let store_now = Timestamp::from_ms(store_now);
-        let replaced = match wrote {
-            Some(true) => Replaced::Replaced,
-            Some(false) => Replaced::Moved,
-            None => Replaced::ClockOff,
+        let replacement = Replacement {
+            expected: layout::encode_version(change.expected).into_bytes(),
+            value: value.unwrap_or_default(),
+            keep_ms: change.record.and_then(|record| keep_ms(record, now)).unwrap_or(0),
+            suspect: change.record.is_some_and(OperationRecord::is_suspect),
+            wakes: change.wakes,
         };
-        Ok(At::new(store_now, replaced))
+        self.run_replace(fence, now, address, replacement).await
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
@@ -187,6 +215,15 @@ impl GateStore for RedisGateStore {
         } else {
             list::scan(&self.link, &self.layout, app, filter, cursor, limit).await
         }
+    }
+
+    async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
+        let mut commands = redis::pipe();
+        commands.cmd("GET").arg(self.layout.record(address)).cmd("TIME");
+        let ((value, time), _): ((Option<Vec<u8>>, Time), _) = self.link.get_all(&commands).await?;
+        let Some(value) = value.filter(|value| layout::decode(value).is_err()) else { return Ok(false) };
+        let removal = Replacement { expected: value, suspect: false, wakes: true, ..Replacement::default() };
+        Ok(self.run_replace(fence, timestamp(time), address, removal).await?.answer == Replaced::Replaced)
     }
 
     /// Redis does so by itself.

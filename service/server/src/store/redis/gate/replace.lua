@@ -1,5 +1,5 @@
 -- KEYS: the record; the app's suspects; the engine record.
--- ARGV: 1 the caller's clock, ms; 2 how far it may be off; 3 the expected version; 4 the new value, '' to remove;
+-- ARGV: 1 the caller's clock, ms; 2 how far it may be off; 3 what the present value must begin with, its version; 4 the new value, '' to remove;
 -- 5 for how long, ms, 0 for ever; 6 the id; 7 whether it is a suspect; 8 channel; 9 message, '' for none;
 -- 10 what the engine record must begin with, before 11, the run id of this server; '' for no matter.
 local required = ARGV[10] .. ARGV[11] .. ' '
