@@ -103,7 +103,7 @@ impl Client {
         let ttl = match random.between(0..=19) {
             0..=9 => self.ms(150, 800),
             10..=18 => self.ms(500, 3_000),
-            _ => Duration::from_millis(self.world.plan.lease_ms_max),
+            _ => self.ms(3_000, 3_000),
         };
         let request = LockRequest {
             owner: Some(self.owner()).filter(|_| !random.percent(15)),

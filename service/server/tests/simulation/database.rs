@@ -1,25 +1,34 @@
 //! One simulated database: the states of all keys, and a check of every commit.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use latchgate::store::engine_record::{EngineRecord, EngineState};
 use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore};
 use latchgate_core::lock::{EventKind, Lease, LockState, Mode, Turn};
 use latchgate_core::{Address, Timestamp};
-use latchgate_testkit::memory::MemoryStore;
+use latchgate_testkit::memory::{self, MemoryStore};
 
 use crate::check::Checker;
 use crate::log::Log;
+use crate::pair::leases;
 
 /// The store's clock at the start of each run.
 pub const EPOCH: Timestamp = Timestamp::from_ms(1_700_000_000_000);
+
+/// What a database had at some time.
+pub struct Saved {
+    store: memory::Saved,
+    states: BTreeMap<Address, LockState>,
+    record: Option<EngineRecord>,
+}
 
 pub struct Database {
     pub name: &'static str,
     pub store: MemoryStore,
     /// How much more its clock shows than the true time, in ms.
-    pub ahead_ms: i64,
+    ahead_ms: AtomicI64,
     pub checker: Arc<Checker>,
     pub log: Arc<Log>,
     pub states: Mutex<BTreeMap<Address, LockState>>,
@@ -33,6 +42,7 @@ impl Database {
     pub fn new(name: &'static str, ahead_ms: i64, checker: Arc<Checker>, log: Arc<Log>) -> Self {
         let store = MemoryStore::starting_at(Timestamp::from_ms(EPOCH.as_ms().saturating_add_signed(ahead_ms)));
         let (states, record, other) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        let ahead_ms = AtomicI64::new(ahead_ms);
         Self { name, store, ahead_ms, checker, log, states, record, other }
     }
 
@@ -51,7 +61,7 @@ impl Database {
     pub fn filled(&self, epoch: Epoch, copied: &[CopiedState]) {
         self.expect_filling(epoch);
         for CopiedState { address, state, .. } in copied {
-            self.checker.has(address.key.as_str(), state, self.ahead_ms);
+            self.checker.has(address.key.as_str(), state, self.ahead_ms());
             self.states.lock().unwrap().insert(address.clone(), state.clone());
         }
     }
@@ -65,7 +75,38 @@ impl Database {
 
     /// The true time when its clock shows this.
     pub fn true_time(&self, shown: Timestamp) -> Timestamp {
-        Timestamp::from_ms(shown.as_ms().saturating_add_signed(-self.ahead_ms))
+        Timestamp::from_ms(shown.as_ms().saturating_add_signed(-self.ahead_ms()))
+    }
+
+    fn ahead_ms(&self) -> i64 {
+        self.ahead_ms.load(Ordering::Relaxed)
+    }
+
+    /// Its clock steps. If that is ahead, leases end early by it, and a hold-off has to begin.
+    pub fn step_clock(&self, by_ms: i64) {
+        self.store.step_clock(by_ms);
+        self.ahead_ms.fetch_add(by_ms, Ordering::Relaxed);
+        if by_ms > 0 {
+            self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease));
+        }
+    }
+
+    /// All that it has now.
+    pub fn save(&self) -> Saved {
+        let (states, record) = (self.states.lock().unwrap().clone(), self.record.lock().unwrap().clone());
+        Saved { store: self.store.save(), states, record }
+    }
+
+    /// Another server takes over, or this one restarts, with what was saved. What came after is lost.
+    pub fn fail_over(&self, saved: Saved) {
+        let is_in_charge = self.is_in_charge();
+        let kept: Vec<_> = leases(&saved.states).collect();
+        let before = std::mem::replace(&mut *self.states.lock().unwrap(), saved.states.clone());
+        *self.record.lock().unwrap() = saved.record;
+        self.store.fail_over(saved.store);
+        if is_in_charge {
+            self.checker.lose(leases(&before).filter(|lease| !kept.contains(lease)).map(|(lease, _)| lease));
+        }
     }
 
     /// What its clock shows.
@@ -93,7 +134,7 @@ impl Database {
             }
             let (name, expected) = (self.name, change.expected);
             self.log.line(|| format!("{node}  {name}: {key} {expected:?} -> {version:?} {}", summary(&change.state)));
-            self.checker.has(key, &change.state, self.ahead_ms);
+            self.checker.has(key, &change.state, self.ahead_ms());
             self.checker.committed(key, &before, &change.state, self.true_time(committed.now), self.is_in_charge());
         }
     }

@@ -43,10 +43,12 @@ impl Operator {
             match self.random.between(0..=99) {
                 0..=47 => self.switch().await,
                 48..=67 => self.lose_active().await,
-                68..=74 => self.refuse_writes(self.random.below(2)).await,
-                75..=81 => self.empty().await,
-                82..=87 => self.hold_off().await,
-                88..=93 => self.cut_off_one().await,
+                68..=72 => self.refuse_writes(self.random.below(2)).await,
+                73..=78 if self.world.plan.losses => self.fail_over().await,
+                79..=81 if self.world.plan.losses => self.step_clock().await,
+                82..=85 => self.empty().await,
+                86..=88 => self.hold_off().await,
+                89..=94 => self.cut_off_one().await,
                 _ => self.freeze_one().await,
             }
         }
@@ -228,6 +230,29 @@ impl Operator {
             sleep(Duration::from_millis(200)).await;
         }
         false
+    }
+
+    /// An engine fails over, mostly the active one, and may lose what it wrote last: its record, too, if a switch has begun.
+    async fn fail_over(&mut self) {
+        let Some(active) = self.world.active() else { return };
+        let engine = if self.random.percent(80) { active } else { 1 - active };
+        let lost = if self.random.percent(70) { self.ms(1, 1_000) } else { Duration::ZERO };
+        let ordered = self
+            .random
+            .percent(40)
+            .then(|| tokio::spawn(give(Arc::clone(&self.world), self.any_node(), SwitchOrder::default())));
+        self.world.fail_over(engine, lost, self.ms(0, 1_500)).await;
+        if let Some(ordered) = ordered {
+            let _ = ordered.await;
+        }
+        self.follow(None).await;
+    }
+
+    async fn step_clock(&self) {
+        let Some(active) = self.world.active() else { return };
+        let ahead = self.random.between(3_000..=30_000).cast_signed();
+        let back = -self.random.between(200..=4_000).cast_signed();
+        self.world.step_clock(active, *self.random.one_of(&[ahead, back])).await;
     }
 
     async fn empty(&self) {

@@ -68,7 +68,12 @@ impl Database {
                 if next.hold_off_until > self.now().await {
                     self.log.saw("switch during a hold-off");
                 }
-                self.check_copy(&other).await;
+                // In a new epoch, a part of the copy was lost, and a hold-off begins.
+                if next.epoch == before.epoch {
+                    self.check_copy(&other).await;
+                } else {
+                    self.abandon(&other);
+                }
             }
             EngineState::Filling | EngineState::Retired | EngineState::Standby => self.abandon(&other),
         }
@@ -82,7 +87,7 @@ impl Database {
         *self.record.lock().unwrap() = None;
         let states = std::mem::take(&mut *self.states.lock().unwrap());
         if !is_left {
-            self.checker.lose(leases(&states));
+            self.checker.lose(leases(&states).map(|(lease, _)| lease));
         }
     }
 
@@ -97,8 +102,8 @@ impl Database {
             return;
         }
         let (here, there) = (self.states.lock().unwrap(), other.states.lock().unwrap());
-        let known: Vec<_> = leases(&here).collect();
-        let lost: Vec<_> = leases(&there).filter(|lease| !known.contains(lease)).collect();
+        let known: Vec<_> = leases(&here).map(|(lease, _)| lease).collect();
+        let lost: Vec<_> = leases(&there).map(|(lease, _)| lease).filter(|lease| !known.contains(lease)).collect();
         self.log.line(|| format!("{}: active without a copy, {} leases are lost", self.name, lost.len()));
         self.checker.lose(lost);
     }
@@ -138,10 +143,11 @@ impl Database {
     }
 }
 
-fn leases(states: &BTreeMap<Address, LockState>) -> impl Iterator<Item = (String, LeaseId, u64)> {
+/// The leases of these states, with the times of their expiry.
+pub fn leases(states: &BTreeMap<Address, LockState>) -> impl Iterator<Item = ((String, LeaseId, u64), Timestamp)> {
     states.iter().flat_map(|(address, state)| {
         let lease = |lease: &latchgate_core::lock::Lease| {
-            (address.key.as_str().to_owned(), lease.lease_id.clone(), lease.token)
+            ((address.key.as_str().to_owned(), lease.lease_id.clone(), lease.token), lease.expires_at)
         };
         state.holders().iter().map(lease)
     })

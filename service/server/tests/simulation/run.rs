@@ -16,7 +16,7 @@ use crate::operator::Operator;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 29] = [
+pub const SITUATIONS: [&str; 34] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -46,10 +46,15 @@ pub const SITUATIONS: [&str; 29] = [
     "frozen node",
     "dead node",
     "skewed clock",
+    "store that refuses writes",
+    "promotion",
+    "last second lost",
+    "clock stepped ahead",
+    "clock stepped back",
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 20] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 24] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -68,12 +73,19 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 20] = [
     "engine beside refuses writes",
     "active engine refuses writes",
     "longest lease raised",
+    "promotion",
+    "last second lost",
+    "clock stepped ahead",
+    "clock stepped back",
     "frozen node",
     "dead node",
 ];
 
 /// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
 const SETTLE_MAX: Duration = Duration::from_secs(4);
+
+/// A hold-off lasts longer by what the clock was set back meanwhile.
+const SET_BACK_MAX: Duration = Duration::from_secs(12);
 
 pub struct Report {
     pub seed: u64,
@@ -103,14 +115,14 @@ async fn play(world: &Arc<World>) {
     };
     let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
     let mut clients: Vec<_> = clients.collect();
-    // In a pair, the hold-off after a switch would be as long as the leases of these clients.
-    if world.plan.apart_ms.is_none() {
+    // A hold-off would be as long as the leases of these clients.
+    if !world.plan.has_hold_offs() {
         clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
     }
     chaos.await.unwrap();
     world.calm_down();
-    if world.plan.apart_ms.is_some() {
-        settle(world, Duration::ZERO).await;
+    if world.plan.has_hold_offs() {
+        settle(world, SET_BACK_MAX).await;
     }
     let monitor = tokio::spawn(watch_waiters(Arc::clone(world), keys.clone()));
     for client in clients {

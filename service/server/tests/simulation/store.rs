@@ -60,6 +60,10 @@ impl RecordStore for SimulatedStore {
         self.database.store.kind()
     }
 
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let read = |database: Arc<Database>| async move { database.store.read_record().await };
         self.call("read record", Access::Read, read).await

@@ -54,8 +54,10 @@ pub struct Plan {
     pub skews: bool,
     /// How much longer than usual clients hold locks, wait and pause, and the operator too.
     pub pace: u32,
-    /// The longest lease that is allowed, in ms. In a pair a hold-off lasts little longer.
+    /// The longest lease that is allowed, in ms. A hold-off lasts little longer.
     pub lease_ms_max: u64,
+    /// Engines fail over or lose what they wrote last, and their clocks step.
+    pub losses: bool,
     /// By how much the clock of the second engine of a pair differs; `None` if there is one database.
     pub apart_ms: Option<i64>,
 }
@@ -86,9 +88,15 @@ impl Plan {
             skews: random.percent(50),
             pace: 1,
             lease_ms_max: 3_000,
+            losses: random.percent(50),
             apart_ms: None,
         };
-        if is_pair { plan.of_pair(random) } else { plan }
+        if is_pair {
+            plan.of_pair(random)
+        } else {
+            // Clients with long leases, if no hold-off lasts as long: see `Leaver`.
+            Self { lease_ms_max: if plan.losses { 3_000 } else { 3_600_000 }, ..plan }
+        }
     }
 
     fn of_pair(self, random: &Random) -> Self {
@@ -99,6 +107,11 @@ impl Plan {
         let lease_ms_max = 3_000 * u64::from(pace);
         let deaths = random.percent(60);
         Self { apart_ms: Some(apart_ms), stormy, skews: false, deaths, pace, lease_ms_max, ..self }
+    }
+
+    /// Whether nodes may have to hold off.
+    pub fn has_hold_offs(self) -> bool {
+        self.apart_ms.is_some() || self.losses
     }
 
     fn with_notifications(self, faults: Faults) -> Faults {
@@ -152,7 +165,7 @@ impl World {
 
     /// The true time.
     pub async fn now(&self) -> Timestamp {
-        self.databases[0].now().await
+        self.databases[0].true_time(self.databases[0].now().await)
     }
 
     /// The active engine.
@@ -185,6 +198,28 @@ impl World {
         }
     }
 
+    /// An engine stops, and another server takes over or it restarts: with what it had when this began, or with all.
+    pub async fn fail_over(&self, engine: usize, lost: Duration, pause: Duration) {
+        let database = &self.databases[engine];
+        self.log.saw(if lost.is_zero() { "promotion" } else { "last second lost" });
+        let saved = database.save();
+        sleep(lost).await;
+        self.set_down(engine, Some(*self.random.one_of(&[Cut::Refusing, Cut::Silent])));
+        let saved = if lost.is_zero() { database.save() } else { saved };
+        sleep(pause).await;
+        self.log.line(|| format!("{} fails over and has lost {} ms", database.name, lost.as_millis()));
+        database.fail_over(saved);
+        self.set_down(engine, None);
+    }
+
+    /// The clock of an engine steps. Each node that runs must have noticed when this returns.
+    pub async fn step_clock(&self, engine: usize, by_ms: i64) {
+        self.log.saw(if by_ms > 0 { "clock stepped ahead" } else { "clock stepped back" });
+        self.log.line(|| format!("the clock of {} steps by {by_ms} ms", self.databases[engine].name));
+        self.databases[engine].step_clock(by_ms);
+        sleep(Duration::from_secs(3)).await;
+    }
+
     pub fn address(key: &str) -> Address {
         Address { app: App::default(), key: Key::parse(key).unwrap() }
     }
@@ -201,18 +236,14 @@ impl World {
         let links: Vec<Arc<Link>> = self.databases.iter().map(link).collect();
         let limits = Limits { history: number % 2 == 0, ..Limits::default() };
         self.log.line(|| format!("{name}  starts"));
-        let locks = if self.databases.len() == 1 {
-            Locks::start(self.open_store(0, &name, &links), limits).await.unwrap()
-        } else {
-            for (engine, link) in links.iter().enumerate() {
-                link.set_cut(self.down(engine));
-            }
-            let left_out = (0..2).find(|engine| self.down(*engine).is_some_and(|cut| cut != Cut::ReadOnly));
-            let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &name, &links));
-            let stores = vec![store(0), store(1)];
-            let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
-            Locks::start_on(engines, limits).await.unwrap()
-        };
+        for (engine, link) in links.iter().enumerate() {
+            link.set_cut(self.down(engine));
+        }
+        let left_out = (0..2).find(|engine| self.down(*engine).is_some_and(|cut| cut != Cut::ReadOnly));
+        let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &name, &links));
+        let stores = (0..self.databases.len()).map(store).collect();
+        let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
+        let locks = Locks::start_on(engines, limits).await.unwrap();
         self.log.line(|| format!("{name}  has started"));
         Node { name, locks, links }
     }

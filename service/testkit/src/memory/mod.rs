@@ -4,6 +4,7 @@ pub mod gate;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,9 @@ use latchgate::store::{
 };
 use tokio::time::Instant;
 
+/// What a store had at some time.
+pub struct Saved(Tables);
+
 /// Clones share their states, as nodes share a database.
 #[derive(Clone)]
 pub struct MemoryStore {
@@ -35,7 +39,7 @@ struct Shared {
     listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Tables {
     rows: BTreeMap<Address, Row>,
     /// By number.
@@ -65,10 +69,10 @@ impl Tables {
 }
 
 /// Follows tokio's, so that tests can pause it.
-#[derive(Clone, Copy)]
 pub(crate) struct Clock {
     started_at: Timestamp,
     started: Instant,
+    stepped_ms: AtomicI64,
 }
 
 impl Clock {
@@ -79,11 +83,12 @@ impl Clock {
     }
 
     fn start_at(started_at: Timestamp) -> Self {
-        Self { started_at, started: Instant::now() }
+        Self { started_at, started: Instant::now(), stepped_ms: AtomicI64::new(0) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.started_at.plus_ms(ms(self.started.elapsed()))
+        let now = self.started_at.plus_ms(ms(self.started.elapsed()));
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.stepped_ms.load(Ordering::Relaxed)))
     }
 }
 
@@ -92,19 +97,24 @@ fn ms(duration: Duration) -> u64 {
 }
 
 /// An engine record in memory.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct MemoryRecord {
     reading: Reading,
+    /// Which server the record was written on, and which one answers now.
+    written_on: u64,
+    server: u64,
 }
 
 impl MemoryRecord {
     pub(super) fn read(&self, now: Timestamp) -> Reading {
-        Reading { now, ..self.reading.clone() }
+        let is_after_fail_over = self.reading.record.is_some() && self.written_on != self.server;
+        Reading { now, is_after_fail_over, server: self.server.to_string(), ..self.reading.clone() }
     }
 
     pub(super) fn write(&mut self, read: &Reading, next: &EngineRecord) -> bool {
-        let is_unchanged = self.reading.revision == read.revision;
+        let is_unchanged = self.reading.revision == read.revision && self.server.to_string() == read.server;
         if is_unchanged {
+            self.written_on = self.server;
             let (record, revision) = (Some(next.clone()), rand::random_range(1..1 << 53));
             self.reading = Reading { record, revision, ..Reading::default() };
         }
@@ -116,10 +126,11 @@ impl MemoryRecord {
     }
 
     pub(super) fn is_in_force(&self, state: EngineState, epoch: Epoch) -> bool {
-        self.reading.is(state) && self.reading.epoch() == epoch
+        self.written_on == self.server && self.reading.is(state) && self.reading.epoch() == epoch
     }
 }
 
+#[derive(Clone)]
 struct Row {
     stored: Stored,
     notice_at: Option<Timestamp>,
@@ -141,6 +152,24 @@ impl MemoryStore {
     /// Loses all states, events and the engine record, as a store does whose data was deleted.
     pub fn forget(&self) {
         *self.shared.tables() = Tables::default();
+    }
+
+    /// All that it has now.
+    pub fn save(&self) -> Saved {
+        Saved(self.shared.tables().clone())
+    }
+
+    /// Another server takes over, or this one restarts: with what was saved.
+    pub fn fail_over(&self, saved: Saved) {
+        let mut tables = self.shared.tables();
+        let server = tables.engine.server + 1;
+        *tables = saved.0;
+        tables.engine.server = server;
+    }
+
+    /// Sets its clock, ahead or back.
+    pub fn step_clock(&self, by_ms: i64) {
+        self.shared.clock.stepped_ms.fetch_add(by_ms, Ordering::Relaxed);
     }
 
     fn with_clock(clock: Clock) -> Self {
