@@ -209,7 +209,7 @@ start_postgres() {
         forget_killed_postgres "$dir"
     fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
-        -c fsync=on -c synchronous_commit=on)
+        -c fsync=on -c synchronous_commit=on -c dynamic_shared_memory_type=mmap)
     for try in 1 2 3; do
         port=${PORTS[postgres]:-$(free_port)}
         start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 use crate::ports::free_port;
 use crate::process::{Server, find_program, tail};
@@ -153,8 +154,8 @@ impl Postgres {
     }
 }
 
-/// A fresh database in the server that `make test` has started; returns its URL. It is never dropped: the whole server is
-/// thrown away after the run.
+/// A fresh database in the server that `make test` has started; returns its URL. It is dropped when a later test binary asks for
+/// its first one, so that the disk holds those of one binary at a time.
 ///
 /// # Panics
 ///
@@ -163,7 +164,20 @@ pub async fn shared_database() -> String {
     let Ok(server) = std::env::var(SHARED_ENV) else {
         panic!("{SHARED_ENV} is not set: run the tests with `make test`, which starts the servers they need");
     };
+    static DROPPED: OnceCell<()> = OnceCell::const_new();
+    DROPPED.get_or_init(|| drop_left_databases(&server)).await;
     create_database(&server).await
+}
+
+/// Drops the databases of test processes that have ended.
+async fn drop_left_databases(server: &str) {
+    let names = psql(server, r"select datname from pg_database where datname ~ '^test_[0-9]+_[0-9]+$'").await;
+    for name in names.lines() {
+        let process = name.split('_').nth(1).unwrap_or_default();
+        if !Path::new("/proc").join(process).exists() {
+            psql(server, &format!("drop database if exists {name} with (force)")).await;
+        }
+    }
 }
 
 async fn create_database(server: &str) -> String {
@@ -242,6 +256,8 @@ impl World {
             ("listen_addresses", "127.0.0.1"),
             ("unix_socket_directories", &dir),
             ("max_connections", "200"),
+            // In the data directory: a killed server would leave its segments in /dev/shm.
+            ("dynamic_shared_memory_type", "mmap"),
         ];
         let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.into_iter().chain(extra) {

@@ -68,8 +68,10 @@ async fn a_copy_that_cannot_finish_is_given_up_by_itself_or_by_an_order_and_says
         let has_stalled = log.contains("the copy has made no progress: the switch is given up");
         assert!(has_stalled && log.contains("the copy was interrupted"), "{log}");
         until_serving(&nodes[1], "pg").await;
-        assert_eq!(renew(&nodes[1].node, "k", &held.text("lease_id")).await.status, 200);
-        acquire(&nodes[0].node, "free", json!({})).await.assert_problem(423, "lock-delayed");
+        let renews = || async { renew(&nodes[1].node, "k", &held.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, renews).await, "{}", nodes[1].node.log());
+        let is_delayed = || async { acquire(&nodes[0].node, "free", json!({})).await.status == 423 };
+        assert!(eventually(LONG, is_delayed).await, "{}", nodes[0].node.log());
         assert_eq!(hold_off(&nodes[0], json!({ "for_ms": 0 })).await.status, 200);
         until_granting(&nodes[1]).await;
     }
