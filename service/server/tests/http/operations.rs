@@ -644,7 +644,7 @@ async fn an_operation_whose_record_cannot_be_read_is_listed_apart_and_can_be_del
     assert_eq!(listed.body["unreadable"], json!([id]));
     let metrics = get(&node, "/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("latchgate_operations_unreadable_total 1"), "{metrics}");
-    // An attempt may be running, so nobody goes, and only `force` deletes it.
+    // An attempt may be running, so every pre is refused, and only `force` deletes the record.
     pre(&node, request("bad")).await.assert_problem(500, "state-unreadable");
     inspect_operation(&node, &id).await.assert_problem(500, "state-unreadable");
     forget(&node, &id, "").await.assert_problem(500, "state-unreadable");

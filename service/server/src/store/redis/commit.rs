@@ -60,7 +60,7 @@ pub(super) async fn put(
     shared.link.write(&COMMIT, &keys, &call.arguments(entries)?).await.map(made)
 }
 
-/// Commits a grant of a lock that nobody uses, and removes it in the same call.
+/// Commits a grant of a lock that no client uses, and removes it in the same call.
 pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
     // The server has the script of commits, or takes it: the next commit may need that.
     put(shared, None, None, &[], Rule::Each, Locker::default()).await?;
