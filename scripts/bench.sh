@@ -79,7 +79,7 @@ if [[ ${1-} == trouble ]]; then
     psql_of_bench -c "update latchgate.locks set state = 'nonsense', version = version + 1 where key = 'bad'"
     "$bin/latchgate-bench" beside --url "$HTTP_URL" --key bad "${@:2}"
     say "a state of 150 leases with long metadata, and four callers"
-    "$bin/latchgate-bench" beside --url "$HTTP_URL" --key large --large 150 --askers 4 --pause-ms 0 "${@:2}"
+    "$bin/latchgate-bench" beside --url "$HTTP_URL" --key large --large 30 --askers 4 --pause-ms 0 "${@:2}"
     exit
 fi
 

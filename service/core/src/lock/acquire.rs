@@ -1,15 +1,15 @@
 //! Granting.
 
-use super::command::Acquire;
+use super::command::{Acquire, Terms};
 use super::compatibility::Access;
 use super::event::{Event, EventKind};
 use super::lease::{Lease, Owner, Revocation};
-use super::outcome::{Grant, Lost, Outcome, Refusal, Step};
+use super::outcome::{Grant, Outcome, Refusal, Step};
 use super::state::{Limit, LockState};
 use super::token;
 use crate::time::Timestamp;
 
-pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) -> Step {
+pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, terms: Terms) -> Step {
     if let Some(step) = answer_repetition(state, request, now) {
         return step;
     }
@@ -20,7 +20,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
     let owner = request.owner.as_ref().filter(|_| request.reentrant);
     let access = state.access(request.mode, limit, owner, now);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
-    if let Some(until) = request.terms.hold_off.filter(|until| *until > now)
+    if let Some(until) = terms.held_off_until(now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
     {
         return Step::unchanged(Outcome::Refused(Refusal::HeldOff(until)));
@@ -32,13 +32,13 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp) 
         Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
         // An owner that holds the lock does not queue for it: the waiters before it wait for its own leases to end.
         Access::Nested(token) => token,
-        Access::Upgrade => token::next(state.token, request.terms.token_min, now),
+        Access::Upgrade => token::next(state.token, terms.token_min, now),
         Access::Free => match state.refusal_of_free(request, now) {
             Some(refusal) => return Step::unchanged(Outcome::Refused(refusal)),
-            None => token::next(state.token, request.terms.token_min, now),
+            None => token::next(state.token, terms.token_min, now),
         },
     };
-    if let Err(full) = state.check_length(request.lease_bytes(), request.terms.bytes_max) {
+    if let Err(full) = state.check_length(request.lease_bytes()) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
     if let Some(permits) = limit {
@@ -70,9 +70,7 @@ impl LockState {
 /// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
 fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -> Option<Step> {
     let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) else {
-        let ended = state.ended(&request.lease_id)?;
-        let lost = Lost { why: Some(ended.why), at: Some(ended.at) };
-        return Some(Step::unchanged(Outcome::LeaseLost(lost)));
+        return state.ended(&request.lease_id).map(|lost| Step::unchanged(Outcome::LeaseLost(lost)));
     };
     let limit = state.limit_in_force();
     let lease = &mut state.holders[index];

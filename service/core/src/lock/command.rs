@@ -54,7 +54,6 @@ pub struct Acquire {
     /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier
     /// grant of its lease id again.
     pub behind: bool,
-    pub terms: Terms,
     pub metadata: Option<Metadata>,
 }
 
@@ -66,13 +65,16 @@ pub struct Terms {
     pub hold_off: Option<Timestamp>,
     /// No new token is lower. The state may lack the key's last tokens.
     pub token_min: u64,
-    /// How long the state may be with the new lease, in bytes.
-    pub bytes_max: usize,
 }
 
 impl Terms {
-    /// The state is complete, and may have any length.
-    pub const FREE: Self = Self { hold_off: None, token_min: 0, bytes_max: usize::MAX };
+    /// The state is complete.
+    pub const FREE: Self = Self { hold_off: None, token_min: 0 };
+
+    /// The end of the hold-off, if it is still to come.
+    pub(super) fn held_off_until(self, now: Timestamp) -> Option<Timestamp> {
+        self.hold_off.filter(|until| *until > now)
+    }
 }
 
 /// Extends a lease: its length counts from now.
@@ -83,14 +85,12 @@ pub struct Renew {
     pub ttl_ms: Option<u64>,
     /// `None` keeps the metadata.
     pub metadata: Option<Metadata>,
-    /// How long the state may be with the metadata, in bytes.
-    pub bytes_max: usize,
 }
 
 impl Renew {
     /// A renewal that keeps the metadata.
     pub const fn new(lease_id: LeaseId, ttl_ms: Option<u64>) -> Self {
-        Self { lease_id, ttl_ms, metadata: None, bytes_max: 0 }
+        Self { lease_id, ttl_ms, metadata: None }
     }
 }
 
@@ -120,8 +120,6 @@ pub struct Revoke {
     pub token: Option<u64>,
     /// Only the leases of this owner; `None` means all.
     pub owner: Option<Owner>,
-    /// How long the state may be with the note, in bytes.
-    pub bytes_max: usize,
 }
 
 /// Ends every lease now.

@@ -1,6 +1,5 @@
 //! Which leases are compatible.
 
-use super::HOLDERS_MAX;
 use super::lease::{Lease, Mode, Owner};
 use super::outcome::LimitMismatch;
 use super::state::LockState;
@@ -16,8 +15,8 @@ pub(super) enum Access {
     /// The owner is the only one that shares the lock, and may have it exclusively.
     Upgrade,
     Held,
-    /// Other owners share the lock, or the key has as many leases as it can. The request cannot wait: two sharing owners
-    /// that waited for an upgrade would wait for each other.
+    /// Other owners share the lock. The request cannot wait: two sharing owners that waited for an upgrade would wait for each
+    /// other.
     UpgradeBlocked,
 }
 
@@ -25,15 +24,6 @@ impl LockState {
     /// `owner` is the owner that may nest, if any: only in a lease whose time is not over. `limit` is the number of permits that
     /// the key has.
     pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>, now: Timestamp) -> Access {
-        let is_full = self.holders.len() >= HOLDERS_MAX;
-        match self.access_by_mode(mode, limit, owner, now) {
-            Access::Upgrade if is_full => Access::UpgradeBlocked,
-            Access::Free | Access::Nested(_) if is_full => Access::Held,
-            access => access,
-        }
-    }
-
-    fn access_by_mode(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>, now: Timestamp) -> Access {
         let is_own = |lease: &&Lease| owner == Some(&lease.owner) && lease.expires_at > now;
         // The lease with the highest token: a resource may have seen that token and refuse lower ones.
         let own = |mode: Mode| {

@@ -54,9 +54,9 @@ pub fn evaluate<R: ReplyHandle, I: Copy + Ord>(
     evaluate_with(step, base, batch, queue, node, now, terms)
 }
 
-/// As [`evaluate`], with `take_step` in position of [`step`]: the property tests check every step by it.
+/// As [`evaluate`], with `take_step` in place of [`step`]: the property tests check every step by it.
 pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
-    take_step: impl FnMut(&mut LockState, &Command, Timestamp) -> Step,
+    take_step: impl FnMut(&mut LockState, &Command, Timestamp, Terms) -> Step,
     base: &LockState,
     batch: Batch<'_>,
     queue: &WaitQueue<R, I>,
@@ -94,7 +94,7 @@ pub fn evaluate_alone(mut state: LockState, request: Acquire, now: Timestamp, te
     if !state.turns.is_empty() {
         return None;
     }
-    let done = step(&mut state, &Command::Acquire(Acquire { terms, ..request }), now);
+    let done = step(&mut state, &Command::Acquire(request), now, terms);
     let is_new = matches!(&done.outcome, Outcome::Granted(grant) if !grant.repeated);
     is_new.then(|| Evaluation {
         state,
@@ -119,17 +119,17 @@ impl<R, I, F> Evaluator<'_, R, I, F>
 where
     R: ReplyHandle,
     I: Copy + Ord,
-    F: FnMut(&mut LockState, &Command, Timestamp) -> Step,
+    F: FnMut(&mut LockState, &Command, Timestamp, Terms) -> Step,
 {
     fn step(&mut self, command: &Command) -> Outcome {
-        let mut done = (self.take_step)(&mut self.evaluation.state, command, self.now);
+        let mut done = (self.take_step)(&mut self.evaluation.state, command, self.now, self.terms);
         self.evaluation.changed |= done.changed;
         self.evaluation.events.append(&mut done.events);
         done.outcome
     }
 
     fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
-        Acquire { behind, terms: self.terms, ..waiter.request.clone() }
+        Acquire { behind, ..waiter.request.clone() }
     }
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
@@ -167,7 +167,8 @@ where
 
     /// Notifies a probe if its key could be granted now. The multilock then tries all its keys.
     fn notify(&mut self, rank: Rank, request: Acquire) {
-        let outcome = step(&mut self.evaluation.state.clone(), &Command::Acquire(request), self.now).outcome;
+        let outcome =
+            step(&mut self.evaluation.state.clone(), &Command::Acquire(request), self.now, self.terms).outcome;
         if !matches!(outcome, Outcome::Refused(_)) && !self.evaluation.notified.contains(&rank) {
             self.evaluation.notified.push(rank);
         }

@@ -33,7 +33,7 @@ pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) ->
     // The note is written with each lease. A revocation without a note is never refused.
     let notes = state.holders.iter().filter(|lease| is_meant(lease)).count() * request.note.bytes();
     if notes > 0
-        && let Err(full) = state.check_length(notes, request.bytes_max)
+        && let Err(full) = state.check_length(notes)
     {
         return Step::unchanged(Outcome::KeyFull(full));
     }

@@ -227,19 +227,21 @@ impl Lease {
 }
 
 /// Why a lease has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndReason {
+    #[serde(rename = "e")]
     Expired,
+    #[serde(rename = "r")]
     Released,
     /// Its holder did not release it after a revocation.
+    #[serde(rename = "v")]
     Revoked,
     /// An operator ended it at once.
+    #[serde(rename = "f")]
     Forced,
 }
 
 impl EndReason {
-    pub(super) const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Revoked, Self::Forced];
-
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",

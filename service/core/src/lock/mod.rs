@@ -45,14 +45,11 @@ pub use state::LockState;
 pub use step::step;
 pub use token::at as token_at;
 
-/// The most leases that one key can have.
-pub const HOLDERS_MAX: usize = 1_024;
+/// How long a state may become by what callers add to it, in bytes. Each commit of a key writes its whole state.
+pub const STATE_BYTES_MAX: usize = 64 << 10;
 
-/// How many ended leases a state remembers at least, however long ago they ended.
-pub const RECENT_MIN: usize = 8;
-
-/// How long a state remembers ended leases if it has the space, in ms.
-pub const RECENT_MS: u64 = 30_000;
+/// How many ended leases a state remembers: the last.
+pub const RECENT_MAX: usize = 8;
 
 /// How long a node's turn lasts unless the node refreshes it, in ms.
 pub const TURN_MS: u64 = 5_000;

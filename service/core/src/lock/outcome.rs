@@ -44,8 +44,7 @@ pub enum Outcome {
     KeyFull(KeyFull),
     /// The request's permits or limit do not match the key's limit.
     LimitMismatch(LimitMismatch),
-    /// The owner shares the lock with other owners, or with one whose lease expired with a lock-delay. It cannot wait for an
-    /// exclusive lease.
+    /// Other owners share the lock, or a lock-delay is running. The upgrade cannot wait.
     UpgradeBlocked,
     Renewed(Lease),
     Released {
@@ -113,9 +112,8 @@ pub struct LimitMismatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyFull {
-    /// How long the state would be, in bytes.
+    /// How long the state would be, in bytes. At most [`STATE_BYTES_MAX`](super::STATE_BYTES_MAX) are allowed.
     pub bytes: usize,
-    pub bytes_max: usize,
 }
 
 /// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.

@@ -160,7 +160,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         self.waiters.range(..rank).count()
     }
 
-    /// The waiters that request for this lease id.
+    /// The waiters whose request has this lease id.
     pub fn waiters_for_lease(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
         self.leases.get(lease_id).into_iter().flatten().copied()
     }

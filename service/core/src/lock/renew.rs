@@ -43,12 +43,11 @@ impl LockState {
     fn without_space_for(&self, request: &Renew) -> Option<KeyFull> {
         let lease = self.holders.iter().find(|lease| lease.lease_id == request.lease_id)?;
         let (before, after) = (metadata_bytes(lease.metadata.as_ref()), metadata_bytes(request.metadata.as_ref()));
-        if after <= before { None } else { self.check_length(after - before, request.bytes_max).err() }
+        if after <= before { None } else { self.check_length(after - before).err() }
     }
 
     /// What the state knows of a lease id without a live lease.
     pub(super) fn lost(&self, lease_id: &LeaseId) -> Lost {
-        let ended = self.ended(lease_id);
-        Lost { why: ended.map(|ended| ended.why), at: ended.map(|ended| ended.at) }
+        self.ended(lease_id).unwrap_or(Lost { why: None, at: None })
     }
 }

@@ -3,6 +3,7 @@
 //! Each commit of a key writes its whole state, so a key with a long state slows down every other key. What a caller can add
 //! to a state is bounded by its length.
 
+use super::STATE_BYTES_MAX;
 use super::command::Acquire;
 use super::lease::{Lease, Metadata, Note, Owner, Revocation};
 use super::outcome::KeyFull;
@@ -29,10 +30,10 @@ impl LockState {
     }
 
     /// # Errors
-    /// When the state would be longer than `bytes_max` with `bytes` more.
-    pub(super) fn check_length(&self, bytes: usize, bytes_max: usize) -> Result<(), KeyFull> {
+    /// When the state would be longer than [`STATE_BYTES_MAX`] with `bytes` more.
+    pub(super) fn check_length(&self, bytes: usize) -> Result<(), KeyFull> {
         let bytes = self.bytes().saturating_add(bytes);
-        if bytes > bytes_max { Err(KeyFull { bytes, bytes_max }) } else { Ok(()) }
+        if bytes > STATE_BYTES_MAX { Err(KeyFull { bytes }) } else { Ok(()) }
     }
 }
 

@@ -4,48 +4,33 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Event;
 use super::lease::{EndReason, Lease, LeaseId, is_zero};
+use super::outcome::Lost;
 use super::position::Turn;
-use super::recent::{Ended, Recent};
+use super::recent::Recent;
 use crate::time::Timestamp;
 
 /// The whole state of one key. A key without a row has the default state.
 ///
 /// Only [`super::step`] changes it. A store keeps it as a value with a version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
     pub(super) token: u64,
     /// How many permits there are; see [`LockState::limit_in_force`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<Limit>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) holders: Vec<Lease>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) turns: Vec<Turn>,
     /// The lock-delay: no lease is granted before this.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delay_until: Option<Timestamp>,
     /// The highest token presented to the fence register.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) fence: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Recent::is_empty")]
     pub(super) recent: Recent,
-}
-
-/// A state as it is written, without `recent`.
-#[derive(Serialize)]
-struct Written<'a> {
-    token: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<Limit>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    holders: &'a [Lease],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    turns: &'a [Turn],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delay_until: Option<Timestamp>,
-    #[serde(skip_serializing_if = "is_zero")]
-    fence: u64,
 }
 
 /// How many permits a key has.
@@ -66,19 +51,7 @@ impl LockState {
     /// # Errors
     /// None that is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        let Self { token, limit, holders, turns, delay_until, fence, recent } = self;
-        let written =
-            Written { token: *token, limit: *limit, holders, turns, delay_until: *delay_until, fence: *fence };
-        let mut json = Vec::with_capacity(self.bytes());
-        serde_json::to_writer(&mut json, &written)?;
-        if !recent.is_empty() {
-            // Most of a busy key's state: to look for characters to escape would take longer than all the rest.
-            json.pop();
-            for part in [",\"recent\":\"", recent.text(), "\"}"] {
-                json.extend_from_slice(part.as_bytes());
-            }
-        }
-        String::from_utf8(json).map_err(serde::ser::Error::custom)
+        serde_json::to_string(self)
     }
 
     pub fn token(&self) -> u64 {
@@ -128,12 +101,8 @@ impl LockState {
         self.recent.last()
     }
 
-    /// Forgets the leases that ended long before `now`, and the oldest of those for which there is no space in `bytes_max`.
-    pub fn forget_ended(&mut self, bytes_max: usize, now: Timestamp) {
-        self.recent.forget(bytes_max, now);
-    }
-
-    pub(super) fn ended(&self, lease_id: &LeaseId) -> Option<Ended> {
+    /// How a lease has ended, if it is among the last.
+    pub(super) fn ended(&self, lease_id: &LeaseId) -> Option<Lost> {
         self.recent.find(lease_id)
     }
 

@@ -1,25 +1,25 @@
 //! The one function that changes a state.
 
-use super::command::Command;
+use super::command::{Command, Terms};
 use super::outcome::Step;
 use super::state::LockState;
 use super::{acquire, fence, give_back, intervention, release, renew};
 use crate::time::Timestamp;
 
-/// Applies the changes that time has caused until `now`, then `command`, to `state` in position.
+/// Applies the changes that time has caused until `now`, then `command`, to `state` in place. `terms` are those of new grants.
 ///
 /// Contention is an outcome, not an error. The caller commits the state if [`Step::changed`], and answers only then.
-pub fn step(state: &mut LockState, command: &Command, now: Timestamp) -> Step {
+pub fn step(state: &mut LockState, command: &Command, now: Timestamp, terms: Terms) -> Step {
     let (settled, mut events) = state.settle(now);
     let mut done = match command {
-        Command::Acquire(request) => acquire::acquire(state, request, now),
+        Command::Acquire(request) => acquire::acquire(state, request, now, terms),
         Command::Renew(request) => renew::renew(state, request, now),
         Command::Release(request) => release::release(state, request, now),
         Command::GiveBack(request) => give_back::give_back(state, request, now),
         Command::SetLimit(permits) => intervention::set_limit(state, *permits),
         Command::Revoke(request) => intervention::revoke(state, request, now),
         Command::Force(request) => intervention::force(state, request, now),
-        Command::Fence(token) => fence::fence(state, *token),
+        Command::Fence(token) => fence::fence(state, *token, now, terms),
         Command::Publish(turn) => Step::noted(state.set_turn(turn)),
         Command::Withdraw(node) => Step::noted(state.remove_turn(node)),
         Command::Tick => Step::noted(false),

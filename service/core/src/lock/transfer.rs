@@ -23,7 +23,7 @@ impl LockState {
                 revocation.deadline = moved(revocation.deadline);
             }
         }
-        state.recent = state.recent.with_times(moved);
+        state.recent.move_times(moved);
         state
     }
 
@@ -62,24 +62,17 @@ mod tests {
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,
-            terms: Terms::FREE,
             metadata: None,
         };
-        assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW).outcome, Outcome::Granted(_)));
+        assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW, Terms::FREE).outcome, Outcome::Granted(_)));
         state
     }
 
     #[test]
     fn every_time_moves_with_the_clock_and_nothing_else_changes() {
         let mut state = held("a");
-        let revoke = Revoke {
-            note: super::super::Note::default(),
-            grace_ms: 5_000,
-            token: None,
-            owner: None,
-            bytes_max: usize::MAX,
-        };
-        let _ = step(&mut state, &Command::Revoke(revoke), NOW);
+        let revoke = Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None, owner: None };
+        let _ = step(&mut state, &Command::Revoke(revoke), NOW, Terms::FREE);
         let there = state.carried(250, &LockState::default());
         let (before, after) = (&state.holders()[0], &there.holders()[0]);
         assert_eq!(after.expires_at, before.expires_at.plus_ms(250));
@@ -93,7 +86,7 @@ mod tests {
     #[test]
     fn a_lease_that_has_ended_is_remembered_and_tokens_do_not_fall() {
         let mut state = held("a");
-        let _ = step(&mut state, &Command::Release(Release { lease_id: id("a") }), NOW);
+        let _ = step(&mut state, &Command::Release(Release { lease_id: id("a") }), NOW, Terms::FREE);
         let there = LockState { token: state.token + 9, fence: 3, ..LockState::default() };
         let carried = state.carried(0, &there);
         assert!(carried.knows(&id("a")));

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
 
 /// Lease ids are few, so that they are repeated, at other nodes and after their end.
-const LEASES: usize = 14;
+const LEASES: usize = 16;
 const NODES_MAX: usize = 4;
 const LIMIT_MAX: u32 = 4;
 

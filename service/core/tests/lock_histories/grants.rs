@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Grant, HOLDERS_MAX, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, step,
+    Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, Terms, step,
 };
 
 use crate::promise::{Broken, Promise};
@@ -84,7 +84,6 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
 fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     let own = || state.holders().iter().filter(|lease| is_own(lease, request, now));
     let has_own = |mode: Mode| own().any(|lease| lease.mode == mode);
-    let is_full = state.holders().len() >= HOLDERS_MAX;
     let delayed = state.delayed_until(now);
     if is_known(state, &request.lease_id) {
         return Due::Known;
@@ -93,11 +92,10 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         return Due::Mismatch;
     }
     match request.mode {
-        Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) && !is_full => return Due::Nested,
-        Mode::Shared if has_own(Mode::Shared) && !is_full => return Due::Nested,
+        Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) => return Due::Nested,
+        Mode::Shared if has_own(Mode::Shared) => return Due::Nested,
         Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
-            let is_alone =
-                state.holders().iter().all(|lease| is_owners(lease, request)) && !is_full && delayed.is_none();
+            let is_alone = state.holders().iter().all(|lease| is_owners(lease, request)) && delayed.is_none();
             return if is_alone { Due::Upgrade } else { Due::UpgradeBlocked };
         }
         _ => {}
@@ -116,7 +114,7 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     let is_behind = request.behind
         || state.turns().iter().any(|turn| turn.node != request.node && turn.position.rank() < request.position.rank());
     match delayed {
-        _ if !is_free || is_full => Due::Held,
+        _ if !is_free => Due::Held,
         Some(until) => Due::Delayed(until),
         None if !is_behind => Due::Granted(Way::Free),
         None if request.barge => Due::Granted(Way::Barge),
@@ -154,7 +152,7 @@ fn is_known(state: &LockState, lease_id: &LeaseId) -> bool {
     let request = Command::Renew(Renew::new(lease_id.clone(), None));
     let is_live = state.holders().iter().any(|lease| lease.lease_id == *lease_id);
     is_live
-        || matches!(step(&mut state.clone(), &request, Timestamp::default()).outcome,
+        || matches!(step(&mut state.clone(), &request, Timestamp::default(), Terms::FREE).outcome,
             Outcome::LeaseLost(lost) if lost.why.is_some())
 }
 

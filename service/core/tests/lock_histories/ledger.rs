@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use latchgate_core::lock::{
-    Command, EndReason, EventKind, Lease, LeaseId, LockState, Lost, Mode, Outcome, RECENT_MIN, Renew, step,
+    Command, EndReason, EventKind, Lease, LeaseId, LockState, Lost, Mode, Outcome, Renew, Terms, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -12,6 +12,9 @@ use crate::node::Evaluated;
 use crate::promise::{Broken, Promise};
 use crate::replay::Replay;
 use crate::steps::Ending;
+
+/// A key remembers so many of the leases that ended last: docs/GUARANTEES.md.
+const REMEMBERED: usize = 8;
 
 #[derive(Default)]
 pub struct Ledger {
@@ -69,7 +72,7 @@ impl Ledger {
     pub fn committed(&mut self, at: Timestamp, new: &LockState, evaluated: &Evaluated) {
         self.broken.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
         for ending in &evaluated.endings {
-            self.check_ended(at, ending, new);
+            self.check_ended(at, ending);
         }
         if evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
             // With the leases, their lock-delays are over.
@@ -78,6 +81,12 @@ impl Ledger {
         }
         for grant in &evaluated.grants {
             self.check_granted(at, grant, new, &evaluated.endings);
+        }
+        for (id, why) in &self.ended {
+            let remembered = remembered(new, id);
+            self.broken.expect(remembered == self.why_ended(id), Promise::ReasonsAreTrue, || {
+                format!("{id:?} ended as {why:?}, but {new:?} says {remembered:?}")
+            });
         }
         // Grants of the same commit may have come before the answers that ended these.
         let is_expiry = |ending: &&Ending| matches!(ending.why, EventKind::Expired | EventKind::Revoked);
@@ -95,7 +104,7 @@ impl Ledger {
         self.replay.follow(&mut self.broken, &evaluated.events, new);
     }
 
-    fn check_ended(&mut self, at: Timestamp, ending: &Ending, new: &LockState) {
+    fn check_ended(&mut self, at: Timestamp, ending: &Ending) {
         let Ending { lease, why, is_by_command, .. } = ending;
         // Its holder was to be answered that it has ended: the clock of the node that did it was ahead.
         let is_asked = *is_by_command && matches!(why, EventKind::Expired | EventKind::Revoked);
@@ -134,13 +143,9 @@ impl Ledger {
         }
         self.ends.insert(lease.lease_id.clone(), (why, ending.at));
         self.ended.push_back((lease.lease_id.clone(), why));
-        if self.ended.len() > RECENT_MIN {
+        if self.ended.len() > REMEMBERED {
             self.ended.pop_front();
         }
-        let recent = self.why_ended(&lease.lease_id);
-        let remembered = remembered(new, &lease.lease_id);
-        let is_true = remembered.is_none() || remembered == recent;
-        self.broken.expect(is_true, Promise::ReasonsAreTrue, || format!("{lease:?}: {recent:?}, not {remembered:?}"));
     }
 
     fn check_granted(&mut self, at: Timestamp, grant: &NewGrant, new: &LockState, endings: &[Ending]) {
@@ -243,7 +248,7 @@ impl Ledger {
 /// By a command that lets no time pass.
 fn remembered(state: &LockState, lease_id: &LeaseId) -> Option<EndReason> {
     let request = Command::Renew(Renew::new(lease_id.clone(), None));
-    match step(&mut state.clone(), &request, Timestamp::default()).outcome {
+    match step(&mut state.clone(), &request, Timestamp::default(), Terms::FREE).outcome {
         Outcome::LeaseLost(lost) => lost.why,
         _ => None,
     }

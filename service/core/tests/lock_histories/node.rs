@@ -110,7 +110,7 @@ impl Node {
         let batch = Batch { commands, arrived: &arrived, uncertain: &[], ended: &ended };
         let now = self.estimate(store_now);
         let (mut endings, mut grants) = (Vec::new(), Vec::new());
-        let take_step = |state: &mut LockState, command: &Command, now: Timestamp| {
+        let take_step = |state: &mut LockState, command: &Command, now: Timestamp, _: Terms| {
             let taken = checked_step(&mut ledger.broken, state, command, now);
             endings.extend(taken.endings);
             grants.extend(taken.grant);
@@ -195,10 +195,9 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
         node: first.node.clone(),
         position: Position { ..first.position },
         behind: false,
-        terms: Terms::FREE,
         metadata: None,
     };
-    let outcome = step(&mut state.clone(), &Command::Acquire(request), now).outcome;
+    let outcome = step(&mut state.clone(), &Command::Acquire(request), now, Terms::FREE).outcome;
     let is_admitted = !matches!(outcome, Outcome::Refused(_));
     let is_exact = notified == Some(first).filter(|_| is_admitted);
     ledger.broken.expect(is_exact, Promise::NextTurnIsNotified, || format!("{notified:?}, but {outcome:?}: {state:?}"));

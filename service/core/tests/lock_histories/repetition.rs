@@ -1,6 +1,6 @@
 //! Steps that are repeated, to check that the repetition changes nothing.
 
-use latchgate_core::lock::{LockState, Outcome, Step, step};
+use latchgate_core::lock::{LockState, Outcome, Step, Terms, step};
 
 use crate::promise::{Broken, Promise};
 use crate::steps::{Context, is_new_grant};
@@ -11,13 +11,13 @@ pub fn check_repetition(broken: &mut Broken, context: &Context<'_>) {
     let mut first = done.clone();
     if is_new_grant(&done.outcome) {
         // The first repetition only marks the lease as acknowledged.
-        first = step(&mut state, command, now);
+        first = step(&mut state, command, now, Terms::FREE);
         let is_same = without_acknowledgements(&state) == without_acknowledgements(context.after);
         let is_kept = is_same && granted_twice(done, &first) && first.events.is_empty();
         broken.expect(is_kept, Promise::RepetitionsChangeNothing, || format!("{}, then {first:?}", context.describe()));
     }
     let before = state.clone();
-    let again = step(&mut state, command, now);
+    let again = step(&mut state, command, now, Terms::FREE);
     let is_nothing = state == before && !again.changed && again.events.is_empty();
     broken.expect(is_nothing && is_repeated(&first.outcome, &again.outcome), Promise::RepetitionsChangeNothing, || {
         format!("{}, then {again:?}", context.describe())

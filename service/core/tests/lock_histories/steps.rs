@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LockState, Lost, Outcome, Renew, Step, step,
+    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LockState, Lost, Outcome, Renew, Step, Terms, step,
 };
 
 use crate::grants::{NewGrant, check_acquire};
@@ -55,7 +55,7 @@ pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Comman
     let before = state.clone();
     let mut settled = before.clone();
     let _ = settled.settle(now);
-    let done = step(state, command, now);
+    let done = step(state, command, now, Terms::FREE);
     let context = Context { command, now, settled: &settled, after: state, done: &done };
     broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.describe());
     let mut endings = check_time(broken, &before, &context);

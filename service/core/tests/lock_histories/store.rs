@@ -39,10 +39,7 @@ impl Store {
         if self.stored.version != expected {
             return Committed::Stale;
         }
-        let mut state = state.clone();
-        // As little as possible is remembered.
-        state.forget_ended(0, self.now);
-        self.stored = Stored { version: expected + 1, state };
+        self.stored = Stored { version: expected + 1, state: state.clone() };
         Committed::Done
     }
 }

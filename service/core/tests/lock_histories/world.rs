@@ -2,7 +2,7 @@
 
 use latchgate_core::lock::{
     Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Position, Release, Renew,
-    Revoke, Terms, WaiterId,
+    Revoke, WaiterId,
 };
 
 use crate::grants::Way;
@@ -166,7 +166,6 @@ impl World {
                 grace_ms: *grace_ms,
                 token: of.as_ref().map(token),
                 owner: None,
-                bytes_max: usize::MAX,
             }),
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
@@ -208,7 +207,6 @@ impl World {
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
-            terms: Terms::FREE,
             metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let id = self.waiters;

@@ -10,9 +10,6 @@ use super::{check_range, positive};
 use crate::http::LockRequestLimits;
 use crate::locks::Limits;
 
-/// Space for one lease with the longest texts, and for the leases that have ended.
-const KEY_BYTES_MIN: usize = 8 << 10;
-
 #[derive(Debug, Args)]
 pub struct LockArgs {
     /// Length of a lease whose acquire does not name one, in ms.
@@ -76,15 +73,6 @@ pub struct LockArgs {
     #[arg(long, value_name = "BYTES", env = "LATCHGATE_CACHED_BYTES_PER_SHARD", default_value_t = 64 << 20)]
     pub cached_bytes_per_shard: usize,
 
-    /// Longest that the state of a key may be with a new lease, in bytes. Each commit of the key writes its whole state.
-    #[arg(long, value_name = "BYTES", env = "LATCHGATE_KEY_BYTES_MAX", default_value_t = 256 << 10)]
-    pub key_bytes_max: usize,
-
-    /// How many bytes of a key's state are for leases that have ended, so that a repeated release is recognised. They are
-    /// remembered for half a minute if the bytes suffice, and the last 8 always.
-    #[arg(long, value_name = "BYTES", env = "LATCHGATE_ENDED_BYTES_MAX", default_value_t = 256)]
-    pub ended_bytes_max: usize,
-
     /// How long the state of a key is kept after its last lease has ended, in ms; at least a minute.
     #[arg(long, value_name = "MS", env = "LATCHGATE_IDLE_RETENTION_MS", default_value_t = 3_600_000)]
     pub idle_retention_ms: u64,
@@ -104,11 +92,6 @@ impl LockArgs {
     pub fn check(&self) -> anyhow::Result<()> {
         check_range("ttl-ms", self.ttl_ms_min, self.ttl_ms_default, self.ttl_ms_max, 1)?;
         ensure!(self.wait_ms_max <= 24 * 3_600_000, "--wait-ms-max must be at most a day (86400000)");
-        ensure!(self.key_bytes_max >= KEY_BYTES_MIN, "--key-bytes-max must be at least {KEY_BYTES_MIN}");
-        ensure!(
-            self.ended_bytes_max <= self.key_bytes_max / 2,
-            "--ended-bytes-max must be at most half of --key-bytes-max"
-        );
         ensure!(self.collect_interval_ms > 0, "--collect-interval-ms must be at least 1");
         Ok(())
     }
@@ -124,7 +107,6 @@ impl LockArgs {
             leases_per_call_max: self.leases_per_call_max,
             max_hold_ms_max: self.max_hold_ms_max,
             ticket_ms: self.ticket_ms,
-            key_bytes_max: self.key_bytes_max,
         }
     }
 
@@ -139,8 +121,6 @@ impl LockArgs {
             waiters_per_shard: self.waiters_per_shard,
             cached_keys_per_shard: self.cached_keys_per_shard,
             cached_bytes_per_shard: self.cached_bytes_per_shard,
-            key_bytes_max: self.key_bytes_max,
-            ended_bytes_max: self.ended_bytes_max,
             ticket_hold: Duration::from_millis(self.ticket_hold_ms),
             ttl_ms_max: self.ttl_ms_max,
             store_timeout,

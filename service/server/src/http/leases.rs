@@ -294,8 +294,7 @@ pub async fn revoke(
     audited.resource(&search.to_string());
     let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
-    let bytes_max = context.limits.locks.key_bytes_max;
-    let revoke = Revoke { note, grace_ms, token: None, owner: search.owner.clone(), bytes_max };
+    let revoke = Revoke { note, grace_ms, token: None, owner: search.owner.clone() };
     let found = search.run(&context, &caller).await?;
     let revoke = |address: Address| {
         let (context, command) = (&context, Command::Revoke(revoke.clone()));

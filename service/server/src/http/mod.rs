@@ -112,8 +112,6 @@ pub struct LockRequestLimits {
     pub max_hold_ms_max: u64,
     /// How long a ticket is valid.
     pub ticket_ms: u64,
-    /// How long a key's state may be, in bytes.
-    pub key_bytes_max: usize,
 }
 
 /// Limits of requests about operations.

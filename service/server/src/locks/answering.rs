@@ -116,7 +116,6 @@ impl Shard {
         let Done { address, result } = done;
         let evaluated = match result {
             Ok((stored, evaluated)) => {
-                self.node.large.note(&address, stored.state.bytes());
                 self.cache.put(address.clone(), stored, evaluated.epoch);
                 evaluated
             }
@@ -144,7 +143,7 @@ impl Shard {
             }
         }
         let queue = &mut queue.queue;
-        // Now, because a state remembers an ended lease only for a short time.
+        // Now, because a state remembers few ended leases.
         queue.drop_granted_reservations(state);
         let instant = Instant::now();
         for (rank, outcome) in answered {

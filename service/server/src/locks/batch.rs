@@ -174,14 +174,13 @@ impl Node {
     pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
         // After the loss of an engine, the epoch is ahead of the clock of the one that is left.
         let token_min = token_at(Timestamp::from_ms(used.epoch.number()));
-        Terms { hold_off: used.hold_off(now), token_min, bytes_max: self.limits.key_bytes_max }
+        Terms { hold_off: used.hold_off(now), token_min }
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.
     pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, round: Round<'_>) -> Change {
         let Round { used, now } = round;
-        let Stored { version: expected, mut state } = changed;
-        state.forget_ended(self.limits.ended_bytes_max, now);
+        let Stored { version: expected, state } = changed;
         Change {
             address: address.clone(),
             expected,

@@ -42,11 +42,11 @@ impl Locks {
         ttl_ms: Option<u64>,
     ) -> Answer<RenewedMany> {
         self.allow_lease(ttl_ms).await?;
-        let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
             let (mut leases, mut lost) = (Vec::new(), Vec::new());
             let (mut renewals, mut ends) = (Vec::new(), Vec::new());
             for (index, mut state) in states.into_iter().enumerate() {
-                let done = step(&mut state, &Command::Renew(Renew::new(lease_id.clone(), ttl_ms)), now);
+                let done = step(&mut state, &Command::Renew(Renew::new(lease_id.clone(), ttl_ms)), now, terms);
                 let write = (index, state, done.events);
                 match done.outcome {
                     Outcome::Renewed(lease) => {
@@ -85,11 +85,11 @@ impl Locks {
     /// # Errors
     /// See [`Locks::acquire_many`].
     pub async fn release_many(&self, addresses: Vec<Address>, lease_id: LeaseId) -> Answer<ReleasedMany> {
-        let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
+        let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
             let (mut held, mut lost, mut writes) = (Vec::new(), Vec::new(), Vec::new());
             let mut all_already = true;
             for (index, mut state) in states.into_iter().enumerate() {
-                let done = step(&mut state, &Command::Release(Release { lease_id: lease_id.clone() }), now);
+                let done = step(&mut state, &Command::Release(Release { lease_id: lease_id.clone() }), now, terms);
                 match done.outcome {
                     Outcome::Released { still_held, already } => {
                         held.push(still_held);

@@ -1,7 +1,7 @@
 //! How waiters join and leave the queues of a shard.
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Position, Terms, WaiterId};
+use latchgate_core::lock::{Acquire, Position, WaiterId};
 
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
@@ -38,7 +38,6 @@ impl Shard {
             node: self.node.id.clone(),
             position: request.position.unwrap_or(position),
             behind: false,
-            terms: Terms::FREE,
             metadata: request.metadata,
         };
         let waiter = Waiter {
@@ -88,7 +87,6 @@ impl Shard {
             && may_wait_here
             && !waiter.is_probe
             && !waiter.is_returning
-            && self.node.large.is_empty()
             && !self.apart.is_busy(address)
             && (self.cache.looks_free(address, self.node.store.epoch()) || self.cache.may_guess_absent(address))
     }

@@ -14,10 +14,6 @@ pub struct Limits {
     pub cached_keys_per_shard: usize,
     /// How long the states in a shard's memory may be together, in bytes.
     pub cached_bytes_per_shard: usize,
-    /// How long a key's state may be with a new lease, in bytes.
-    pub key_bytes_max: usize,
-    /// How much of a key's state is for leases that have ended, in bytes.
-    pub ended_bytes_max: usize,
     /// How long the position of a caller that resumed with a ticket is reserved after its wait, so that it can resume again.
     pub ticket_hold: Duration,
     /// The longest lease that callers may ask for, in ms.
@@ -59,8 +55,6 @@ impl Default for Limits {
             waiters_per_shard: 50_000,
             cached_keys_per_shard: 20_000,
             cached_bytes_per_shard: 64 << 20,
-            key_bytes_max: 256 << 10,
-            ended_bytes_max: 256,
             ticket_hold: Duration::from_millis(250),
             ttl_ms_max: 3_600_000,
             store_timeout: Duration::from_millis(800),

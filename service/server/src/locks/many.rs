@@ -25,8 +25,6 @@ use super::together::{Decision, Undone};
 /// Keys that one multilock has at most.
 pub const MANY_MAX: usize = 64;
 
-/// The states of all keys of a multilock may be this many times as long together as that of one key.
-const TOGETHER_MAX: usize = 4;
 /// The pause before another attempt after a failure that may pass.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -278,8 +276,6 @@ async fn attempt(
     let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
     let request = Arc::clone(request);
     let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
-        // What the states may be longer by, all together. They are written in one commit.
-        let mut bytes_left = (terms.bytes_max * TOGETHER_MAX).saturating_sub(states.iter().map(LockState::bytes).sum());
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
@@ -289,12 +285,7 @@ async fn attempt(
                 leases.push((grant.lease, grant.limit));
                 continue;
             }
-            let before = state.bytes();
-            let bytes_max = terms.bytes_max.min(before + bytes_left);
-            let terms = Terms { bytes_max, ..terms };
-            let ask = Acquire { terms, ..acquire(&request, key, &node, position) };
-            let done = step(&mut state, &Command::Acquire(ask), now);
-            bytes_left = bytes_left.saturating_sub(state.bytes().saturating_sub(before));
+            let done = step(&mut state, &Command::Acquire(acquire(&request, key, &node, position)), now, terms);
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
                     is_new |= !grant.repeated;
@@ -337,7 +328,6 @@ fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, positi
         node: node.clone(),
         position,
         behind: false,
-        terms: Terms::FREE,
         metadata: request.metadata.clone(),
     }
 }
@@ -347,13 +337,13 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grant
     let until = Instant::now() + Duration::from_millis(request.ttl_ms);
     let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
     let lease_id = request.lease_id.clone();
-    let decide = move |states: Vec<LockState>, now: Timestamp, _: Terms| {
+    let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         let mut writes = Vec::new();
         for (index, mut state) in states.into_iter().enumerate() {
             let (mut changed, mut events) = (false, Vec::new());
             for grants in &attempts {
                 let give_back = GiveBack { lease_id: lease_id.clone(), grant: grants[index], is_uncertain: true };
-                let mut done = step(&mut state, &Command::GiveBack(give_back), now);
+                let mut done = step(&mut state, &Command::GiveBack(give_back), now, terms);
                 changed |= done.changed;
                 events.append(&mut done.events);
             }

@@ -16,7 +16,6 @@ mod held_many;
 mod history;
 mod joining;
 mod key_queue;
-mod large;
 mod limits;
 mod many;
 mod node;
@@ -47,7 +46,6 @@ pub use self::call::{
 use self::health::Health;
 pub use self::held_many::{ReleasedMany, RenewedMany};
 use self::history::History;
-use self::large::LargeKeys;
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 use self::node::Node;
@@ -116,7 +114,6 @@ impl Locks {
             closing: CancellationToken::new(),
             rechecks: OnceLock::new(),
             waiters: AtomicU64::new(0),
-            large: LargeKeys::default(),
             history: History::start(store.clone(), &limits, Arc::clone(&metrics)),
             metrics,
             store,
@@ -198,9 +195,8 @@ impl Locks {
         ttl_ms: Option<u64>,
         metadata: Option<Metadata>,
     ) -> Answer<Renewed> {
-        let bytes_max = self.node.limits.key_bytes_max;
         self.allow_lease(ttl_ms).await?;
-        let renewal = Renew { metadata, bytes_max, ..Renew::new(lease_id.clone(), ttl_ms) };
+        let renewal = Renew { metadata, ..Renew::new(lease_id.clone(), ttl_ms) };
         let (reply, answer) = oneshot::channel();
         self.send(address, Call::Renew { renewal, reply })?;
         answer.instrument(traces::call("renew")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))

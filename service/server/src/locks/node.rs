@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Answer, Failure};
 use super::health::Health;
 use super::history::History;
-use super::large::LargeKeys;
 use super::waker::Waker;
 use crate::engines::{LockEngines, UsedLocks};
 use crate::observe::metrics::LockMetrics;
@@ -34,8 +33,6 @@ pub(super) struct Node {
     pub closing: CancellationToken,
     /// How many waiters its queues have, as of each shard's last batch.
     pub waiters: AtomicU64,
-    /// The keys with large states.
-    pub large: LargeKeys,
     /// Notifies the shards that a key has changed: one sender for each shard.
     pub rechecks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
 }

@@ -16,7 +16,6 @@ use super::batch::{self, Apart, Done, Failed, Work};
 use super::cache::Cache;
 use super::call::{Call, Envelope, Failure, Reply};
 use super::key_queue::{KeyQueue, WaitQueue, Waiter};
-use super::large::{Deferred, LARGE_BYTES};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::observe::traces::Origin;
@@ -33,8 +32,6 @@ pub(super) struct Shard {
     wake_ups: mpsc::Receiver<Option<Address>>,
     pub(super) queues: HashMap<Address, KeyQueue>,
     schedule: Schedule,
-    /// The calls of keys with large states.
-    deferred: Deferred<BatchInput>,
     pub(super) cache: Cache,
     pub(super) apart: ApartKeys,
     pub(super) waiters: usize,
@@ -68,19 +65,6 @@ impl BatchInput {
     fn calls(&self) -> usize {
         self.commands.len() + self.arrived.len() + usize::from(self.alone.is_some())
     }
-
-    /// Adds what a later batch brings.
-    fn append(&mut self, mut later: Self) {
-        self.commands.append(&mut later.commands);
-        self.replies.append(&mut later.replies);
-        self.arrived.append(&mut later.arrived);
-        self.ended.append(&mut later.ended);
-        self.ended.sort_unstable();
-        self.ended.dedup();
-        self.must_load |= later.must_load;
-        self.origins.append(&mut later.origins);
-        self.is_timed &= later.is_timed;
-    }
 }
 
 /// In the order of the keys.
@@ -94,9 +78,8 @@ impl Shard {
         wake_ups: mpsc::Receiver<Option<Address>>,
     ) -> Self {
         let cache = Cache::new(node.limits.cached_keys_per_shard, node.limits.cached_bytes_per_shard);
-        let (queues, schedule) = (HashMap::new(), Schedule::default());
-        let (deferred, apart) = (Deferred::default(), ApartKeys::default());
-        Self { node, calls, home, wake_ups, queues, schedule, deferred, cache, apart, waiters: 0, counted: 0 }
+        let (queues, schedule, apart) = (HashMap::new(), Schedule::default(), ApartKeys::default());
+        Self { node, calls, home, wake_ups, queues, schedule, cache, apart, waiters: 0, counted: 0 }
     }
 
     /// Serves until every handle on the shard has been dropped.
@@ -107,7 +90,7 @@ impl Shard {
         loop {
             let mut inputs = Inputs::new();
             let mut returned = Vec::new();
-            let next = self.schedule.next().into_iter().chain(self.deferred.next()).min();
+            let next = self.schedule.next();
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
@@ -152,12 +135,9 @@ impl Shard {
                 self.end_waits(&mut inputs);
             }
             self.recheck_due(&mut inputs);
-            self.defer_large(&mut inputs);
             if !inputs.is_empty() {
-                self.deferred.others_were_served();
                 self.serve(inputs).await;
             }
-            self.serve_deferred().await;
             self.count_waiters();
         }
     }
@@ -189,36 +169,6 @@ impl Shard {
         }
     }
 
-    /// Keys with large states wait for their share of the time, and so do their later calls.
-    fn defer_large(&mut self, inputs: &mut Inputs) {
-        if self.node.large.is_empty() && self.deferred.next().is_none() {
-            return;
-        }
-        let is_deferred =
-            |address: &Address| self.deferred.get(address).is_some() || self.node.large.bytes([address]) >= LARGE_BYTES;
-        let large: Vec<Address> = inputs.keys().filter(|address| is_deferred(address)).cloned().collect();
-        for address in large {
-            let Some(mut input) = inputs.remove(&address) else { continue };
-            self.join(&address, &mut input);
-            self.deferred.entry(address).or_default().append(input);
-        }
-    }
-
-    async fn serve_deferred(&mut self) {
-        let now = Instant::now();
-        if self.deferred.next().is_some_and(|next| next <= now) {
-            let inputs = self.deferred.take(|address| self.node.large.bytes([address]));
-            self.serve(inputs).await;
-            self.deferred.was_served(now);
-        }
-    }
-
-    /// Whether a call is one too many for a key whose calls wait. The last quarter is for calls of holders.
-    fn is_too_many(&self, address: &Address, call: &Call) -> bool {
-        let calls = self.deferred.get(address).map_or(0, BatchInput::calls);
-        calls >= if matches!(call, Call::Acquire(_)) { BATCH_MAX / 4 * 3 } else { BATCH_MAX }
-    }
-
     fn take(&mut self, Envelope { address, call, origin, .. }: Envelope, inputs: &mut Inputs) {
         if let Some(arrived) = self.apart.arrived(&address) {
             if arrived.calls.len() < self.node.limits.calls_per_shard {
@@ -226,10 +176,6 @@ impl Shard {
             } else {
                 call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
             }
-            return;
-        }
-        if self.is_too_many(&address, &call) {
-            call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
             return;
         }
         if let Some(input) = inputs.get_mut(&address).filter(|input| input.alone.is_some()) {

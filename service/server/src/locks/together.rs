@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use latchgate_core::lock::{Event, LockState, Terms};
 use latchgate_core::{Address, Timestamp};
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
 
 use super::Locks;
 use super::batch::Round;
 use super::call::Failure;
-use super::large::pause_after;
 use super::node::Node;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};
@@ -19,8 +17,6 @@ use crate::store::{Change, CommitResult, Committed, Rule, StoreError, Stored};
 
 /// Rounds of one attempt, for lost races and wrong clocks together.
 const ROUNDS_MAX: u32 = 8;
-/// A multilock is large if the states of its keys have this many bytes together.
-const LARGE_MANY_BYTES: usize = 64 << 10;
 
 /// The changes to write, and the result once they are written.
 pub(super) struct Decision<T> {
@@ -62,15 +58,7 @@ impl Locks {
         }
         let places = Arc::clone(&self.many);
         let node = Arc::clone(&self.node);
-        let is_large = node.large.bytes(&addresses) >= LARGE_MANY_BYTES;
         let working = async move {
-            let _turn = if is_large {
-                let turn = timeout(node.limits.store_timeout, Arc::clone(&node.large.turn).lock_owned()).await;
-                let overloaded = Failure::Overloaded("too many multilocks over keys with large states");
-                Some(LargeTurn::new(turn.map_err(|_| Undone::before(overloaded))?))
-            } else {
-                None
-            };
             let Ok(Ok(_place)) = timeout(node.limits.store_timeout, places.acquire_owned()).await else {
                 return Err(Undone::before(Failure::Overloaded("too many multilocks at once")));
             };
@@ -87,28 +75,6 @@ impl Locks {
         // In the request's span: a task of its own has none.
         let running = tokio::spawn(working.instrument(traces::call("together")));
         running.await.unwrap_or_else(|error| Err(Undone::before(Failure::OutcomeUnknown(error.to_string()))))
-    }
-}
-
-/// The turn of a large multilock. When it ends, a pause begins before the next one.
-struct LargeTurn {
-    turn: Option<OwnedMutexGuard<()>>,
-    began: Instant,
-}
-
-impl LargeTurn {
-    fn new(turn: OwnedMutexGuard<()>) -> Self {
-        Self { turn: Some(turn), began: Instant::now() }
-    }
-}
-
-impl Drop for LargeTurn {
-    fn drop(&mut self) {
-        let (turn, pause) = (self.turn.take(), pause_after(self.began.elapsed()));
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            drop(turn);
-        });
     }
 }
 
@@ -129,9 +95,6 @@ async fn round<T>(
     }
     let now = node.clock.now().unwrap_or(loaded.now);
     let round = Round { used: &used, now };
-    for (address, stored) in addresses.iter().zip(&loaded.states) {
-        node.large.note(address, stored.state.bytes());
-    }
     let before = loaded.states.clone();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();
     let states = loaded.states.into_iter().map(|Stored { state, .. }| state).collect();

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
-use latchgate_testkit::node::Node;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, embedded, get, granted, inspect, many, owners, post, release, renew, request};
+use crate::client::{acquire, embedded, get, granted, inspect, many, owners, post, release, renew, request};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
@@ -207,7 +206,7 @@ async fn a_listing_names_some_holders_and_counts_all() {
 
 #[tokio::test]
 async fn a_key_without_space_for_another_lease_is_409() {
-    let node = Node::start(BIN, &["--key-bytes-max", "8192"]).await;
+    let node = embedded().await;
     let long = json!({ "mode": "shared", "metadata": { "text": "x".repeat(1_000) } });
     let full = loop {
         let answer = acquire(&node, "k", long.clone()).await;
@@ -217,7 +216,7 @@ async fn a_key_without_space_for_another_lease_is_409() {
     };
     full.assert_problem(409, "key-full");
     assert!(full.body["bytes"].as_u64() > full.body["bytes_max"].as_u64(), "{}", full.body);
-    assert_eq!(full.body["bytes_max"], 8_192);
+    assert_eq!(full.body["bytes_max"], 65_536);
     let both = json!({ "locks": [{ "key": "j" }, { "key": "k", "mode": "shared" }], "metadata": long["metadata"] });
     let both = many(&node, "acquire", both).await;
     both.assert_problem(409, "key-full");

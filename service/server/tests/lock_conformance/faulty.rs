@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
@@ -35,9 +34,6 @@ pub struct Faulty {
     pub falls: Arc<AtomicBool>,
     /// How many of the next commits of locked states lose their answer.
     pub lost_locked: Arc<AtomicU64>,
-    /// How long a commit takes for each KiB of its states. Only one runs at a time.
-    pub us_per_kib: Arc<AtomicU64>,
-    pub writing: Arc<tokio::sync::Mutex<()>>,
     /// How many states were loaded.
     pub loads: AtomicU64,
     /// How many of the next commits are made, but answered as lost races.
@@ -59,18 +55,6 @@ struct Locked {
     lost_commits: Arc<AtomicU64>,
     is_down: Arc<AtomicBool>,
     falls: Arc<AtomicBool>,
-    us_per_kib: Arc<AtomicU64>,
-    writing: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// Writes for as long as the states are.
-async fn write(us_per_kib: &AtomicU64, writing: &tokio::sync::Mutex<()>, changes: &[Change]) {
-    let us_per_kib = us_per_kib.load(Ordering::SeqCst);
-    if us_per_kib > 0 {
-        let _writing = writing.lock().await;
-        let bytes: usize = changes.iter().map(|change| change.state.bytes()).sum();
-        tokio::time::sleep(Duration::from_micros(1_000 + us_per_kib * bytes as u64 / 1_024)).await;
-    }
 }
 
 #[async_trait]
@@ -82,7 +66,6 @@ impl LockedStates for Locked {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
-        write(&self.us_per_kib, &self.writing, changes).await;
         let committed = self.states.commit(now, changes, rule).await?;
         if take_one(&self.lost_locked) {
             self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -180,7 +163,6 @@ impl LockStore for Faulty {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
-        write(&self.us_per_kib, &self.writing, changes).await;
         let committed = self.memory.commit(self.meant(now), changes).await?;
         if let CommitResult::Checked(_) = committed.result
             && take_one(&self.lost_answers)
@@ -208,8 +190,6 @@ impl LockStore for Faulty {
             lost_commits: Arc::clone(&self.lost_commits),
             is_down: Arc::clone(&self.is_down),
             falls: Arc::clone(&self.falls),
-            us_per_kib: Arc::clone(&self.us_per_kib),
-            writing: Arc::clone(&self.writing),
         };
         Ok((loaded, Box::new(locked)))
     }

@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause, Released};
 use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
-use latchgate_core::lock::{LockState, Metadata};
+use latchgate_core::lock::{EndReason, LockState, Metadata, RECENT_MAX, STATE_BYTES_MAX};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    granted, hold, id, inspect, join, joined, key, refused, release, release_one, request, shared, take, until_waiting,
-    wait,
+    acquire_lost, granted, hold, id, inspect, join, joined, key, refused, release, release_one, request, shared, take,
+    until_waiting, wait,
 };
 use crate::many::all;
 use crate::worlds::{PATIENCE, World, patient, start_with};
@@ -92,7 +92,7 @@ fn long(lease: &str) -> LockRequest {
 }
 
 pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
-    let node = start_with(world.store().await, Limits { key_bytes_max: 8 << 10, ..patient() }).await;
+    let node = world.node().await;
     let mut held = 0;
     let full = loop {
         match node.acquire(&key(), long(&format!("lease-{held}"))).await.unwrap() {
@@ -101,7 +101,7 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
             other => panic!("{other:?}"),
         }
     };
-    assert!(held >= 4 && full.bytes > full.bytes_max, "{held}: {full:?}");
+    assert!(held >= 40 && full.bytes > STATE_BYTES_MAX, "{held}: {full:?}");
     // It is not a reason to wait.
     let answer = joined(join(&node, LockRequest { wait: 2 * PATIENCE, ..long("waiter") }).await).await;
     assert!(matches!(answer, Ok(Acquired::KeyFull(_))), "{answer:?}");
@@ -120,11 +120,12 @@ pub async fn a_repeated_release_on_a_busy_key_is_already_done(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     release(&node, "me").await;
-    for number in 0..20 {
+    for number in 1..RECENT_MAX {
         let name = format!("other-{number}");
         hold(&node, &name).await;
         release(&node, &name).await;
     }
+    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Released));
     let again = node.release(&key(), id("me")).await.unwrap();
     assert!(matches!(again, Released::Released { still_held: 0, already: true }), "{again:?}");
 }

@@ -11,7 +11,6 @@ mod faults;
 mod faulty;
 mod fence;
 mod give_backs;
-mod large_keys;
 mod leaving;
 mod limits;
 mod many;

@@ -151,12 +151,7 @@ fn note(reason: &str) -> Note {
 }
 
 async fn revoke(node: &Locks, reason: &str, grace_ms: u64, token: Option<u64>) -> (u32, Option<Timestamp>) {
-    match command(
-        node,
-        Command::Revoke(Revoke { note: note(reason), grace_ms, token, owner: None, bytes_max: usize::MAX }),
-    )
-    .await
-    {
+    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token, owner: None })).await {
         Outcome::Revoking { leases, deadline } => (leases, deadline),
         other => panic!("not revoked: {other:?}"),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::locks::{Limits, LockRequest, Locks, RefusedBecause};
-use latchgate_core::lock::{Position, RECENT_MIN};
+use latchgate_core::lock::{Position, RECENT_MAX};
 
 use crate::calls::{
     granted, hold, holder, inspect, join, joined, key, refused, release, request, until_past, until_waiting, wait,
@@ -15,7 +15,7 @@ const FOR_EVER: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_millis(120);
 
 async fn reserving(world: &World, ticket_hold: Duration) -> Locks {
-    start_with(world.store().await, Limits { ticket_hold, ended_bytes_max: 0, ..patient() }).await
+    start_with(world.store().await, Limits { ticket_hold, ..patient() }).await
 }
 
 /// Waits until a short time-out; returns the position to return to.
@@ -171,7 +171,7 @@ pub async fn a_turn_left_at_the_old_node_blocks_neither_the_ticket_holder_nor_la
     granted(joined(second).await);
     // The turn does not return, even after the state has forgotten the lease.
     release(&other, "second").await;
-    for number in 0..=RECENT_MIN {
+    for number in 0..=RECENT_MAX {
         let name = format!("later-{number}");
         hold(&other, &name).await;
         release(&other, &name).await;

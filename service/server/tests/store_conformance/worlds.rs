@@ -329,10 +329,9 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
-        terms: Terms::FREE,
         metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();
-    assert!(step(&mut state, &acquire, now).changed);
+    assert!(step(&mut state, &acquire, now, Terms::FREE).changed);
     state
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    fn fence(&mut self, token: u64) -> Outcome {
+    pub(super) fn fence(&mut self, token: u64) -> Outcome {
         self.run(Command::Fence(token))
     }
 }

@@ -5,43 +5,40 @@ use super::*;
 const HOLD_OFF_MS: u64 = 3_000;
 
 impl World {
-    fn held_off(&mut self, owner: &str, mode: Mode) -> Acquire {
+    /// A hold-off begins. Returns its end.
+    fn hold_off(&mut self) -> Timestamp {
         let until = self.now.plus_ms(HOLD_OFF_MS);
-        Acquire { terms: Terms { hold_off: Some(until), ..Terms::FREE }, ..self.request(owner, mode) }
+        self.terms.hold_off = Some(until);
+        until
     }
+}
 
-    fn refused_until(&mut self, request: Acquire) -> Option<Timestamp> {
-        match self.run(Command::Acquire(request)) {
-            Outcome::Refused(Refusal::HeldOff(until)) => Some(until),
-            _ => None,
-        }
-    }
+fn held_off(until: Timestamp) -> Outcome {
+    Outcome::Refused(Refusal::HeldOff(until))
 }
 
 #[test]
 fn nothing_new_is_granted_before_its_end_and_everything_after_it() {
     let mut world = world();
-    let end = world.now.plus_ms(HOLD_OFF_MS);
+    let end = world.hold_off();
     for mode in [Mode::Exclusive, Mode::Shared] {
-        let request = world.held_off("ann", mode);
-        assert_eq!(world.refused_until(request), Some(end));
+        assert_eq!(world.acquire("ann", mode), held_off(end));
     }
-    let permits = Acquire { limit: Some(2), ..world.held_off("ann", Mode::Permits(1)) };
-    assert_eq!(world.refused_until(permits), Some(end));
-    let barge = Acquire { barge: true, ..world.held_off("ann", Mode::Exclusive) };
-    assert_eq!(world.refused_until(barge), Some(end));
-    let request = world.held_off("ann", Mode::Exclusive);
+    let permits = Acquire { limit: Some(2), ..world.request("ann", Mode::Permits(1)) };
+    assert_eq!(world.run(Command::Acquire(permits)), held_off(end));
+    let barge = Acquire { barge: true, ..world.request("ann", Mode::Exclusive) };
+    assert_eq!(world.run(Command::Acquire(barge)), held_off(end));
     world.pass(HOLD_OFF_MS);
-    world.hold_as(request);
+    world.hold("ann", Mode::Exclusive);
 }
 
 #[test]
-fn whoever_seems_to_hold_the_lock_gets_no_second_lease_and_no_more_of_it() {
+fn an_owner_that_seems_to_hold_the_lock_gets_no_second_lease_and_no_more_of_it() {
     let mut world = world();
     let lease = world.hold("ann", Mode::Shared);
+    let end = world.hold_off();
     for mode in [Mode::Shared, Mode::Exclusive] {
-        let request = world.held_off("ann", mode);
-        assert!(world.refused_until(request).is_some(), "a release by ann may be forgotten");
+        assert_eq!(world.acquire("ann", mode), held_off(end), "a release by ann may be forgotten");
     }
     assert_eq!(world.state.holders, [lease]);
 }
@@ -51,8 +48,8 @@ fn leases_are_renewed_and_released_and_repeated_acquires_get_their_grant() {
     let mut world = world();
     let request = world.request("ann", Mode::Exclusive);
     let lease = world.hold_as(request.clone());
-    let again = Acquire { terms: Terms { hold_off: Some(world.now.plus_ms(HOLD_OFF_MS)), ..Terms::FREE }, ..request };
-    match world.run(Command::Acquire(again)) {
+    world.hold_off();
+    match world.run(Command::Acquire(request)) {
         Outcome::Granted(grant) => assert!(grant.repeated && grant.lease.token == lease.token),
         outcome => panic!("{outcome:?}"),
     }
@@ -61,9 +58,26 @@ fn leases_are_renewed_and_released_and_repeated_acquires_get_their_grant() {
 }
 
 #[test]
-fn somebody_elses_lease_is_still_what_is_in_the_way() {
+fn a_lease_of_another_owner_is_still_the_reason_of_a_refusal() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
-    let request = world.held_off("ben", Mode::Exclusive);
-    assert_eq!(world.run(Command::Acquire(request)), HELD);
+    world.hold_off();
+    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
+}
+
+/// The state may lack the grant that made the token stale, and the lease with the token that it refuses.
+#[test]
+fn only_the_token_of_a_live_lease_passes_the_fence() {
+    let mut world = world();
+    let ended = world.hold("ann", Mode::Exclusive);
+    world.release(&ended);
+    let end = world.hold_off();
+    for token in [ended.token, ended.token - 1, ended.token + 1] {
+        assert_eq!(world.fence(token), held_off(end));
+    }
+    world.pass(HOLD_OFF_MS);
+    let live = world.hold("ann", Mode::Exclusive);
+    let end = world.hold_off();
+    assert_eq!(world.fence(live.token), Outcome::Fenced);
+    assert_eq!(world.fence(ended.token), held_off(end));
 }

@@ -4,13 +4,7 @@ use super::*;
 
 impl World {
     fn revoke(&mut self, reason: &str, grace_ms: u64) -> Outcome {
-        self.run(Command::Revoke(Revoke {
-            note: note(reason),
-            grace_ms,
-            token: None,
-            owner: None,
-            bytes_max: usize::MAX,
-        }))
+        self.run(Command::Revoke(Revoke { note: note(reason), grace_ms, token: None, owner: None }))
     }
 }
 
@@ -73,8 +67,7 @@ fn only_the_leases_with_the_named_token_are_revoked() {
     let mut world = world();
     let first = world.hold("ann", Mode::Shared);
     let second = world.hold("ben", Mode::Shared);
-    let revoke =
-        Revoke { note: note("one"), grace_ms: 0, token: Some(second.token), owner: None, bytes_max: usize::MAX };
+    let revoke = Revoke { note: note("one"), grace_ms: 0, token: Some(second.token), owner: None };
     world.run(Command::Revoke(revoke));
     world.pass(CLOCK_BOUND_MS);
     assert_eq!(world.state.holders, [first]);
@@ -131,7 +124,7 @@ fn a_revocation_for_one_owner_leaves_the_leases_of_the_others() {
     world.hold("ann", Mode::Shared);
     let ben = world.hold("ben", Mode::Shared);
     let owner = Some(ben.owner.clone());
-    let revoke = Revoke { note: note("one"), grace_ms: 0, token: None, owner, bytes_max: usize::MAX };
+    let revoke = Revoke { note: note("one"), grace_ms: 0, token: None, owner };
     assert!(matches!(world.run(Command::Revoke(revoke)), Outcome::Revoking { leases: 1, .. }));
     world.pass(CLOCK_BOUND_MS);
     assert_eq!(world.state.holders().len(), 1);

@@ -20,19 +20,20 @@ const TTL_MS: u64 = 10_000;
 struct World {
     state: LockState,
     now: Timestamp,
+    terms: Terms,
     events: Vec<Event>,
     requests: u64,
 }
 
 fn world() -> World {
     let now = Timestamp::from_ms(1_700_000_000_000);
-    World { state: LockState::default(), now, events: Vec::new(), requests: 0 }
+    World { state: LockState::default(), now, terms: Terms::FREE, events: Vec::new(), requests: 0 }
 }
 
 impl World {
     fn run(&mut self, command: Command) -> Outcome {
         let before = self.state.clone();
-        let done = step(&mut self.state, &command, self.now);
+        let done = step(&mut self.state, &command, self.now, self.terms);
         assert_eq!(done.changed, self.state != before, "`changed` must be true to {command:?}");
         self.events.extend(done.events);
         done.outcome
@@ -61,7 +62,6 @@ impl World {
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
-            terms: Terms::FREE,
             metadata: None,
         }
     }

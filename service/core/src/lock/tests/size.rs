@@ -2,8 +2,6 @@
 
 use super::*;
 
-const BYTES_MAX: usize = 8 << 10;
-
 fn metadata() -> Option<Metadata> {
     Some(Metadata::from_json_text(&format!("{{\"job\":\"{}\"}}", "x".repeat(1_000))))
 }
@@ -30,13 +28,7 @@ fn a_state_is_about_as_long_as_it_says() {
         world.hold_as(Acquire { metadata, owner, lease_id, max_hold_ms: Some(60_000), ..request });
         check(&world, "with leases");
     }
-    world.run(Command::Revoke(Revoke {
-        note: note("why"),
-        grace_ms: 1_000,
-        token: None,
-        owner: None,
-        bytes_max: usize::MAX,
-    }));
+    world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None, owner: None }));
     check(&world, "with revocations");
     for lease in world.state.holders.clone().iter().skip(1) {
         world.release(lease);
@@ -51,11 +43,7 @@ fn a_state_is_about_as_long_as_it_says() {
 #[test]
 fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
     let mut world = world();
-    let request = |world: &mut World| Acquire {
-        terms: Terms { bytes_max: BYTES_MAX, ..Terms::FREE },
-        metadata: metadata(),
-        ..world.request("ann", Mode::Shared)
-    };
+    let request = |world: &mut World| Acquire { metadata: metadata(), ..world.request("ann", Mode::Shared) };
     let mut held = Vec::new();
     let full = loop {
         let request = request(&mut world);
@@ -64,9 +52,9 @@ fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
             Outcome::KeyFull(full) => break full,
             outcome => panic!("{outcome:?}"),
         }
-        assert!(world.state.bytes() <= BYTES_MAX && written(&world.state) <= BYTES_MAX);
+        assert!(world.state.bytes() <= STATE_BYTES_MAX && written(&world.state) <= STATE_BYTES_MAX);
     };
-    assert!(full.bytes > BYTES_MAX && full.bytes_max == BYTES_MAX && held.len() >= 4);
+    assert!(full.bytes > STATE_BYTES_MAX && held.len() >= 40, "{full:?}");
     // A lease that is there can be repeated and renewed.
     let lease_id = held[0].lease_id.clone();
     let repeated = Acquire { lease_id, ..request(&mut world) };
@@ -78,36 +66,60 @@ fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_key_has_space_for_some_hundred_leases() {
+    let mut world = world();
+    let mut held = 0;
+    let request = |world: &mut World, number: usize| {
+        let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{number:012}")).unwrap();
+        Acquire { lease_id, owner: None, ..world.request("ann", Mode::Shared) }
+    };
+    loop {
+        let request = request(&mut world, held);
+        match world.run(Command::Acquire(request)) {
+            Outcome::Granted(_) => held += 1,
+            Outcome::KeyFull(_) => break,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert!((300..=500).contains(&held), "{held}");
+}
+
+/// Fills the key with leases, up to `bytes`.
+fn fill(world: &mut World, bytes: usize) -> Vec<Lease> {
+    let mut held = Vec::new();
+    while world.state.bytes() < bytes {
+        held.push(world.hold("ann", Mode::Shared));
+    }
+    held
+}
+
+#[test]
 fn a_key_without_space_can_still_be_revoked() {
     let mut world = world();
-    for _ in 0..30 {
-        world.hold("ann", Mode::Shared);
-    }
-    let revoke =
-        |note, bytes_max| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None, owner: None, bytes_max });
-    let bytes_max = world.state.bytes() + 30 * 100;
+    let leases = fill(&mut world, STATE_BYTES_MAX / 2).len();
+    let revoke = |note| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None, owner: None });
     let long = Note { reason: Some("r".repeat(512).as_str().into()), by: None };
-    assert!(matches!(world.run(revoke(long, bytes_max)), Outcome::KeyFull(_)));
-    assert!(matches!(world.run(revoke(note("short"), bytes_max)), Outcome::Revoking { leases: 30, .. }));
-    assert!(matches!(world.run(revoke(Note::default(), 0)), Outcome::Revoking { leases: 30, .. }));
+    assert!(matches!(world.run(revoke(long)), Outcome::KeyFull(_)));
+    let leases = u32::try_from(leases).unwrap();
+    assert!(matches!(world.run(revoke(Note::default())), Outcome::Revoking { leases: all, .. } if all == leases));
 }
 
 #[test]
 fn a_renewal_whose_metadata_do_not_fit_changes_nothing() {
     let mut world = world();
-    let lease = world.hold("ann", Mode::Exclusive);
+    let long = |bytes| Metadata::from_json_text(&format!("{{\"step\":\"{}\"}}", "x".repeat(bytes)));
+    let held = fill(&mut world, STATE_BYTES_MAX - 1_000);
+    let lease = &held[0];
     world.pass(100);
-    let long = Metadata::from_json_text(&format!("{{\"step\":\"{}\"}}", "x".repeat(500)));
-    let renew = |metadata: &Metadata, bytes_max| {
-        let metadata = Some(metadata.clone());
-        Command::Renew(Renew { metadata, bytes_max, ..Renew::new(lease.lease_id.clone(), None) })
+    let renew = |metadata: &Metadata| {
+        Command::Renew(Renew { metadata: Some(metadata.clone()), ..Renew::new(lease.lease_id.clone(), None) })
     };
-    assert!(matches!(world.run(renew(&long, 600)), Outcome::KeyFull(_)));
-    assert_eq!(world.state.holders()[0], lease);
-    assert!(matches!(world.run(renew(&long, usize::MAX)), Outcome::Renewed(_)));
-    assert_eq!(world.state.holders()[0].metadata.as_ref(), Some(&long));
-    let short = Metadata::from_json_text("{}");
-    assert!(matches!(world.run(renew(&short, 0)), Outcome::Renewed(_)), "a state may become shorter at any time");
-    let Outcome::Renewed(kept) = world.renew(&lease) else { panic!("not renewed") };
-    assert_eq!(kept.metadata, Some(short));
+    assert!(matches!(world.run(renew(&long(1_000))), Outcome::KeyFull(_)));
+    assert_eq!(world.state.holders()[0], *lease);
+    assert!(matches!(world.run(renew(&long(300))), Outcome::Renewed(_)));
+    assert_eq!(world.state.holders()[0].metadata, Some(long(300)));
+    fill(&mut world, STATE_BYTES_MAX - 200);
+    assert!(matches!(world.run(renew(&long(299))), Outcome::Renewed(_)), "a state may become shorter at any time");
+    let Outcome::Renewed(kept) = world.renew(lease) else { panic!("not renewed") };
+    assert_eq!(kept.metadata, Some(long(299)));
 }

@@ -16,7 +16,7 @@ fn two_turns_with_the_same_position_do_not_block_each_other() {
     assert_eq!(world.acquire("dot", Mode::Exclusive), RESERVED);
     for request in [&first, &moved] {
         let mut copy = world.state.clone();
-        let done = step(&mut copy, &Command::Acquire(request.clone()), world.now);
+        let done = step(&mut copy, &Command::Acquire(request.clone()), world.now, world.terms);
         assert!(matches!(done.outcome, Outcome::Granted(_)));
     }
 }

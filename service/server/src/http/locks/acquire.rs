@@ -25,8 +25,8 @@ pub struct AcquireRequest {
     /// `anonymous-`; clients cannot send such a name.
     #[schema(example = "billing-7", max_length = 256)]
     owner: Option<String>,
-    /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant.
-    /// 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
+    /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,
+    /// or 410 once the lease is one of the last eight of the key that have ended. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
     #[schema(max_length = 64)]
     lease_id: Option<String>,
     /// `exclusive`, `shared` or `permits`; `exclusive` if absent.

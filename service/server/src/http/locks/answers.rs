@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost};
+use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -180,9 +180,9 @@ pub fn ended(acquired: &Acquired) -> Problem {
 }
 
 pub fn key_full(full: KeyFull) -> Problem {
-    let KeyFull { bytes, bytes_max } = full;
-    let detail = format!("The state of this key would be {bytes} bytes long: at most {bytes_max} are allowed.");
-    Problem::new(Code::KeyFull, detail).with("bytes", bytes).with("bytes_max", bytes_max)
+    let KeyFull { bytes } = full;
+    let detail = format!("The state of this key would be {bytes} bytes long: at most {STATE_BYTES_MAX} are allowed.");
+    Problem::new(Code::KeyFull, detail).with("bytes", bytes).with("bytes_max", STATE_BYTES_MAX)
 }
 
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {

@@ -3,7 +3,7 @@
 use axum::http::Uri;
 use axum::response::Response;
 use latchgate_core::Address;
-use latchgate_core::lock::{Command, Force, Note, Outcome, Revoke};
+use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -111,9 +111,8 @@ pub async fn revoke(context: &Context, address: &Address, audited: &Audited, bod
     let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     audited.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
-    let bytes_max = context.limits.locks.key_bytes_max;
     let token = request.token.map(check_token).transpose()?;
-    let revoke = Revoke { note, grace_ms, token, owner: None, bytes_max };
+    let revoke = Revoke { note, grace_ms, token, owner: None };
     match command(context, address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
@@ -212,6 +211,14 @@ pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<
                 current => format!("A higher token has been granted or presented: {current}."),
             };
             Err(Problem::new(Code::StaleToken, detail).with("current", current))
+        }
+        Outcome::Refused(Refusal::HeldOff(until)) => {
+            let left_ms = until.ms_since(context.locks.now()).max(1);
+            let detail = format!(
+                "The store may have lost leases, and no lease with this token is live: for {left_ms} ms more, a hold-off leaves \
+                 open whether it is up to date."
+            );
+            Err(Problem::new(Code::StoreUnavailable, detail).retry_after_ms(left_ms))
         }
         other => Err(unexpected(&other)),
     }

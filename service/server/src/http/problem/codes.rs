@@ -135,11 +135,10 @@ codes! {
     KeyFull: "key-full", CONFLICT,
         "The key has no space for another lease",
         "All leases of a key are kept in one state, which would be `bytes` long with this request: more than `bytes_max`. You do \
-         not hold the lock. For a multilock, `bytes` and `bytes_max` count the states of all its keys together. A revocation is \
-         refused in this way if its `reason` and `by` are too long for the leases of the key, and a renewal if its `metadata` \
-         are. Nothing was done.",
-        "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. An \
-         operator can raise `--key-bytes-max`. Send a revocation without a `reason`.";
+         not hold the lock. A revocation is refused in this way if its `reason` and `by` are too long for the leases of the key, \
+         and a renewal if its `metadata` are. Nothing was done.",
+        "Send less `metadata` and shorter names, release leases that are not needed, or spread the work over several keys. \
+         Send a revocation without a `reason`.";
     UpgradeBlocked: "upgrade-blocked", CONFLICT,
         "Other leases share the lock",
         "The owner shares this lock and asked for it exclusively while other leases share it too. The request cannot wait for \
@@ -304,8 +303,9 @@ codes! {
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
         "The store is not available",
-        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Nothing was done. \
-         Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
+        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Or a \
+         hold-off is in force, and the token of a fence belongs to no live lease, but the store may have lost one. Nothing was \
+         done. Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
         "Try again after `Retry-After`, after a wait with the `ticket`: the request returns to its position in the queue.";
     StateUnreadable: "state-unreadable", INTERNAL_SERVER_ERROR,
         "The state in the store cannot be read",
