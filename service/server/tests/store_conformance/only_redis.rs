@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::{Change, EngineState, StoreError, Stored, WakeUp};
 use latchgate_core::lock::NodeId;
-use latchgate_core::{Address, App};
+use latchgate_core::{Address, App, Timestamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
@@ -223,4 +223,20 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
         world.trim(FOREVER, 4).await;
         redis.ask(&["del", &format!("{}:h:7:default:key", config.prefix)]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_the_index_that_name_no_key_do_not_stop_the_collection() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let index = format!("{}:index", config.prefix);
+    for entry in ["!1", "!2", "!3"] {
+        redis.ask(&["zadd", &index, "0", entry]);
+    }
+    world.write(&at("over"), state(1), Timestamp::from_ms(1)).await;
+    for _ in 0..3 {
+        world.store.collect(None, 2).await.unwrap();
+    }
+    assert_eq!(redis.ask(&["zcard", &index]).trim(), "0");
 }
