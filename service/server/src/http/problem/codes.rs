@@ -303,9 +303,9 @@ codes! {
         "Try again after `Retry-After`, plus a random time.";
     StoreUnavailable: "store-unavailable", SERVICE_UNAVAILABLE,
         "The store is not available",
-        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. Or a \
-         hold-off is in force, and the token of a fence belongs to no live lease, but the store may have lost one. Nothing was \
-         done. Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
+        "The node cannot reach its store, or the store refuses to write, for example because its disk is full. \
+         `POST …/fence` answers it too during a hold-off, unless a lease with the token is live: the store may have lost a later \
+         grant. Nothing was done. Leases stay valid until they expire. If a wait has ended, the answer has a `ticket`.",
         "Try again after `Retry-After`, after a wait with the `ticket`: the request returns to its position in the queue.";
     StateUnreadable: "state-unreadable", INTERNAL_SERVER_ERROR,
         "The state in the store cannot be read",

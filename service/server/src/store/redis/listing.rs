@@ -64,22 +64,25 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
 }
 
 pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-    let from = after.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(after)));
-    let found = along_index(shared, &from, "+", limit).await?;
-    let is_last = found.len() < limit;
+    let mut from = after.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(after)));
+    // The page must end with an address, from which the next step goes on. Entries that name none stay: a state may belong to them.
+    let (found, is_last) = loop {
+        let page = along_index(shared, &from, "+", limit).await?;
+        let next = page.last().filter(|_| page.len() == limit).map(|last| format!("({last}"));
+        let address_of = |text: String| read_indexed(&text).map(|address| (text, address));
+        let found: Vec<(String, Address)> = page.into_iter().filter_map(address_of).collect();
+        match next {
+            Some(next) if found.is_empty() => from = next,
+            next => break (found, next.is_none()),
+        }
+    };
     // The script takes the keys and the entries in pairs.
-    let (found, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(|text| read_indexed(text).is_some());
-    if !unreadable.is_empty() {
-        // They name no key, and a page of nothing else would be the end of each walk.
-        tracing::warn!(count = unreadable.len(), "removing entries of the index that name no key");
-        shared.link.get::<u64>(redis::cmd("ZREM").arg(shared.layout.index()).arg(unreadable)).await?;
-    }
-    let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
+    let (found, addresses): (Vec<String>, Vec<Address>) = found.into_iter().unzip();
     let mut keys = vec![shared.layout.index()];
     keys.extend(addresses.iter().map(|address| shared.layout.state(address)));
     let answer: Vec<usize> = shared.link.read(&COLLECT, &keys, &found).await?;
     let (removed, due) = answer.split_first().map_or((0, &[][..]), |(removed, due)| (*removed, due));
     let due = due.iter().filter_map(|position| addresses.get(position.checked_sub(1)?).cloned()).collect();
-    let next = if is_last { None } else { addresses.last().or(after).cloned() };
+    let next = if is_last { None } else { addresses.last().cloned() };
     Ok(Collected { removed: removed as u64, due, next })
 }
