@@ -6,6 +6,8 @@ use std::fmt::{self, Write as _};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::numbers;
+
 /// From this magnitude on a number is refused: a double cannot distinguish it from its neighbour, so two orders would
 /// share one id. 2^53.
 pub const NUMBER_BOUND: u64 = 1 << 53;
@@ -16,9 +18,8 @@ const BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A JSON text in RFC 8785's canonical form.
 ///
-/// Numbers are doubles, as everywhere in RFC 8785: `1`, `1.0` and `1e0` are one number and so are `0` and `-0`; a
-/// fraction with more digits than a double carries is rounded to the nearest one. Sums of money belong in integers of
-/// the smallest unit or in strings.
+/// Numbers are doubles, as everywhere in RFC 8785: `1`, `1.0` and `1e0` are one number and so are `0` and `-0`. A number
+/// that canonical JSON would round is refused. Sums of money belong in integers of the smallest unit or in strings.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Canonical(Vec<u8>);
 
@@ -30,10 +31,10 @@ pub enum ContentsError {
     #[error("{path}: the key appears twice in one object")]
     DuplicateKey { path: String },
     #[error(
-        "{path}: a number of magnitude 2^53 or more loses digits in canonical JSON, so that two operations could \
-         share one id: send it as a string"
+        "{path}: a number of magnitude 2^53 or more, or with more digits than a double has, loses digits in canonical JSON, so that \
+         two operations could share one id: send it as a string"
     )]
-    NumberTooLarge { path: String },
+    NumberNotExact { path: String },
     #[error("{path}: the number is too large for a double")]
     NumberOutOfRange { path: String },
     #[error("{path}: nested deeper than {max} levels")]
@@ -46,8 +47,8 @@ impl Canonical {
     /// Reads JSON text. `field` names it in errors.
     ///
     /// # Errors
-    /// The text is not JSON, or has no canonical form that is its own: duplicate keys, numbers of magnitude 2^53 or
-    /// more, nesting without end.
+    /// The text is not JSON, or has no canonical form that is its own: duplicate keys, numbers that are not exact in it, nesting
+    /// without end.
     pub fn parse(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
         let value = read(field, json, Use::Hashed)?;
         serde_json_canonicalizer::to_vec(&value)
@@ -85,7 +86,11 @@ fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> 
     if json.len() > BYTES_MAX {
         return Err(ContentsError::TooLong { path: field.to_owned(), max_bytes: BYTES_MAX });
     }
-    let walk = Walk { path: RefCell::new(field.to_owned()), fault: RefCell::new(None) };
+    let walk = Walk {
+        path: RefCell::new(field.to_owned()),
+        fault: RefCell::new(None),
+        numbers: RefCell::new(if purpose == Use::Hashed { numbers::of(json) } else { Vec::new() }.into_iter()),
+    };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let value = Node { walk: &walk, depth: 0, purpose }
         .deserialize(&mut deserializer)
@@ -96,7 +101,7 @@ fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> 
         match (walk.fault.take(), purpose) {
             (Some(fault), _) => fault,
             // More than a double can hold: 1e400, for example.
-            (None, Use::Hashed) if is_out_of_range => ContentsError::NumberTooLarge { path },
+            (None, Use::Hashed) if is_out_of_range => ContentsError::NumberNotExact { path },
             (None, Use::Kept) if is_out_of_range => ContentsError::NumberOutOfRange { path },
             (None, _) => ContentsError::NotJson { path, reason: error.to_string() },
         }
@@ -112,12 +117,14 @@ enum Use {
 }
 
 /// Where the reader is, and what it stumbled over: serde's errors carry neither.
-struct Walk {
+struct Walk<'t> {
     path: RefCell<String>,
     fault: RefCell<Option<ContentsError>>,
+    /// The numbers that are still to come, as they are written.
+    numbers: RefCell<std::vec::IntoIter<&'t str>>,
 }
 
-impl Walk {
+impl Walk<'_> {
     fn fail<E: serde::de::Error>(&self, fault: impl FnOnce(String) -> ContentsError) -> E {
         *self.fault.borrow_mut() = Some(fault(self.path.borrow().clone()));
         E::custom("refused")
@@ -153,7 +160,7 @@ fn is_plain(key: &str) -> bool {
 /// One value at `depth`, read with every check.
 #[derive(Clone, Copy)]
 struct Node<'a> {
-    walk: &'a Walk,
+    walk: &'a Walk<'a>,
     depth: usize,
     purpose: Use,
 }
@@ -166,8 +173,18 @@ impl Node<'_> {
         Ok(Self { depth: self.depth + 1, ..self })
     }
 
-    fn too_large<E: serde::de::Error>(self) -> E {
-        self.walk.fail(|path| ContentsError::NumberTooLarge { path })
+    fn number<E: serde::de::Error>(self, value: Value, is_in_bounds: bool) -> Result<Value, E> {
+        if self.purpose == Use::Kept {
+            return Ok(value);
+        }
+        let written = self.walk.numbers.borrow_mut().next().unwrap_or_default();
+        // serde_json may miss the nearest double by one.
+        let value = if value.is_f64() { written.parse::<f64>().map_or(Value::Null, Value::from) } else { value };
+        if is_in_bounds && numbers::are_equal(written, &value.to_string()) {
+            Ok(value)
+        } else {
+            Err(self.walk.fail(|path| ContentsError::NumberNotExact { path }))
+        }
     }
 }
 
@@ -203,18 +220,16 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
-        if value < NUMBER_BOUND || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
+        self.number(value.into(), value < NUMBER_BOUND)
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
-        let is_exact = value.unsigned_abs() < NUMBER_BOUND;
-        if is_exact || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
+        self.number(value.into(), value.unsigned_abs() < NUMBER_BOUND)
     }
 
     #[allow(clippy::cast_precision_loss, reason = "2^53 is a double exactly")]
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        let is_exact = value.abs() < NUMBER_BOUND as f64;
-        if is_exact || self.purpose == Use::Kept { Ok(value.into()) } else { Err(self.too_large()) }
+        self.number(value.into(), value.abs() < NUMBER_BOUND as f64)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
@@ -267,8 +282,8 @@ mod tests {
 
     #[test]
     fn rfc_8785_examples_come_out_as_printed() {
-        // Section 3.2.2, without the number that is beyond 2^53.
-        let input = r#"{"numbers":[333333333.33333329,4.50,2e-3,0.000000000000000000000000001],
+        // Section 3.2.2, without the numbers that are rounded.
+        let input = r#"{"numbers":[333333333.3333333,4.50,2e-3,0.000000000000000000000000001],
             "string":"\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/","literals":[null,true,false]}"#;
         let expected = r#"{"literals":[null,true,false],"numbers":[333333333.3333333,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}"#;
         assert_eq!(canonical(input), expected);
@@ -289,6 +304,10 @@ mod tests {
         assert_eq!(canonical("-0.0"), "0");
         assert_eq!(canonical("9007199254740991"), "9007199254740991");
         assert_eq!(canonical("-9007199254740991"), "-9007199254740991");
+        assert_eq!(
+            canonical("[0.10, 5e-324, \"1e-400 \\\" 2.5\", 2251799813685249.5, 0e9]"),
+            r#"[0.1,5e-324,"1e-400 \" 2.5",2251799813685249.5,0]"#
+        );
     }
 
     #[test]
@@ -298,13 +317,22 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_2_to_the_53_and_more_are_refused_by_path() {
-        for number in
-            ["9007199254740992", "-9007199254740992", "9007199254740993", "18446744073709551616", "1e300", "-1e400"]
-        {
+    fn numbers_that_canonical_json_does_not_keep_exactly_are_refused_by_path() {
+        for number in [
+            "9007199254740992",
+            "-9007199254740992",
+            "9007199254740993",
+            "18446744073709551616",
+            "1e300",
+            "-1e400",
+            "4503599627370497.25",
+            "333333333.33333329",
+            "1e-400",
+            "-0.1000000000000000055511151231257827",
+        ] {
             let path = "contents.items[2].amount".to_owned();
             let json = format!(r#"{{"id":1,"items":[1,{{}},{{"amount":{number}}}]}}"#);
-            assert_eq!(refusal(&json), ContentsError::NumberTooLarge { path });
+            assert_eq!(refusal(&json), ContentsError::NumberNotExact { path });
         }
     }
 

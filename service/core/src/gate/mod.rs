@@ -26,6 +26,7 @@ mod go;
 mod heartbeat;
 mod ledger;
 mod names;
+mod numbers;
 mod outcome;
 mod post;
 mod pre;

@@ -347,7 +347,7 @@ fn refused_json(error: ContentsError) -> Problem {
     match error {
         ContentsError::NotJson { path, .. }
         | ContentsError::DuplicateKey { path }
-        | ContentsError::NumberTooLarge { path }
+        | ContentsError::NumberNotExact { path }
         | ContentsError::NumberOutOfRange { path }
         | ContentsError::TooDeep { path, .. }
         | ContentsError::TooLong { path, .. } => problem.with("field", path),
