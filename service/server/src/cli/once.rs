@@ -11,8 +11,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::lock::margin;
-use super::node::{LOST, UNKNOWN, client, failed};
-use super::work::{self, Ended, Hold, Signals, Work};
+use super::node::{LOST, NOT_PRINTED, UNKNOWN, client, failed};
+use super::work::{self, Ended, Hold, Printed, Signals, Work};
 use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
 
 /// Longest output that is kept as the result. As JSON it may be longer, and the server keeps 64 KiB.
@@ -81,14 +81,14 @@ async fn report(
     attempt: Attempt,
     code: u8,
     is_cut: bool,
-    output: Option<Vec<u8>>,
+    output: Option<Printed>,
 ) -> anyhow::Result<ExitCode> {
     let id = attempt.id().to_owned();
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
+    let is_printed = output.as_ref().is_none_or(|output| !output.is_lost);
     let reported = if code == 0 && !is_cut {
-        attempt
-            .succeed(&output.and_then(|output| String::from_utf8(output).ok()).map_or(Value::Null, Value::from))
-            .await
+        let output = output.and_then(|output| String::from_utf8(output.kept?).ok());
+        attempt.succeed(&output.map_or(Value::Null, Value::from)).await
     } else if may_repeat {
         attempt.fail().await
     } else {
@@ -98,6 +98,10 @@ async fn report(
         _ if is_cut => {
             eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
             Ok(LOST.into())
+        }
+        Ok(_) if code == 0 && !is_printed => {
+            eprintln!("latchgate: CMD has succeeded, but its output could not be printed: the next run prints it");
+            Ok(NOT_PRINTED.into())
         }
         Ok(_) if code == 0 || may_repeat => Ok(code.into()),
         Ok(_) => {
@@ -170,10 +174,18 @@ fn period(now: SystemTime, every: Duration) -> anyhow::Result<String> {
 }
 
 fn print(duplicate: &Duplicate, code: u8) -> anyhow::Result<ExitCode> {
-    match &duplicate.result {
-        Value::String(output) => std::io::stdout().write_all(output.as_bytes())?,
-        Value::Null => eprintln!("latchgate: done before; its output was not kept"),
-        other => println!("{other}"),
+    let output = match &duplicate.result {
+        Value::String(output) => output.clone(),
+        Value::Null => {
+            eprintln!("latchgate: done before; its output was not kept");
+            return Ok(code.into());
+        }
+        other => format!("{other}\n"),
+    };
+    let mut stdout = std::io::stdout();
+    if let Err(error) = stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
+        eprintln!("latchgate: done before, but its output could not be printed: {error}");
+        return Ok(NOT_PRINTED.into());
     }
     Ok(code.into())
 }

@@ -135,6 +135,7 @@ Exit codes:
    64   the request is refused, for example because --checked differs from that of the first run
    69   no server can be reached: CMD was not run
    70   whether CMD has succeeded is unknown to the server, from this run or from an earlier one: a person must find out
+   74   CMD has succeeded, now or in an earlier run, but its output could not be printed: the next run prints it
    75   another run is in progress: CMD was not run
    76   the run has lost its lease, and CMD was ended: another run may have begun
    77   the API key is missing, or does not permit this: CMD was not run

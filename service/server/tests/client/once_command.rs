@@ -93,3 +93,18 @@ async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
     assert_eq!(run.ends().await.code, Some(76));
     desk.run(&[&once[..], &["echo ran"]].concat()).ends().await.assert(0, "ran\n");
 }
+
+#[tokio::test]
+async fn a_success_whose_output_cannot_be_printed_is_kept_and_the_exit_code_says_so() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let once = |contents: &str, more: &str| {
+        desk.shell(&format!("latchgate once {contents} -- sh -c 'for i in 1 2 3; do echo receipt $i; done' {more}"))
+            .ends()
+    };
+    once("full-disk", ">/dev/full").await.assert(74, "");
+    once("full-disk", "").await.assert(0, "receipt 1\nreceipt 2\nreceipt 3\n");
+    once("full-disk", ">/dev/full").await.assert(74, "");
+    once("reader-gone", "| true; exit ${PIPESTATUS[0]}").await;
+    once("reader-gone", "").await.assert(0, "receipt 1\nreceipt 2\nreceipt 3\n");
+}

@@ -22,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::output::Output;
+pub use self::output::Printed;
 pub use self::signals::{Signals, code_of};
 use self::terminal::Terminal;
 use self::tree::Tree;
@@ -63,8 +64,8 @@ pub enum Ended {
         code: u8,
         /// It was ended, because it may no longer have been allowed to run.
         is_cut: bool,
-        /// What it printed, if that was to be kept and was not too long.
-        output: Option<Vec<u8>>,
+        /// What it printed, if that was to be kept.
+        output: Option<Printed>,
     },
 }
 
@@ -153,7 +154,7 @@ pub async fn run<S>(
     warden.order(&Order::Program(None));
     end_left_over(work, Tree { first: None, ..tree }, &mut warden, kill_at).await;
     let output = match output {
-        Some(output) => output.kept().await,
+        Some(output) => Some(output.printed().await),
         None => None,
     };
     Ok(Ended::Ran { code, is_cut, output })

@@ -10,7 +10,15 @@ use tokio::time::timeout;
 /// How long a process that the program has left behind may keep the pipe open.
 const OPEN_MAX: Duration = Duration::from_secs(2);
 
-pub struct Output(JoinHandle<Option<Vec<u8>>>);
+pub struct Output(JoinHandle<Printed>);
+
+/// What a program has printed.
+pub struct Printed {
+    /// All of it; `None` if that was too much, or its end has not come.
+    pub kept: Option<Vec<u8>>,
+    /// It could not be passed on: the disk is full, or the reader has gone.
+    pub is_lost: bool,
+}
 
 impl Output {
     /// # Errors
@@ -18,16 +26,15 @@ impl Output {
     pub fn pass_on(pipe: ChildStdout, bytes_max: usize) -> std::io::Result<Self> {
         let mut pipe = tokio::process::ChildStdout::from_std(pipe)?;
         Ok(Self(tokio::spawn(async move {
-            let (mut own, mut kept, mut buffer) = (stdout(), Some(Vec::new()), vec![0; 16 * 1_024]);
+            let (mut own, mut kept, mut is_lost, mut buffer) = (stdout(), Some(Vec::new()), false, vec![0; 16 * 1_024]);
             loop {
                 let bytes = match pipe.read(&mut buffer).await {
-                    Ok(0) => return kept,
+                    Ok(0) => return Printed { kept, is_lost },
                     Ok(length) => &buffer[..length],
-                    Err(_) => return None,
+                    Err(_) => return Printed { kept: None, is_lost },
                 };
-                // The end of the reader ends the program too, by SIGPIPE.
-                own.write_all(bytes).await.ok()?;
-                own.flush().await.ok()?;
+                // The program goes on: its work is to be done once, and what it prints is kept.
+                is_lost = is_lost || own.write_all(bytes).await.is_err() || own.flush().await.is_err();
                 kept = kept.filter(|kept| kept.len() + bytes.len() <= bytes_max);
                 if let Some(kept) = &mut kept {
                     kept.extend_from_slice(bytes);
@@ -36,8 +43,8 @@ impl Output {
         })))
     }
 
-    /// All that was printed; `None` if that was too much, or its end has not come.
-    pub async fn kept(self) -> Option<Vec<u8>> {
-        timeout(OPEN_MAX, self.0).await.ok()?.ok()?
+    pub async fn printed(self) -> Printed {
+        let unknown = Printed { kept: None, is_lost: false };
+        timeout(OPEN_MAX, self.0).await.ok().and_then(Result::ok).unwrap_or(unknown)
     }
 }
