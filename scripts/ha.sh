@@ -3,6 +3,7 @@
 # three members of etcd; HAProxy, which leads to the primary; three servers of Redis and three Sentinels. The configurations are
 # rendered from deploy/ha.
 
+# shellcheck disable=SC2034 # for scripts/cluster.sh
 HA_STORES=(etcd-{1,2,3} patroni-{1,2,3} haproxy redis-{1,2,3} sentinel-{1,2,3})
 # Throw-away servers on loopback.
 HA_PASSWORD=throw-away

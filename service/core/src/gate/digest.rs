@@ -15,7 +15,7 @@ use crate::key::App;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(u128);
 
-/// The proof of an attempt: 128 random bits that the caller of [`step`](super::step) draws for each claim.
+/// The proof of an attempt: 128 random bits that the caller of [`step`](super::step()) draws for each claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp(u128);
 

@@ -1,6 +1,6 @@
 //! The rules of the idempotency gate: a call before an operation, a call after it, and never a silent second run.
 //!
-//! One [`OperationRecord`] per operation id moves through four phases. [`step`] is the only thing that moves it.
+//! One [`OperationRecord`] per operation id moves through four phases. [`step()`] is the only thing that moves it.
 //!
 //! ```text
 //!              pre                      post success

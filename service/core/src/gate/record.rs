@@ -14,7 +14,7 @@ pub const RETENTION_MS_DEFAULT: u64 = 24 * 60 * 60 * 1000;
 /// How many ended attempts are remembered by their stamp. The posts of older ones are answered as if their stamps were unknown.
 pub const EARLIER_MAX: usize = 16;
 
-/// One operation id's whole state. Moved only by [`step`](super::step).
+/// One operation id's whole state. Moved only by [`step`](super::step()).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationRecord {
     pub operation: OperationName,

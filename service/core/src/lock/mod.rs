@@ -1,7 +1,7 @@
-//! Locks: one small state per key and one pure function, [`step`], that changes it.
+//! Locks: one small state per key and one pure function, [`step()`], that changes it.
 //!
 //! Each node keeps the waiters of a key in a [`WaitQueue`]. The state has one [`Turn`] per node: the position of the node's
-//! first waiter. Only the first turn may take a free lock. [`evaluate`] applies one batch of a node to one key: its commands,
+//! first waiter. Only the first turn may take a free lock. [`evaluate()`] applies one batch of a node to one key: its commands,
 //! its waiters, its turn.
 
 mod acquire;

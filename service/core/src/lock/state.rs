@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// The whole state of one key. A key without a row has the default state.
 ///
-/// Only [`super::step`] changes it. A store keeps it as a value with a version.
+/// Only [`super::step()`] changes it. A store keeps it as a value with a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
