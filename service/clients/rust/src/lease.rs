@@ -19,6 +19,8 @@ use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Shortest time between two renewals.
 const RENEW_MIN: Duration = Duration::from_millis(30);
+/// How long a release goes on after the lease has ended by itself.
+const RELEASE_AFTER_END: Duration = Duration::from_secs(1);
 /// Longest time for a release that goes on behind the caller's back.
 pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(10);
 
@@ -213,15 +215,16 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::LeaseLost`] if the lease had ended before, so the work may have overlapped with that of another holder.
-    /// [`Error::Unreachable`] if no node has answered: the lease expires by itself.
+    /// [`Error::Unreachable`] if no node has answered: the lease expires by itself, and the call ends a second after that at the latest.
     pub async fn release(self) -> Result<(), Error> {
         self.renewer.abort();
         let state = self.state.send_replace(LeaseState::Released);
-        let lost = match state {
-            LeaseState::Lost(loss) => Some(loss),
-            LeaseState::Held { .. } | LeaseState::Released => None,
+        let (lost, until) = match state {
+            LeaseState::Lost(loss) => (Some(loss), Moment::now()),
+            LeaseState::Held { until, .. } => (None, until),
+            LeaseState::Released => (None, Moment::now()),
         };
-        let releasing = release(self.client.clone(), self.grant.clone());
+        let releasing = release(self.client.clone(), self.grant.clone(), until);
         let released = self.client.background.run(&self.runtime, releasing).await;
         match lost {
             Some(loss) => Err(Error::LeaseLost(loss)),
@@ -234,19 +237,24 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.renewer.abort();
         let state = self.state.send_replace(LeaseState::Released);
-        if matches!(state, LeaseState::Held { .. }) {
-            let releasing = release(self.client.clone(), self.grant.clone());
+        if let LeaseState::Held { until, .. } = state {
+            let releasing = release(self.client.clone(), self.grant.clone(), until);
             self.client.background.spawn(&self.runtime, async move { timeout(RELEASE_MAX, releasing).await });
         }
     }
 }
 
-/// Repeats the call while no node answers.
-async fn release(client: Client, grant: Grant) -> Result<(), Error> {
+/// Repeats the call while no node answers. The lease ends by itself at `ends`.
+async fn release(client: Client, grant: Grant, ends: Moment) -> Result<(), Error> {
     let (path, body) = (grant.target.path("release"), Value::Object(grant.target.body(&grant.lease_id)));
     let answer_max = (grant.ttl / 3).clamp(Duration::from_secs(1), ANSWER_MAX);
-    let until = Moment::now().plus(client.patience);
-    match client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until).await {
+    let now = Moment::now();
+    let until = now.plus(client.patience).min(ends.max(now).plus(RELEASE_AFTER_END));
+    let released = tokio::select! {
+        released = client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until) => released,
+        () = sleep_until(until) => Err(Error::Unreachable("no node has answered the release".to_owned())),
+    };
+    match released {
         Ok(_) => Ok(()),
         Err(Error::Refused(problem)) if problem.status() == 410 => Err(Error::LeaseLost(Loss::of(&problem))),
         Err(error) => Err(error),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
 
 use super::node::{LOST, client, failed};
@@ -46,7 +47,7 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         margin: margin(args.ttl),
     };
     let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
-    let loss = lease.check().err();
+    let (loss, until) = (lease.check().err(), lease.until());
     let released = lease.release().await;
     let (code, is_cut) = match ended? {
         Ended::NotRun(code) => return Ok(code.into()),
@@ -58,7 +59,9 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         (None, Ok(())) if is_cut => eprintln!("latchgate: CMD was ended, because its lease would have ended"),
         (None, Ok(())) => return Ok(code.into()),
         (None, Err(error)) => {
-            eprintln!("latchgate: the lock stays taken until its lease ends: {error}");
+            let ended = until.is_none_or(Moment::has_passed);
+            let then = if ended { "its lease has ended by now" } else { "the lock stays taken until its lease ends" };
+            eprintln!("latchgate: the lock was not released, and {then}: {error}");
             return Ok(if is_cut { LOST } else { code }.into());
         }
     }

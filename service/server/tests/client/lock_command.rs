@@ -1,5 +1,7 @@
 //! `latchgate lock`.
 
+use std::time::Instant;
+
 use latchgate_client::Client;
 use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
@@ -147,4 +149,27 @@ async fn a_warden_that_is_killed_takes_the_program_with_it() {
     until_gone(id).await;
     let client: Client = client(&[&node]);
     client.lock("k").wait(seconds(60)).acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    // The program ends before its lease, and at its end.
+    for (key, script) in
+        [("early", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"), ("late", "echo $$ >id; sleep 600")]
+    {
+        let run = desk.run(&["lock", key, "--ttl", "3s", "--grace", "100ms", "--", "bash", "-c", script]);
+        let id = desk.number("id").await;
+        node.pause();
+        desk.touch("go");
+        until_gone(id).await;
+        let gone = Instant::now();
+        let ended = run.ends().await;
+        // A lease has 3 s at most from here, a second for the release, and the machine may be busy; before, it took 8 s more.
+        assert!(gone.elapsed() < seconds(8), "{key}: {:?} {}", gone.elapsed(), ended.err);
+        assert!(ended.err.contains("lease has ended") || ended.err.contains("lost"), "{key}: {}", ended.err);
+        node.resume();
+        std::fs::remove_file(desk.path("id")).unwrap();
+    }
 }

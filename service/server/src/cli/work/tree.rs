@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 /// Most rounds of looking for processes that were started meanwhile.
@@ -35,6 +35,11 @@ impl Tree {
 
     /// Kills all of them, also those that they start meanwhile.
     pub fn kill(self) {
+        if !cfg!(target_os = "linux") {
+            // Descendants outside of the group are not known there. The warden ends too.
+            let _ = killpg(self.group, Signal::SIGKILL);
+            return;
+        }
         // A stopped process starts no other one.
         let mut stopped = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
