@@ -43,7 +43,7 @@ pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
 pub use state::LockState;
 pub use step::step;
-pub use token::at as token_at;
+pub use token::{at as token_at, time_of as token_time};
 
 /// How long a state may become by what callers add to it, in bytes. Each commit of a key writes its whole state.
 pub const STATE_BYTES_MAX: usize = 64 << 10;

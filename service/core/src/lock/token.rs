@@ -17,6 +17,11 @@ pub const fn at(time: Timestamp) -> u64 {
     time.as_ms().saturating_mul(TOKENS_PER_MS)
 }
 
+/// The time whose lowest token is this one, or the next lower one of those.
+pub const fn time_of(token: u64) -> Timestamp {
+    Timestamp::from_ms(token / TOKENS_PER_MS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

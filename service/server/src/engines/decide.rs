@@ -154,7 +154,8 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
 /// A record in place of one that is lost, or is older than what is known. `left` is the epoch in which the engine was last used at
 /// least.
 fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: Epoch, known: Known) -> EngineRecord {
-    let epoch = known.epoch.max(left).max(reading.epoch()).next(reading.now);
+    // While an epoch is ahead of the clock, tokens rise above it with each grant. Those that are lost are not known.
+    let epoch = known.epoch.max(left).max(reading.epoch()).ahead_of(reading.now);
     let none = known.first_record(Active, epoch, pair);
     let record = reading.record.as_ref().map_or_else(
         || none.clone(),

@@ -120,6 +120,19 @@ impl<E: ?Sized + Engine> Engines<E> {
         begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))
     }
 
+    /// Begins an epoch in which all new tokens are higher than `token`, unless the present one is such.
+    ///
+    /// # Errors
+    /// When the active engine does not answer.
+    pub async fn begin_epoch_above(&self, token: u64) -> Result<(), StoreError> {
+        let above = |record: &EngineRecord, _| EngineRecord {
+            epoch: record.epoch.max(Epoch::above_token(token)),
+            ..record.clone()
+        };
+        let begun = self.inner.change_active(above).await;
+        begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))
+    }
+
     /// Lowers the longest lease that the cluster counts on. The operator vouches that no longer lease is live.
     ///
     /// # Errors
@@ -362,11 +375,11 @@ impl<E: ?Sized + Engine> Inner<E> {
                 return Err(self.no_answer(0));
             };
             let Some(record) = &reading.record else { return Err(self.no_answer(index)) };
-            let next = change(record, reading.now).turned(EngineState::Active, record.epoch.next(reading.now));
-            let is_same = (EngineRecord { epoch: record.epoch, lowered: record.lowered, ..next.clone() }) == *record;
-            if is_same {
+            let next = change(record, reading.now);
+            if (EngineRecord { lowered: record.lowered, ..next.clone() }) == *record {
                 return Ok((next, reading.now));
             }
+            let next = next.turned(EngineState::Active, next.epoch.next(reading.now));
             let written = self.slots[index].change(self.patience, reading, &next).await;
             let is_written = written.map_err(|error| self.failed(index, &error))?;
             self.look(&mut looks).await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use latchgate_core::lock::{
     self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate,
-    evaluate_alone, token_at,
+    evaluate_alone,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
@@ -172,9 +172,7 @@ pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, 
 
 impl Node {
     pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
-        // After the loss of an engine, the epoch is ahead of the clock of the one that is left.
-        let token_min = token_at(Timestamp::from_ms(used.epoch.number()));
-        Terms { hold_off: used.hold_off(now), token_min }
+        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min() }
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.

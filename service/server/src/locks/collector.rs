@@ -1,5 +1,6 @@
 //! Walks the rows, a page of the primary key at a time. It removes the rows of idle keys, has keys evaluated whose leases
-//! have expired without a waiter, and deletes events past their retention.
+//! have expired without a waiter, and deletes events past their retention. A state may be the only memory of the key's last token, so it
+//! goes only when all new tokens are higher: see [`Epoch::token_min`](crate::store::Epoch::token_min).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::call::{Call, Envelope};
 use super::limits::Limits;
 use super::node::Node;
 use super::shard_of;
-use crate::store::Collected;
+use crate::store::{Collected, StoreError};
 
 /// A step or a walk that removes at least one in so many of its rows is productive.
 const PRODUCTIVE: u64 = 4;
@@ -31,8 +32,8 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
         pause = node.limits.collect_interval;
         let Some(used) = node.store.standing().filter(|_| node.health.is_up()) else { continue };
         let began = Instant::now();
-        let step = used.store.collect(after.as_ref(), node.limits.collect_rows);
-        match timeout(node.limits.store_timeout, step).await {
+        let step = used.store.collect(used.epoch, after.as_ref(), node.limits.collect_rows);
+        match timeout(node.limits.store_timeout, node.store.checked(used.epoch, step)).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
                     tracing::debug!(removed = collected.removed, "idle keys were collected");
@@ -44,7 +45,12 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
                     let _ = shard.try_send(Envelope::new(address, Call::Recheck));
                 }
                 after = collected.next;
+                if let Some(token) = collected.token_kept {
+                    begin_epoch_above(&node, token).await;
+                }
             }
+            // The next step names the epoch that is in force by then.
+            Ok(Err(StoreError::EpochOver)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "a step of the collection failed"),
             Err(_) => tracing::warn!("a step of the collection took too long"),
         }
@@ -52,6 +58,16 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
             trim(&node).await;
             trimmed = Instant::now();
         }
+    }
+}
+
+/// Idle states have tokens that are not lower than all new ones. They are removed in the next epoch, by the next walk. It is ahead of the
+/// tokens of all leases so far, so another one is not needed before the states of later leases are idle.
+async fn begin_epoch_above(node: &Node, token: u64) {
+    match timeout(node.limits.store_timeout, node.store.begin_epoch_above(token)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "no new epoch could be begun, so idle keys stay"),
+        Err(_) => tracing::warn!("to begin a new epoch took too long, so idle keys stay"),
     }
 }
 
@@ -114,7 +130,8 @@ mod tests {
     }
 
     fn step(removed: u64, due: usize) -> Collected {
-        Collected { removed, due: (0..due).map(address).collect(), next: Some(address(0)) }
+        let due = (0..due).map(address).collect();
+        Collected { removed, due, next: Some(address(0)), ..Collected::default() }
     }
 
     fn end() -> Collected {

@@ -9,12 +9,13 @@ use std::fmt;
 
 use async_trait::async_trait;
 use latchgate_core::Timestamp;
+use latchgate_core::lock::{token_at, token_time};
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 
 /// Numbers the times in which one store is written to under one rule about new grants. A change of the engine, a fail-over
-/// of it and every change of a hold-off begin a new epoch.
+/// of it and every change of a hold-off begin a new epoch, and so does the collection before it removes states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(u64);
 
@@ -45,6 +46,17 @@ impl Epoch {
     #[must_use]
     pub fn ahead_of(self, now: Timestamp) -> Self {
         Self(now.as_ms() + (self.leads(now) + 1) * EPOCH_LEAD_MS)
+    }
+
+    /// No token that is granted in this epoch is lower. The collection removes only states whose tokens are: so the tokens of a key rise
+    /// although its state was removed, whatever the store's clock does.
+    pub const fn token_min(self) -> u64 {
+        token_at(Timestamp::from_ms(self.0))
+    }
+
+    /// The first epoch in which all new tokens are higher than `token`.
+    pub const fn above_token(token: u64) -> Self {
+        Self(token_time(token).as_ms() + 1)
     }
 
     /// How many leads the next epoch is ahead of the clock.
@@ -306,6 +318,15 @@ mod tests {
         assert_eq!(Epoch::from_number(5).next(NOW), Epoch::from_number(NOW.as_ms()));
         let far_ahead = Epoch::from_number(NOW.as_ms() + 2 * EPOCH_LEAD_MS);
         assert!(far_ahead.next(NOW) > far_ahead);
+    }
+
+    #[test]
+    fn the_first_epoch_above_a_token_is_the_lowest_whose_tokens_are_all_higher() {
+        for token in [0, 1, 1_023, 1_024, 1_025, token_at(NOW), token_at(NOW) + 1_023] {
+            let epoch = Epoch::above_token(token);
+            assert!(epoch.token_min() > token, "{token}");
+            assert!(Epoch::from_number(epoch.number() - 1).token_min() <= token, "{token}");
+        }
     }
 
     #[test]

@@ -224,6 +224,8 @@ pub type Page = Vec<(Key, Option<LockState>)>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     pub removed: u64,
+    /// The highest token of the states that stay only because tokens of this epoch may be lower.
+    pub token_kept: Option<u64>,
     /// The addresses of rows whose `notice_at` has passed.
     pub due: Vec<Address>,
     /// The position of the next step; `None` at the end.
@@ -266,8 +268,12 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// Returns up to `limit` states of `app`, in key order, whose keys begin with `prefix` and come after `after`.
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
 
-    /// Looks at up to `limit` rows after `after`. Removes those whose `keep_until` has passed, and returns those that are due.
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
+    /// Looks at up to `limit` rows after `after`. Removes those whose `keep_until` has passed and whose token is lower than all new
+    /// tokens of `epoch`, and returns those that are due. A state that cannot be decoded stays.
+    ///
+    /// # Errors
+    /// `EpochOver` if the store is not active in this epoch.
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
 
     /// Writes events without a change of a state, for example the end of a wait.
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError>;

@@ -198,8 +198,8 @@ impl LockStore for Faulty {
         self.memory.list(app, prefix, after, limit).await
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        self.memory.collect(after, limit).await
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        self.memory.collect(epoch, after, limit).await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {

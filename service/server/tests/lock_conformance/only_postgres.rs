@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use latchgate::locks::{Failure, Limits};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use sqlx::{Connection, PgConnection};
+use latchgate_testkit::eventually;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
-use crate::calls::{at, request, take};
+use crate::calls::{at, hold, release, request, take};
 use crate::many::{all, one_refused};
-use crate::worlds::{patient, postgres_config, start, start_with};
+use crate::worlds::{PATIENCE, patient, postgres_config, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_that_is_refused_opens_no_connection() {
@@ -46,6 +47,31 @@ async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down()
     assert!(node.is_ready());
     sqlx::query("rollback").execute(&mut other).await.unwrap();
     one_refused(node.acquire_many(all("me", &["a", "b"])).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_although_the_state_was_collected_and_the_clock_was_set_back() {
+    let config = postgres_config().await;
+    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
+    let node = start_with(Arc::new(PostgresStore::open(&config).await.unwrap()), limits).await;
+    let database = PgPool::connect(&config.url).await.unwrap();
+    let mut last = 0;
+    for hours_back in 0..3 {
+        let set_clock = format!(
+            "create or replace function latchgate.now_ms() returns bigint language sql volatile as
+             $$ select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint - {hours_back} * 3600000 $$"
+        );
+        sqlx::query(AssertSqlSafe(set_clock)).execute(&database).await.unwrap();
+        let token = hold(&node, "me").await.lease.token;
+        assert!(token > last, "{token} after {last}, {hours_back} hours back");
+        last = token;
+        release(&node, "me").await;
+        // As after the time for which it is kept.
+        sqlx::query("update latchgate.locks set keep_until = 0").execute(&database).await.unwrap();
+        let count = || sqlx::query_scalar::<_, i64>("select count(*) from latchgate.locks").fetch_one(&database);
+        let is_collected = || async { count().await.unwrap() == 0 };
+        assert!(eventually(PATIENCE, is_collected).await);
+    }
 }
 
 /// The server's processes for connections to this database.

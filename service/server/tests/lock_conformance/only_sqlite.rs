@@ -1,13 +1,34 @@
 //! Leases in a file outlive their node.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use latchgate::locks::{RefusedBecause, Released};
+use latchgate::locks::{Limits, RefusedBecause, Released};
 use latchgate::store::LockStore;
+use latchgate_core::App;
 use latchgate_testkit::eventually;
 
 use crate::calls::{granted, hold, id, join, joined, key, refused, release, request, until_waiting, wait};
-use crate::worlds::{PATIENCE, World, start};
+use crate::worlds::{PATIENCE, World, patient, start, start_with};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_although_the_state_was_collected_and_the_clock_was_set_back() {
+    let world = World::sqlite().await;
+    let store = world.store().await;
+    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
+    let node = start_with(Arc::clone(&store), limits).await;
+    hold(&node, "me").await;
+    release(&node, "me").await;
+    // As if the clock had been an hour ahead, and the time had passed for which the state is kept.
+    let set = "update locks set keep_until = 0, \
+               state = json_set(state, '$.token', json_extract(state, '$.token') + 3600000 * 1024) \
+               returning json_extract(state, '$.token')";
+    let file = rusqlite::Connection::open(world.path()).unwrap();
+    let token: i64 = file.query_row(set, [], |row| row.get(0)).unwrap();
+    let is_collected = || async { store.list(&App::default(), "", None, 1).await.unwrap().is_empty() };
+    assert!(eventually(PATIENCE, is_collected).await);
+    assert!(hold(&node, "me").await.lease.token > token.cast_unsigned());
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {

@@ -1,6 +1,6 @@
 //! Starts nodes on a fresh store of each kind.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,14 @@ impl World {
             Backing::Postgres(config) => Arc::new(PostgresStore::open(config).await?),
             Backing::Redis(config) => Arc::new(RedisStore::open(config).await?),
         })
+    }
+
+    /// The file of a world on SQLite.
+    pub fn path(&self) -> &Path {
+        match &self.backing {
+            Backing::Sqlite(path) => path,
+            _ => unreachable!("it has no file"),
+        }
     }
 
     /// Starts another node. A file can have only one.

@@ -172,11 +172,11 @@ impl LockStore for SimulatedStore {
         self.database.store.list(app, prefix, after, limit).await
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
         let after = after.cloned();
         let collect = move |database: Arc<Database>| {
             let after = after.clone();
-            async move { database.store.collect(after.as_ref(), limit).await }
+            async move { database.store.collect(epoch, after.as_ref(), limit).await }
         };
         self.call("collect", Access::Write, collect).await
     }

@@ -1,8 +1,9 @@
-use latchgate::store::Change;
+use latchgate::store::engine_record::{EngineState, Epoch};
+use latchgate::store::{Change, StoreError};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, new, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, state};
 
 const OVER: Timestamp = Timestamp::from_ms(1);
 
@@ -13,10 +14,10 @@ pub async fn only_rows_past_their_time_are_collected(world: &World) {
     world.write(&soon, state(1), world.now().await.plus_ms(3_600_000)).await;
     world.write(&renewed, state(1), OVER).await;
     world.write(&renewed, state(2), FOREVER).await;
-    let collected = world.store.collect(None, 100).await.unwrap();
+    let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.next), (1, None));
     assert_eq!(world.keys("").await, ["kept", "renewed", "soon"]);
-    assert_eq!(world.store.collect(None, 100).await.unwrap().removed, 0);
+    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().removed, 0);
 }
 
 pub async fn pages_cover_every_row_once(world: &World) {
@@ -36,7 +37,7 @@ pub async fn pages_cover_every_row_once(world: &World) {
     let mut removed = 0;
     for step in 0.. {
         assert!(step < 10, "21 rows, 4 at a time, are 6 steps");
-        let collected = world.store.collect(after.as_ref(), 4).await.unwrap();
+        let collected = world.store.collect(EPOCH, after.as_ref(), 4).await.unwrap();
         assert!(collected.removed <= 4);
         removed += collected.removed;
         assert!(collected.next > after || collected.next.is_none(), "{:?} after {after:?}", collected.next);
@@ -64,11 +65,11 @@ pub async fn rows_are_due_once_their_notice_has_passed(world: &World) {
     // A change without a notice removes the old notice.
     assert!(world.commit(&[change(settled, versions[4].unwrap(), state(2))]).await[0].is_some());
 
-    assert_eq!(world.store.collect(None, 100).await.unwrap().due, [first.clone(), last.clone()]);
+    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().due, [first.clone(), last.clone()]);
     // The rows stay due, also when they are read page by page.
-    let page = world.store.collect(None, 1).await.unwrap();
+    let page = world.store.collect(EPOCH, None, 1).await.unwrap();
     assert_eq!((&page.due[..], &page.next), (std::slice::from_ref(first), &Some(first.clone())));
-    assert_eq!(world.store.collect(page.next.as_ref(), 100).await.unwrap().due, std::slice::from_ref(last));
+    assert_eq!(world.store.collect(EPOCH, page.next.as_ref(), 100).await.unwrap().due, std::slice::from_ref(last));
 }
 
 pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &World) {
@@ -76,12 +77,37 @@ pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &Wor
     let over = Change { keep_until: OVER, ..new(&key, state(1)) };
     let version = world.commit(&[Change { notice_at: Some(OVER), ..over.clone() }]).await[0].unwrap();
     for _ in 0..2 {
-        let collected = world.store.collect(None, 100).await.unwrap();
+        let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
         assert_eq!((collected.removed, collected.due), (0, vec![key.clone()]));
     }
     assert!(world.commit(&[Change { expected: version, ..over }]).await[0].is_some());
-    let collected = world.store.collect(None, 100).await.unwrap();
+    let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.due), (1, vec![]));
+}
+
+pub async fn a_state_is_collected_only_in_an_epoch_whose_tokens_are_all_higher(world: &World) {
+    for (key, number) in [("lower", EPOCH.number() - 1), ("equal", EPOCH.number()), ("higher", EPOCH.number() + 5)] {
+        world.write(&at(key), state(number), OVER).await;
+    }
+    let higher = state(EPOCH.number() + 5).token();
+    for removed in [1, 0] {
+        let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
+        assert_eq!((collected.removed, collected.token_kept), (removed, Some(higher)));
+        assert_eq!(world.keys("").await, ["equal", "higher"]);
+    }
+    let above = Epoch::above_token(higher);
+    let collected = world.store.collect(above, None, 100).await;
+    assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
+    assert_eq!(world.keys("").await, ["equal", "higher"]);
+    world.turn(EngineState::Active, above).await;
+    let collected = world.store.collect(EPOCH, None, 100).await;
+    assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
+    let collected = world.store.collect(above, None, 100).await.unwrap();
+    assert_eq!((collected.removed, collected.token_kept), (2, None));
+    assert!(world.keys("").await.is_empty());
+    // What was evaluated before the states were removed, with lower tokens, is refused.
+    let refused = world.store.commit(world.now().await, &[new(&at("higher"), state(1))]).await;
+    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
 }
 
 pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
@@ -93,7 +119,7 @@ pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
             assert!(!versions.contains(&version), "{version:?} after {versions:?}");
             versions.push(version);
         }
-        assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
+        assert_eq!(world.store.collect(EPOCH, None, 10).await.unwrap().removed, 1);
         // Versions are made from the clock, in ms. Nodes keep every row for at least a minute, so they never collide.
         let collected_at = world.now().await;
         assert!(eventually(PATIENCE, || async { world.now().await > collected_at }).await);

@@ -139,7 +139,7 @@ pub async fn one_key_in_two_apps_is_two_states(world: &World) {
 pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
     let (key, other) = (at("key"), at("other"));
     let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
-    assert_eq!(world.store.collect(None, 10).await.unwrap().removed, 1);
+    assert_eq!(world.store.collect(EPOCH, None, 10).await.unwrap().removed, 1);
     // A batch with new rows is another statement.
     assert_eq!(world.commit(&[change(&key, version, state(2))]).await, [None]);
     let versions = world.commit(&[change(&key, version, state(2)), new(&other, state(3))]).await;

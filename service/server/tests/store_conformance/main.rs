@@ -115,6 +115,7 @@ every_store! {
         pages_cover_every_row_once,
         rows_are_due_once_their_notice_has_passed,
         a_row_that_is_due_is_kept_until_a_commit_has_handled_it,
+        a_state_is_collected_only_in_an_epoch_whose_tokens_are_all_higher,
         a_row_created_again_never_has_an_old_version,
     ];
     documents: [

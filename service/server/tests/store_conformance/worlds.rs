@@ -127,8 +127,8 @@ pub async fn postgres_config() -> PostgresConfig {
     }
 }
 
-/// The epoch in which the stores of these tests are active.
-pub const EPOCH: Epoch = Epoch::from_number(1);
+/// The epoch in which the stores of these tests are active. States with lower numbers have lower tokens than new leases.
+pub const EPOCH: Epoch = Epoch::from_number(1_000);
 
 /// Makes a new store active.
 pub async fn activate(store: &dyn LockStore) {

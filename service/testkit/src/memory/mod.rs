@@ -303,8 +303,12 @@ impl LockStore for MemoryStore {
             .collect())
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let rows = &mut self.shared.tables().rows;
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        let mut tables = self.shared.tables();
+        if !tables.engine.is_in_force(EngineState::Active, epoch) {
+            return Err(StoreError::EpochOver);
+        }
+        let rows = &mut tables.rows;
         let now = self.shared.clock.now();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let page: Vec<(&Address, &Row)> = rows.range((from, Bound::Unbounded)).take(limit).collect();
@@ -312,12 +316,19 @@ impl LockStore for MemoryStore {
             page.iter().filter(|(_, row)| is_selected(row, now)).map(|(address, _)| (*address).clone()).collect()
         };
         let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
-        let removable = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
+        let idle = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
         let next = if page.len() == limit { page.last().map(|(address, _)| (*address).clone()) } else { None };
-        for address in &removable {
-            rows.remove(address);
+        let mut collected = Collected { due, next, ..Collected::default() };
+        for address in idle {
+            match rows[&address].stored.state.token() {
+                token if token < epoch.token_min() => {
+                    rows.remove(&address);
+                    collected.removed += 1;
+                }
+                token => collected.token_kept = collected.token_kept.max(Some(token)),
+            }
         }
-        Ok(Collected { removed: removable.len() as u64, due, next })
+        Ok(collected)
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {

@@ -194,6 +194,23 @@ fn a_redis_that_lost_all_within_a_minute_of_a_forced_switch_begins_in_a_later_ep
     }
 }
 
+/// The epoch of a forced switch is ahead of the clock, so tokens rise above it with each grant.
+#[test]
+fn tokens_of_a_redis_that_is_lost_after_a_forced_switch_are_not_granted_again() {
+    let forced = Epoch::NONE.ahead_of(NOW);
+    let last_token = forced.token_min() + 100_000;
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let redis = Candidate { may_forget: true, ..engine("other", Some(&lost)) };
+    let known = Known { epoch: forced, ..NOTHING };
+    // The clock of the engine that was left, when it is back.
+    for at in NOW.as_ms() - 60_000..NOW.as_ms() + 60_000 {
+        let back = Reading { now: Timestamp::from_ms(at), ..reading(Active, NOW.as_ms() - 1_000, &pair(), false) };
+        let next = next(&[engine("one", Some(&back)), redis], &pair(), known);
+        let Next::Write(Change { engine: 0, record, .. }) = next else { panic!("{next:?}") };
+        assert!(record.epoch.token_min() > last_token, "{at}: {}", record.epoch);
+    }
+}
+
 #[test]
 fn a_node_that_knows_of_longer_leases_than_a_record_after_a_loss_extends_the_hold_off() {
     let of = |lowered: u64| {

@@ -226,17 +226,20 @@ impl LockStore for PostgresStore {
         connection.read(page).await
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
         let mut connection = self.upkeep.check_out().await?;
         let row = connection
             .query(statements::COLLECT)
             .bind(after.map_or("", |address| address.app.as_str()))
             .bind(after.map_or("", |address| address.key.as_str()))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(epoch.number().cast_signed())
+            .bind(self.knows_timeline)
+            .bind(epoch.token_min().cast_signed())
             .fetch_one(&mut *connection)
             .await;
         let collected = row.and_then(|row| read_collected(&row, limit));
-        connection.read(collected).await
+        connection.read(collected).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {

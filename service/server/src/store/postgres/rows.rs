@@ -45,15 +45,20 @@ pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, Address>, s
     })
 }
 
-pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Collected, sqlx::Error> {
-    let examined: i64 = row.try_get(0)?;
-    let removed: i64 = row.try_get(1)?;
+/// `None` if the store is not in the epoch.
+pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Option<Collected>, sqlx::Error> {
+    if !row.try_get::<bool, _>(0)? {
+        return Ok(None);
+    }
+    let (examined, removed): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+    let token_kept = row.try_get::<Option<i64>, _>(3)?.map(i64::cast_unsigned);
     let is_end = usize::try_from(examined).is_ok_and(|examined| examined < limit);
-    let next = if is_end { None } else { Some(Address { app: read_app(row, 2)?, key: read_key(row, 3)? }) };
-    let apps: Vec<String> = row.try_get::<Option<_>, _>(4)?.unwrap_or_default();
-    let keys: Vec<String> = row.try_get::<Option<_>, _>(5)?.unwrap_or_default();
+    let next = if is_end { None } else { Some(Address { app: read_app(row, 4)?, key: read_key(row, 5)? }) };
+    let apps: Vec<String> = row.try_get::<Option<_>, _>(6)?.unwrap_or_default();
+    let keys: Vec<String> = row.try_get::<Option<_>, _>(7)?.unwrap_or_default();
     let due = apps.into_iter().zip(keys).map(|(app, key)| Ok(Address { app: parse_app(&app)?, key: parse_key(&key)? }));
-    Ok(Collected { removed: removed.cast_unsigned(), due: due.collect::<Result<_, sqlx::Error>>()?, next })
+    let due = due.collect::<Result<_, sqlx::Error>>()?;
+    Ok(Some(Collected { removed: removed.cast_unsigned(), token_kept, due, next }))
 }
 
 pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {

@@ -77,10 +77,10 @@ with clock as materialized (
 )
 select is_in_force from clock"#;
 
-/// Looks at one page of the primary key. The next page begins after the last address of this one.
+/// Looks at one page of the primary key. The next page begins after the last address of this one. A state begins with its token.
 pub(super) const COLLECT: &str = r#"
 with clock as materialized (
-    select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint as now
+    select now, is_in_force from fence('locks', 'active', $4, $5)
 ), page as (
     select app, key, version, keep_until, notice_at from locks
     where (app, key) > ($1 collate "C", $2 collate "C")
@@ -88,17 +88,19 @@ with clock as materialized (
     limit $3
 ), idle as (
     -- A row that another session has locked is in use, or is found by the next walk.
-    select l.app, l.key from clock, page p join locks l on l.app = p.app and l.key = p.key
-    where p.keep_until < clock.now and p.notice_at is null
+    select l.app, l.key, substring(l.state from '^\{"token":([0-9]{1,16})[,}]')::bigint as token
+    from clock, page p join locks l on l.app = p.app and l.key = p.key
+    where clock.is_in_force and p.keep_until < clock.now and p.notice_at is null
         and l.version = p.version and l.keep_until = p.keep_until and l.notice_at is null
     for update of l skip locked
 ), removed as (
-    delete from locks l using idle where l.app = idle.app and l.key = idle.key
+    delete from locks l using idle where l.app = idle.app and l.key = idle.key and idle.token < $6
     returning 1
 ), due as (
     select array_agg(app) as apps, array_agg(key) as keys from clock, page where notice_at < clock.now
 ), last as (
     select app, key from page order by app desc, key desc limit 1
 )
-select (select count(*) from page), (select count(*) from removed), (select app from last), (select key from last),
+select (select is_in_force from clock), (select count(*) from page), (select count(*) from removed),
+    (select max(token) from idle where token >= $6), (select app from last), (select key from last),
     (select apps from due), (select keys from due)"#;

@@ -1,23 +1,31 @@
--- Removes states that need not be kept any longer, and index entries of states that have expired. Returns how many entries it
--- has removed, and the positions of the states that are due.
--- KEYS: the index; the states. ARGV: the address of each state; the run id of this server.
+-- Removes states that need not be kept any longer and whose token is lower than all new ones, and index entries without a state. Returns
+-- how many entries it has removed, the highest token that is not lower, and the positions of the states that are due.
+-- KEYS: the index; the engine record; the states. ARGV: 1 how the record must begin, before the run id of this server; 2 the lowest new
+-- token; the address of each state; the run id.
+local required = ARGV[1] .. ARGV[#ARGV] .. ' '
+if redis.call('GETRANGE', KEYS[2], 0, #required - 1) ~= required then
+    return redis.error_reply('EPOCHOVER this epoch is over')
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local answer = {0}
-for i = 1, #ARGV - 1 do
-    local address = ARGV[i]
-    local value = redis.pcall('GET', KEYS[i + 1])
+local removed, token_kept, due = 0, false, {}
+for i = 3, #ARGV - 1 do
+    local value = redis.pcall('GET', KEYS[i])
     if type(value) == 'table' then value = value.err end
-    local keep, notice, locked_until
+    local keep, notice, locked_until, token
     if value then
-        keep, notice, locked_until = string.match(value, '^%d+ (%d+) (%S+) (%d+):')
+        keep, notice, locked_until, token = string.match(value, '^%d+ (%d+) (%S+) (%d+):%S* {"token":(%d+)')
     end
     if notice and notice ~= '-' then
-        if tonumber(notice) < now then answer[#answer + 1] = i end
+        if tonumber(notice) < now then due[#due + 1] = i - 2 end
     elseif not value or (keep and tonumber(keep) < now and tonumber(locked_until) <= now) then
-        redis.call('DEL', KEYS[i + 1])
-        redis.call('ZREM', KEYS[1], address)
-        answer[1] = answer[1] + 1
+        if value and tonumber(token) >= tonumber(ARGV[2]) then
+            token_kept = math.max(token_kept or 0, tonumber(token))
+        else
+            redis.call('DEL', KEYS[i])
+            redis.call('ZREM', KEYS[1], ARGV[i])
+            removed = removed + 1
+        end
     end
 end
-return answer
+return {removed, token_kept, due}

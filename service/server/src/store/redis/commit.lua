@@ -3,24 +3,23 @@
 -- KEYS: the index, the stream of events, the number of the last event, the engine record; then for each change its state and its
 -- history; then the states to unlock.
 -- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether to write all
--- or none; 5 the locker whose own locks do not count; 6, 7 the length of a history, and how long it is kept, in ms; 8 how long any
--- state is kept at least, in ms; 9 how the engine record must begin, before the run id of this server, or ''. Then for each change: its address; the expected
--- version, or '' to log events only; the new value; until when it is kept; when it is due, or '-'; the number of events; the events.
+-- or none; 5 the locker whose own locks do not count; 6, 7 the length of a history, and how long it is kept, in ms; 8 how the
+-- engine record must begin, before the run id of this server, or ''. Then for each change: its address; the expected version, or '' to
+-- log events only; the new value; the number of events; the events.
 -- The last one is the run id of this server.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, own = tonumber(ARGV[3]), ARGV[5]
 local SHARED = 4
 
-local changes, at = {}, 10
+local changes, at = {}, 9
 for i = 1, count do
     local keys = SHARED + (i - 1) * 2
     changes[i] = {
         state = KEYS[keys + 1], history = KEYS[keys + 2],
-        address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], keep = ARGV[at + 3], notice = ARGV[at + 4],
-        event_count = tonumber(ARGV[at + 5]), events = at + 6,
+        address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], event_count = tonumber(ARGV[at + 3]), events = at + 4,
     }
-    at = at + 6 + changes[i].event_count
+    at = at + 4 + changes[i].event_count
 end
 
 local function unlock()
@@ -28,7 +27,7 @@ local function unlock()
         local value = redis.pcall('GET', KEYS[i])
         if type(value) == 'string' and string.match(value, '^%d+ %d+ %S+ %d+:(%S*) ') == own then
             value = string.gsub(value, '^(%d+ %d+ %S+) %S+', '%1 0:', 1)
-            redis.call('SET', KEYS[i], value, 'KEEPTTL')
+            redis.call('SET', KEYS[i], value)
         end
     end
 end
@@ -47,12 +46,7 @@ end
 
 local function write(change)
     if change.expected == '' then return end
-    if change.notice ~= '-' then
-        redis.call('SET', change.state, change.value)
-    else
-        local keep = math.max(tonumber(change.keep), now + tonumber(ARGV[8]))
-        redis.call('SET', change.state, change.value, 'PXAT', string.format('%.0f', keep))
-    end
+    redis.call('SET', change.state, change.value)
     if change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
 end
 
@@ -86,8 +80,8 @@ local function log(change)
     end
 end
 
-local required = ARGV[9] .. ARGV[#ARGV] .. ' '
-if ARGV[9] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #required - 1) ~= required then
+local required = ARGV[8] .. ARGV[#ARGV] .. ' '
+if ARGV[8] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #required - 1) ~= required then
     unlock()
     return redis.error_reply('EPOCHOVER this epoch is over')
 end

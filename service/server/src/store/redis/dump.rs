@@ -3,7 +3,7 @@
 use latchgate_core::Address;
 
 use super::Shared;
-use super::layout::{beginning, decode_copied, encode, indexed, keep_until, notice, read_indexed};
+use super::layout::{beginning, decode_copied, encode, indexed, read_indexed};
 use super::listing::along_index;
 use super::scripts::FILL;
 use crate::store::dump::{position_after, read_position};
@@ -54,11 +54,9 @@ pub(super) async fn fill(
     copied: u64,
 ) -> Result<bool, StoreError> {
     let mut arguments = vec![beginning(EngineState::Filling, epoch), copied.to_string()];
-    for CopiedState { address, state, notice_at, keep_until: keep } in states {
+    for CopiedState { address, state, notice_at, keep_until } in states {
         arguments.push(indexed(address));
-        arguments.push(encode(Version::fresh(), state, *keep, *notice_at)?);
-        arguments.push(keep_until(*keep).to_string());
-        arguments.push(notice(*notice_at));
+        arguments.push(encode(Version::fresh(), state, *keep_until, *notice_at)?);
     }
     let addresses: Vec<Address> = states.iter().map(|copied| copied.address.clone()).collect();
     run(shared, &addresses, arguments).await

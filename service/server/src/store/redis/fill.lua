@@ -1,7 +1,7 @@
 -- If the store is filling: writes copied states, replacing existing ones, or removes states.
 -- KEYS: the engine record; the index; the stream of events; the states. The gate counts with the first two alone.
 -- ARGV: 1 how the record must begin; 2 how many states were copied in total, or '' to remove states; then for each state its address
--- and, unless it is removed, its value, until when it is kept, and when it is due, or '-'; then the run id of this server, which must
+-- and, unless it is removed, its value; then the run id of this server, which must
 -- follow the beginning of the record. A removal of no state removes the stream: with
 -- a switch of engines, cursors begin anew.
 local record = redis.call('GET', KEYS[1])
@@ -19,12 +19,8 @@ if ARGV[2] == '' then
     return 1
 end
 for i = 4, #KEYS do
-    local at = 3 + (i - 4) * 4
-    if ARGV[at + 3] == '-' then
-        redis.call('SET', KEYS[i], ARGV[at + 1], 'PXAT', ARGV[at + 2])
-    else
-        redis.call('SET', KEYS[i], ARGV[at + 1])
-    end
+    local at = 3 + (i - 4) * 2
+    redis.call('SET', KEYS[i], ARGV[at + 1])
     redis.call('ZADD', KEYS[2], 0, ARGV[at])
 end
 if copied < tonumber(ARGV[2]) then

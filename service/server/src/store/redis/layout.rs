@@ -81,19 +81,12 @@ pub(super) fn read_indexed(text: &str) -> Option<Address> {
 pub(super) fn encode(
     version: Version,
     state: &LockState,
-    keep: Timestamp,
+    keep_until: Timestamp,
     notice_at: Option<Timestamp>,
 ) -> Result<String, StoreError> {
+    let notice = notice_at.map_or_else(|| "-".to_owned(), |at| at.as_ms().to_string());
     let state = state.to_json().map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    Ok(format!("{} {} {} 0: {state}", version.number(), keep_until(keep), notice(notice_at)))
-}
-
-pub(super) fn keep_until(at: Timestamp) -> u64 {
-    at.as_ms().min(KEEP_UNTIL_MAX)
-}
-
-pub(super) fn notice(at: Option<Timestamp>) -> String {
-    at.map_or_else(|| "-".to_owned(), |at| at.as_ms().to_string())
+    Ok(format!("{} {} {notice} 0: {state}", version.number(), keep_until.as_ms()))
 }
 
 /// # Errors

@@ -1,10 +1,11 @@
-//! Lists and collects keys along an index. It may have entries of states that have expired; the collection removes them.
+//! Lists and collects keys along an index. If it has an entry without a state, the collection removes that.
 
 use latchgate_core::{Address, App, Key};
 
 use super::Shared;
-use super::layout::{decode, indexed, read_indexed};
+use super::layout::{beginning, decode, indexed, read_indexed};
 use super::scripts::COLLECT;
+use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Collected, Page, StoreError, end_of_prefix};
 
 /// How many entries of the index one listing looks at.
@@ -63,7 +64,12 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
     Ok(page)
 }
 
-pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+pub(super) async fn collect(
+    shared: &Shared,
+    epoch: Epoch,
+    after: Option<&Address>,
+    limit: usize,
+) -> Result<Collected, StoreError> {
     let mut from = after.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(after)));
     // The page must end with an address, from which the next step goes on. Entries that name none stay: a state may belong to them.
     let (found, is_last) = loop {
@@ -78,11 +84,13 @@ pub(super) async fn collect(shared: &Shared, after: Option<&Address>, limit: usi
     };
     // The script takes the keys and the entries in pairs.
     let (found, addresses): (Vec<String>, Vec<Address>) = found.into_iter().unzip();
-    let mut keys = vec![shared.layout.index()];
+    let mut keys = vec![shared.layout.index(), shared.layout.engine()];
     keys.extend(addresses.iter().map(|address| shared.layout.state(address)));
-    let answer: Vec<usize> = shared.link.read(&COLLECT, &keys, &found).await?;
-    let (removed, due) = answer.split_first().map_or((0, &[][..]), |(removed, due)| (*removed, due));
+    let mut arguments = vec![beginning(EngineState::Active, epoch), epoch.token_min().to_string()];
+    arguments.extend(found);
+    let (removed, token_kept, due): (u64, Option<u64>, Vec<usize>) =
+        shared.link.read(&COLLECT, &keys, &arguments).await?;
     let due = due.iter().filter_map(|position| addresses.get(position.checked_sub(1)?).cloned()).collect();
     let next = if is_last { None } else { addresses.last().cloned() };
-    Ok(Collected { removed: removed as u64, due, next })
+    Ok(Collected { removed, token_kept, due, next })
 }

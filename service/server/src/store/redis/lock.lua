@@ -25,7 +25,7 @@ local lock = string.format('%.0f:%s', now + ARGV[2], ARGV[1])
 for i, key in ipairs(states) do
     if values[i] then
         local value, is_state = string.gsub(values[i], '^(%d+ %d+ %S+) %S+', '%1 ' .. lock, 1)
-        if is_state == 1 then redis.call('SET', key, value, 'KEEPTTL') end
+        if is_state == 1 then redis.call('SET', key, value) end
     end
 end
 return {now, values}

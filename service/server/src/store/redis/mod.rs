@@ -183,8 +183,8 @@ impl LockStore for RedisStore {
         listing::list(&self.shared, app, prefix, after, limit).await
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        listing::collect(&self.shared, after, limit).await
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+        listing::collect(&self.shared, epoch, after, limit).await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {

@@ -12,8 +12,6 @@ use crate::store::{Change, Rule, StoreError, Version};
 
 /// How many events the history of one key keeps.
 const HISTORY_MAX: usize = 1_000;
-/// The shortest time that a state is kept, in ms. Versions are made from the clock, so a state must not vanish at once.
-const KEPT_MS: u64 = 60_000;
 
 /// A script, and its text for a server that does not have it.
 pub(in crate::store) struct Program {
@@ -101,7 +99,6 @@ impl Call<'_> {
             self.locker.to_owned(),
             HISTORY_MAX.to_string(),
             self.history_ms.to_string(),
-            KEPT_MS.to_string(),
             self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),
         ];
         for Entry { address, write, events } in entries {
@@ -110,10 +107,8 @@ impl Call<'_> {
                 Some((change, version)) => arguments.extend([
                     change.expected.number().to_string(),
                     layout::encode(*version, &change.state, change.keep_until, change.notice_at)?,
-                    layout::keep_until(change.keep_until).to_string(),
-                    layout::notice(change.notice_at),
                 ]),
-                None => arguments.extend([const { String::new() }; 4]),
+                None => arguments.extend([const { String::new() }; 2]),
             }
             arguments.push(events.len().to_string());
             arguments.extend(events.iter().cloned());

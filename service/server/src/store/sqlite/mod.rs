@@ -127,11 +127,13 @@ impl LockStore for SqliteStore {
         self.database.list(move |connection| Ok(states::list(connection, &app, &prefix, after.as_ref(), limit)?)).await
     }
 
-    async fn collect(&self, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
         let (after, clock) = (after.cloned(), self.database.clock);
-        self.database
-            .write(move |connection| Ok(states::collect(connection, after.as_ref(), limit, clock.now())?))
-            .await
+        let collect = self.database.write(move |connection| {
+            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
+            Ok(states::collect(connection, epoch, after.as_ref(), limit, clock.now())?)
+        });
+        collect.await
     }
 
     async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {

@@ -40,15 +40,14 @@ where (app, key) > (?1, ?2)
 order by app, key
 limit ?3";
 
+/// With the states that need not be kept any longer.
 const PAGE: &str = "
-select app, key, coalesce(notice_at < ?4, false) from locks
+select app, key, coalesce(notice_at < ?4, false), iif(keep_until < ?4 and notice_at is null, state, null) from locks
 where (app, key) > (?1, ?2)
 order by app, key
 limit ?3";
 
-const COLLECT: &str = "
-delete from locks
-where (app, key) > (?1, ?2) and (app, key) <= (?3, ?4) and keep_until < ?5 and notice_at is null";
+const REMOVE: &str = "delete from locks where app = ?1 and key = ?2";
 
 /// A change as the statements take it.
 pub(super) struct StateRow {
@@ -213,6 +212,7 @@ pub(super) fn fill(connection: &Connection, states: &[(CopiedState, String)]) ->
 
 pub(super) fn collect(
     connection: &Connection,
+    epoch: Epoch,
     after: Option<&Address>,
     limit: usize,
     now: Timestamp,
@@ -220,15 +220,25 @@ pub(super) fn collect(
     let (app, key) = names_of(after);
     let now = now.as_ms().cast_signed();
     let mut statement = connection.prepare_cached(PAGE)?;
-    let rows =
-        statement.query_map(params![app, key, limit_of(limit), now], |row| Ok((read_address(row)?, row.get(2)?)))?;
-    let page = rows.collect::<rusqlite::Result<Vec<(Address, bool)>>>()?;
-    let Some((last, _)) = page.last().cloned() else { return Ok(Collected::default()) };
-    let removed =
-        connection.prepare_cached(COLLECT)?.execute(params![app, key, last.app.as_str(), last.key.as_str(), now])?;
-    let is_full = page.len() == limit;
-    let due = page.into_iter().filter(|(_, is_due)| *is_due).map(|(address, _)| address).collect();
-    Ok(Collected { removed: removed as u64, due, next: is_full.then_some(last) })
+    let rows = statement.query_map(params![app, key, limit_of(limit), now], |row| {
+        // The token of an idle state. One that cannot be decoded stays.
+        let token = read_state(row, 3).ok().map(|state| state.token());
+        Ok((read_address(row)?, row.get(2)?, token))
+    })?;
+    let page = rows.collect::<rusqlite::Result<Vec<(Address, bool, Option<u64>)>>>()?;
+    let mut collected = Collected::default();
+    let mut remove = connection.prepare_cached(REMOVE)?;
+    for (address, _, token) in page.iter().filter(|(_, _, token)| token.is_some()) {
+        if token.is_some_and(|token| token < epoch.token_min()) {
+            remove.execute([address.app.as_str(), address.key.as_str()])?;
+            collected.removed += 1;
+        } else {
+            collected.token_kept = collected.token_kept.max(*token);
+        }
+    }
+    collected.next = page.last().filter(|_| page.len() == limit).map(|(address, ..)| address.clone());
+    collected.due = page.into_iter().filter(|(_, is_due, _)| *is_due).map(|(address, ..)| address).collect();
+    Ok(collected)
 }
 
 pub(super) fn limit_of(limit: usize) -> i64 {
