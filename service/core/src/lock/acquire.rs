@@ -13,12 +13,12 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
     if let Some(step) = answer_repetition(state, request, now) {
         return step;
     }
-    let limit = match state.limit_for(request.mode, request.limit) {
+    let limit = match state.limit_for(request.lease.mode, request.lease.limit) {
         Ok(limit) => limit,
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
-    let owner = request.owner.as_ref().filter(|_| request.reentrant);
-    let access = state.access(request.mode, limit, owner, now);
+    let owner = request.lease.owner.as_ref().filter(|_| request.lease.reentrant);
+    let access = state.access(request.lease.mode, limit, owner, now);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
     if let Some(until) = terms.held_off_until(now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
@@ -38,7 +38,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
             None => token::next(state.token, terms.token_min, now),
         },
     };
-    if let Err(full) = state.check_length(request.lease_bytes()) {
+    if let Err(full) = state.check_length(request.lease.bytes()) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
     if let Some(permits) = limit {
@@ -57,7 +57,7 @@ impl LockState {
             return Some(Refusal::Delayed(until));
         }
         let is_behind = request.behind || self.turns_before(&request.node, request.position).next().is_some();
-        (is_behind && !request.barge).then_some(Refusal::Reserved)
+        (is_behind && !request.lease.barge).then_some(Refusal::Reserved)
     }
 
     /// The revocation with the earliest deadline among the leases of `owner`.
@@ -69,12 +69,12 @@ impl LockState {
 
 /// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
 fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -> Option<Step> {
-    let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) else {
-        return state.ended(&request.lease_id).map(|lost| Step::unchanged(Outcome::LeaseLost(lost)));
+    let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease.lease_id) else {
+        return state.ended(&request.lease.lease_id).map(|lost| Step::unchanged(Outcome::LeaseLost(lost)));
     };
     let limit = state.limit_in_force();
     let lease = &mut state.holders[index];
-    if request.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.mode != lease.mode {
+    if request.lease.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.lease.mode != lease.mode {
         return Some(Step::unchanged(Outcome::LeaseIdReused));
     }
     if lease.expires_at <= now {
@@ -90,26 +90,27 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
 
 fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
     state.token = state.token.max(token);
-    let counted = now.plus_ms(request.ttl_ms);
+    let terms = &request.lease;
+    let counted = now.plus_ms(terms.ttl_ms);
     let mut lease = Lease {
-        lease_id: request.lease_id.clone(),
-        owner: request.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
-        mode: request.mode,
+        lease_id: terms.lease_id.clone(),
+        owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
+        mode: terms.mode,
         token,
-        ttl_ms: request.ttl_ms,
+        ttl_ms: terms.ttl_ms,
         granted_at: now,
         expires_at: counted,
         waited_ms: now.ms_since(request.position.arrival),
-        delay_ms: request.delay_ms,
-        min_hold_ms: request.min_hold_ms,
-        hold_until: request.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
-        warn_after_ms: request.warn_after_ms,
+        delay_ms: terms.delay_ms,
+        min_hold_ms: terms.min_hold_ms,
+        hold_until: terms.max_hold_ms.map(|max_hold_ms| now.plus_ms(max_hold_ms)),
+        warn_after_ms: terms.warn_after_ms,
         warned: false,
         // An owner whose lease is being revoked cannot keep the lock by taking it again.
-        revocation: if access == Access::Free { None } else { state.revocation_of(request.owner.as_ref(), now) },
+        revocation: if access == Access::Free { None } else { state.revocation_of(terms.owner.as_ref(), now) },
         // A nested lease has its owner's token, so a late give-back of an earlier grant of the same id would match it.
         acknowledged: matches!(access, Access::Nested(_)),
-        metadata: request.metadata.clone(),
+        metadata: terms.metadata.clone(),
     };
     lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
     state.holders.push(lease.clone());

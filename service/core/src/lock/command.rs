@@ -25,11 +25,9 @@ pub enum Command {
     Tick,
 }
 
-/// A request for a lease, by a waiter or by a caller that does not wait.
-///
-/// It never changes a turn: a node publishes its turn by [`Command::Publish`] once it knows which waiters are left.
+/// A lease as a request describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire {
+pub struct LeaseTerms {
     pub lease_id: LeaseId,
     /// With `None`, the rules make a unique one.
     pub owner: Option<Owner>,
@@ -49,12 +47,40 @@ pub struct Acquire {
     pub max_hold_ms: Option<u64>,
     /// The event `held_too_long` comes this long after the grant at the latest, in ms.
     pub warn_after_ms: Option<u64>,
+    pub metadata: Option<Metadata>,
+}
+
+impl LeaseTerms {
+    /// An exclusive lease without further terms.
+    pub const fn new(lease_id: LeaseId, ttl_ms: u64) -> Self {
+        Self {
+            lease_id,
+            owner: None,
+            mode: Mode::Exclusive,
+            limit: None,
+            ttl_ms,
+            reentrant: false,
+            barge: false,
+            delay_ms: 0,
+            min_hold_ms: 0,
+            max_hold_ms: None,
+            warn_after_ms: None,
+            metadata: None,
+        }
+    }
+}
+
+/// A request for a lease, by a waiter or by a caller that does not wait.
+///
+/// It never changes a turn: a node publishes its turn by [`Command::Publish`] once it knows which waiters are left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    pub lease: LeaseTerms,
     pub node: NodeId,
     pub position: Position,
     /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier
     /// grant of its lease id again.
     pub behind: bool,
-    pub metadata: Option<Metadata>,
 }
 
 /// On what terms the server grants new leases.

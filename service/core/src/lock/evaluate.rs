@@ -139,7 +139,7 @@ where
         self.evaluation.changed |= !uncertain.is_empty();
         for (rank, grant) in uncertain {
             let Some(waiter) = self.queue.get(*rank) else { continue };
-            if let Some(grant) = self.evaluation.state.unused_grant(&waiter.request.lease_id, *grant, self.now) {
+            if let Some(grant) = self.evaluation.state.unused_grant(&waiter.request.lease.lease_id, *grant, self.now) {
                 self.evaluation.answered.push((*rank, Outcome::Granted(grant)));
             }
         }
@@ -177,10 +177,10 @@ where
     /// Whether a reserved position blocks this waiter. Shared requests do not block each other; a probe is always blocked,
     /// because the multilock that tries its keys next respects the published turn of the reserved position.
     fn is_behind_reserved(&self, rank: Rank, waiter: &Waiter<R, I>) -> bool {
-        let is_shared = waiter.request.mode == Mode::Shared && !waiter.is_probe;
-        let is_compatible = |reserved: &Acquire| reserved.mode == Mode::Shared && is_shared;
+        let is_shared = waiter.request.lease.mode == Mode::Shared && !waiter.is_probe;
+        let is_compatible = |reserved: &Acquire| reserved.lease.mode == Mode::Shared && is_shared;
         let mut before = self.queue.reserved().take_while(|(reserved, _)| *reserved < rank);
-        before.any(|(_, reserved)| !is_compatible(reserved) && !self.evaluation.state.knows(&reserved.lease_id))
+        before.any(|(_, reserved)| !is_compatible(reserved) && !self.evaluation.state.knows(&reserved.lease.lease_id))
     }
 
     /// Answers waiters that need not wait for the front of the queue. A waiter whose lease id is known gets its earlier
@@ -231,8 +231,8 @@ where
         let turn = Turn {
             node: node.clone(),
             position: first.position,
-            mode: first.mode,
-            limit: first.limit,
+            mode: first.lease.mode,
+            limit: first.lease.limit,
             waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
             until: self.now.plus_ms(TURN_MS),
         };
@@ -252,10 +252,10 @@ pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
 ) -> bool {
     let Some(first) = queue.first_waiting(|_| false, &LockState::default()) else { return false };
     let only_waits = |waiter: &Waiter<R, I>| {
-        let request = &waiter.request;
+        let lease = &waiter.request.lease;
         // An out-of-date state does not show that the lease was granted, that the owner holds the lock, or another limit.
-        let may_hold = waiter.may_be_granted || (request.reentrant && request.owner.is_some());
-        waiter.deadline.is_some() && !may_hold && !request.barge && request.mode.permits() == 0
+        let may_hold = waiter.may_be_granted || (lease.reentrant && lease.owner.is_some());
+        waiter.deadline.is_some() && !may_hold && !lease.barge && lease.mode.permits() == 0
     };
     arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
         && state.admissible_turn(now).is_none()

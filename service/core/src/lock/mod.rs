@@ -31,7 +31,7 @@ mod transfer;
 mod turn;
 mod upgrade;
 
-pub use command::{Acquire, Command, Force, GiveBack, Release, Renew, Revoke, Terms};
+pub use command::{Acquire, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_alone, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{

@@ -102,7 +102,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         self.arrivals += 1;
         if waiter.is_returning {
             let is_same = |request: &Acquire| {
-                request.position == waiter.request.position && request.lease_id == waiter.request.lease_id
+                request.position == waiter.request.position && request.lease.lease_id == waiter.request.lease.lease_id
             };
             self.reserved.retain(|_, reserved| !is_same(&reserved.request));
         }
@@ -117,8 +117,8 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             self.deadlines.insert((deadline, rank));
         }
         self.ranks.insert(waiter.id, rank);
-        self.leases.entry(waiter.request.lease_id.clone()).or_default().insert(rank);
-        if let Some(owner) = waiter.request.owner.as_ref().filter(|_| may_nest(&waiter.request)) {
+        self.leases.entry(waiter.request.lease.lease_id.clone()).or_default().insert(rank);
+        if let Some(owner) = waiter.request.lease.owner.as_ref().filter(|_| may_nest(&waiter.request)) {
             self.owners.entry(owner.clone()).or_default().insert(rank);
         }
         self.waiters.insert(rank, Box::new(waiter));
@@ -128,8 +128,8 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     pub fn remove(&mut self, rank: Rank) -> Option<Waiter<R, I>> {
         let waiter = *self.waiters.remove(&rank)?;
         self.ranks.remove(&waiter.id);
-        remove_from(&mut self.leases, &waiter.request.lease_id, rank);
-        if let Some(owner) = &waiter.request.owner {
+        remove_from(&mut self.leases, &waiter.request.lease.lease_id, rank);
+        if let Some(owner) = &waiter.request.lease.owner {
             remove_from(&mut self.owners, owner, rank);
         }
         if let Some(deadline) = waiter.deadline {
@@ -178,7 +178,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             |rank: Rank, waiter: &Waiter<R, I>| waiter.deadline.is_some() && !waiter.reply.is_closed() && !skip(rank);
         let waiting = self.iter().find(|(rank, waiter)| is_waiting(*rank, waiter));
         let waiting = waiting.map(|(rank, waiter)| (rank, &waiter.request));
-        let reserved = self.reserved().find(|(_, request)| !state.knows(&request.lease_id));
+        let reserved = self.reserved().find(|(_, request)| !state.knows(&request.lease.lease_id));
         waiting.into_iter().chain(reserved).min_by_key(|(rank, _)| *rank).map(|(_, request)| request)
     }
 
@@ -239,7 +239,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
     /// Drops the reservations of waiters that have been granted their lease at another node.
     pub fn drop_granted_reservations(&mut self, state: &LockState) {
-        self.drop_reserved_if(|reserved| state.knows(&reserved.request.lease_id));
+        self.drop_reserved_if(|reserved| state.knows(&reserved.request.lease.lease_id));
     }
 
     /// Drops all reservations. Returns whether there were any.
@@ -256,7 +256,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
 /// Permits never nest: the same owner takes more of them.
 fn may_nest(request: &Acquire) -> bool {
-    request.reentrant && request.mode.permits() == 0
+    request.lease.reentrant && request.lease.mode.permits() == 0
 }
 
 fn remove_from<K: Hash + Eq>(index: &mut HashMap<K, BTreeSet<Rank>>, key: &K, rank: Rank) {

@@ -4,7 +4,7 @@
 //! to a state is bounded by its length.
 
 use super::STATE_BYTES_MAX;
-use super::command::Acquire;
+use super::command::LeaseTerms;
 use super::lease::{Lease, Metadata, Note, Owner, Revocation};
 use super::outcome::KeyFull;
 use super::state::LockState;
@@ -54,9 +54,9 @@ impl Lease {
     }
 }
 
-impl Acquire {
-    /// The length of a lease that is granted to this request.
-    pub(super) fn lease_bytes(&self) -> usize {
+impl LeaseTerms {
+    /// The length of a lease that is granted on these terms.
+    pub(super) fn bytes(&self) -> usize {
         let named = [self.delay_ms > 0, self.min_hold_ms > 0, self.max_hold_ms.is_some(), self.warn_after_ms.is_some()];
         let options = 2 + named.into_iter().filter(|is_set| *is_set).count();
         lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES

@@ -36,7 +36,9 @@ impl LockState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Acquire, Command, LeaseId, Mode, NodeId, Outcome, Position, Release, Revoke, Terms, step};
+    use super::super::{
+        Acquire, Command, LeaseId, LeaseTerms, NodeId, Outcome, Position, Release, Revoke, Terms, step,
+    };
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
@@ -48,21 +50,15 @@ mod tests {
     fn held(lease: &str) -> LockState {
         let mut state = LockState::default();
         let acquire = Acquire {
-            lease_id: id(lease),
-            owner: None,
-            mode: Mode::Exclusive,
-            limit: None,
-            ttl_ms: 30_000,
-            reentrant: true,
-            barge: false,
-            delay_ms: 7,
-            min_hold_ms: 0,
-            max_hold_ms: Some(60_000),
-            warn_after_ms: Some(30_000),
+            lease: LeaseTerms {
+                delay_ms: 7,
+                max_hold_ms: Some(60_000),
+                warn_after_ms: Some(30_000),
+                ..LeaseTerms::new(id(lease), 30_000)
+            },
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
             behind: false,
-            metadata: None,
         };
         assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW, Terms::FREE).outcome, Outcome::Granted(_)));
         state

@@ -85,13 +85,13 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     let own = || state.holders().iter().filter(|lease| is_own(lease, request, now));
     let has_own = |mode: Mode| own().any(|lease| lease.mode == mode);
     let delayed = state.delayed_until(now);
-    if is_known(state, &request.lease_id) {
+    if is_known(state, &request.lease.lease_id) {
         return Due::Known;
     }
     if is_mismatch(state, request) {
         return Due::Mismatch;
     }
-    match request.mode {
+    match request.lease.mode {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) => return Due::Nested,
         Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
@@ -100,8 +100,8 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         }
         _ => {}
     }
-    let limit = state.limit_in_force().or(request.limit);
-    let is_free = match request.mode {
+    let limit = state.limit_in_force().or(request.lease.limit);
+    let is_free = match request.lease.mode {
         Mode::Exclusive => state.holders().is_empty(),
         Mode::Shared => state.holders().iter().all(|lease| lease.mode == Mode::Shared),
         Mode::Permits(permits) => {
@@ -117,20 +117,21 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         _ if !is_free => Due::Held,
         Some(until) => Due::Delayed(until),
         None if !is_behind => Due::Granted(Way::Free),
-        None if request.barge => Due::Granted(Way::Barge),
+        None if request.lease.barge => Due::Granted(Way::Barge),
         None => Due::Reserved,
     }
 }
 
 fn is_repetition(state: &LockState, request: &Acquire, grant: &Grant) -> bool {
     let Grant { lease, limit, .. } = grant;
-    let is_alike = lease.mode == request.mode && request.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
+    let is_alike =
+        lease.mode == request.lease.mode && request.lease.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
     let in_force = state.limit_in_force().filter(|_| lease.mode.permits() > 0);
-    is_alike && lease.lease_id == request.lease_id && state.holders().contains(lease) && *limit == in_force
+    is_alike && lease.lease_id == request.lease.lease_id && state.holders().contains(lease) && *limit == in_force
 }
 
 fn is_owners(lease: &Lease, request: &Acquire) -> bool {
-    request.reentrant && request.owner.as_ref() == Some(&lease.owner)
+    request.lease.reentrant && request.lease.owner.as_ref() == Some(&lease.owner)
 }
 
 /// Whether the owner can take the lock again because of this lease.
@@ -139,8 +140,8 @@ fn is_own(lease: &Lease, request: &Acquire, now: Timestamp) -> bool {
 }
 
 fn is_mismatch(state: &LockState, request: &Acquire) -> bool {
-    let Mode::Permits(permits) = request.mode else { return false };
-    match (state.limit_in_force(), request.limit) {
+    let Mode::Permits(permits) = request.lease.mode else { return false };
+    match (state.limit_in_force(), request.lease.limit) {
         (Some(in_force), Some(limit)) if in_force != limit => true,
         (Some(limit), _) | (None, Some(limit)) => permits > limit,
         (None, None) => true,
@@ -181,7 +182,7 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     }
     let is_waited = lease.waited_ms == now.ms_since(request.position.arrival) && lease.granted_at == *now;
     broken.expect(is_waited, Promise::EventsAreExact, || context.describe());
-    let hold_until = request.max_hold_ms.map(|ms| now.plus_ms(ms));
+    let hold_until = request.lease.max_hold_ms.map(|ms| now.plus_ms(ms));
     broken.expect(lease.hold_until == hold_until, Promise::NeverHeldTooLong, || context.describe());
     // An owner whose lease is being revoked cannot keep the lock by taking it again.
     let is_followed = |other: &&Lease| matches!(new.way, Way::Nested | Way::Upgrade) && is_own(other, request, *now);
@@ -189,6 +190,6 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     let deadline = deadlines.map(|revocation| revocation.deadline).min();
     let has_deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline) == deadline;
     broken.expect(has_deadline, Promise::RevokedByTheDeadline, || context.describe());
-    let expected = [Some(now.plus_ms(request.ttl_ms)), hold_until, deadline].into_iter().flatten().min();
+    let expected = [Some(now.plus_ms(request.lease.ttl_ms)), hold_until, deadline].into_iter().flatten().min();
     broken.expect(Some(lease.expires_at) == expected, Promise::RenewalExtends, || context.describe());
 }

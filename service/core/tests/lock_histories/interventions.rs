@@ -27,7 +27,7 @@ fn check_limit(broken: &mut Broken, context: &Context<'_>) {
     let after = context.after.limit_in_force();
     let is_used = uses_permits(context.after);
     let named = match context.command {
-        Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.limit,
+        Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.lease.limit,
         Command::Publish(turn) => turn.limit,
         _ => None,
     };

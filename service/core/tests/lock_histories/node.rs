@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LockState, Mode, NodeId, Outcome, Position,
-    Rank, Refusal, Terms, WaiterId, evaluate_alone, evaluate_with, step,
+    self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId, Outcome,
+    Position, Rank, Refusal, Terms, WaiterId, evaluate_alone, evaluate_with, step,
 };
 
 use crate::grants::NewGrant;
@@ -171,7 +171,7 @@ impl Node {
         let is_first = state.turns().iter().all(|turn| turn.node == self.id || turn.position.rank() >= position.rank());
         let are_readers = state.holders().iter().all(|lease| lease.mode == Mode::Shared);
         let is_open = is_first && are_readers && state.delayed_until(now).is_none();
-        let is_left = is_open && front.request.mode == Mode::Shared;
+        let is_left = is_open && front.request.lease.mode == Mode::Shared;
         ledger.broken.expect(!is_left, Promise::ReadersGoTogether, || format!("{front:?} is left at {state:?}"));
     }
 }
@@ -181,21 +181,14 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
     let notified = state.admissible_turn(now);
     let Some(first) = state.first_turn() else { return };
     let request = Acquire {
-        lease_id: LeaseId::parse("unknown").unwrap(),
-        owner: None,
-        mode: first.mode,
-        limit: first.limit,
-        ttl_ms: 1,
-        reentrant: false,
-        barge: false,
-        delay_ms: 0,
-        min_hold_ms: 0,
-        max_hold_ms: None,
-        warn_after_ms: None,
+        lease: LeaseTerms {
+            mode: first.mode,
+            limit: first.limit,
+            ..LeaseTerms::new(LeaseId::parse("unknown").unwrap(), 1)
+        },
         node: first.node.clone(),
         position: Position { ..first.position },
         behind: false,
-        metadata: None,
     };
     let outcome = step(&mut state.clone(), &Command::Acquire(request), now, Terms::FREE).outcome;
     let is_admitted = !matches!(outcome, Outcome::Refused(_));

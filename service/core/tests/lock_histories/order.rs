@@ -61,7 +61,7 @@ impl World {
 
 /// Whether, if this order were allowed, requests like the winner's could keep a request like the other's waiting for ever.
 fn starves(winner: &Waiter, other: &Waiter) -> bool {
-    match (winner.request.mode, other.request.mode) {
+    match (winner.request.lease.mode, other.request.lease.mode) {
         (Mode::Shared, Mode::Exclusive) => true,
         (Mode::Permits(small), Mode::Permits(large)) => small < large,
         _ => false,
@@ -69,7 +69,7 @@ fn starves(winner: &Waiter, other: &Waiter) -> bool {
 }
 
 fn starved(other: &Waiter) -> Promise {
-    if other.request.mode == Mode::Exclusive {
+    if other.request.lease.mode == Mode::Exclusive {
         Promise::WritersAreNotStarved
     } else {
         Promise::LargeRequestsAreNotStarved

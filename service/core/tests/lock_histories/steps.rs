@@ -2,7 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LockState, Lost, Outcome, Renew, Step, Terms, step,
+    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LeaseTerms, LockState, Lost, Outcome, Renew, Step,
+    Terms, step,
 };
 
 use crate::grants::{NewGrant, check_acquire};
@@ -116,7 +117,8 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
         let is_over = lease.expires_at <= context.now;
         let why = match context.command {
             // Its holder is answered that the lease has ended.
-            Command::Acquire(Acquire { lease_id, .. }) | Command::Renew(Renew { lease_id, .. })
+            Command::Acquire(Acquire { lease: LeaseTerms { lease_id, .. }, .. })
+            | Command::Renew(Renew { lease_id, .. })
                 if is_own(lease_id) && is_over =>
             {
                 let ending = expiry(lease);
@@ -151,7 +153,7 @@ fn check_kept(broken: &mut Broken, context: &Context<'_>) -> Vec<Event> {
                 let renewed = Lease { ttl_ms: after.ttl_ms, expires_at: after.expires_at, ..claimed };
                 request.lease_id == before.lease_id && renewed == *after
             }
-            Command::Acquire(request) => request.lease_id == before.lease_id && claimed == *after,
+            Command::Acquire(request) => request.lease.lease_id == before.lease_id && claimed == *after,
             Command::Revoke(request) => {
                 events.push(event(EventKind::Revoking, after, context.now));
                 let (revocation, expires_at) = (after.revocation.clone(), after.expires_at);

@@ -1,8 +1,8 @@
 //! Plays a history, and then lets time pass until all waiters have been served.
 
 use latchgate_core::lock::{
-    Acquire, Command, Force, GiveBack, Lease, LeaseId, Metadata, Note, Outcome, Owner, Position, Release, Renew,
-    Revoke, WaiterId,
+    Acquire, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, Metadata, Note, Outcome, Owner, Position, Release,
+    Renew, Revoke, WaiterId,
 };
 
 use crate::grants::Way;
@@ -89,7 +89,7 @@ impl World {
     }
 
     fn waiting_for(&self, index: usize, lease: usize) -> Option<WaiterId> {
-        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && waiter.request.lease_id == lease_id(lease);
+        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && waiter.request.lease.lease_id == lease_id(lease);
         self.nodes[index].waiters().find(waits).map(|waiter| waiter.id)
     }
 
@@ -193,21 +193,23 @@ impl World {
         let node = &mut self.nodes[index];
         let Request { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, min_hold_ms, max_hold_ms, .. } = *asking;
         let request = Acquire {
-            lease_id: lease_id(lease),
-            owner: owner_of(lease, asking.caller),
-            mode,
-            limit,
-            ttl_ms,
-            reentrant,
-            barge,
-            delay_ms,
-            min_hold_ms,
-            max_hold_ms,
-            warn_after_ms: None,
+            lease: LeaseTerms {
+                lease_id: lease_id(lease),
+                owner: owner_of(lease, asking.caller),
+                mode,
+                limit,
+                ttl_ms,
+                reentrant,
+                barge,
+                delay_ms,
+                min_hold_ms,
+                max_hold_ms,
+                warn_after_ms: None,
+                metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
+            },
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
             behind: false,
-            metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
         };
         let id = self.waiters;
         node.queue.insert(Waiter {
@@ -366,7 +368,7 @@ impl World {
                 }
             }
             Outcome::LeaseLost(lost) => {
-                self.ledger.answered_lost(&waiter.request.lease_id, lost);
+                self.ledger.answered_lost(&waiter.request.lease.lease_id, lost);
                 self.seen.note("lost");
             }
             Outcome::LeaseIdReused => self.seen.note("lease id reused"),

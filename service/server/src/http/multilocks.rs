@@ -4,54 +4,33 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::{Lost, Mode};
-use latchgate_core::{Address, Key};
+use latchgate_core::lock::{LeaseTerms, Lost, Mode};
+use latchgate_core::{Address, App, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::access::{By, check_keys};
 use super::format::{ms, rfc3339};
-use super::locks::acquire::{check_unchanged, lease_id, wait_failed, with_ticket};
+use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{LostWhy, RevocationAnswer, Volatility, ended, left_ms, permits, unanswered};
-use super::locks::fields::{ModeFields, ModeName, check_priority, parse_lease_id, parse_metadata, parse_owner};
+use super::locks::fields::{
+    ModeFields, ModeName, acquire_body, check_priority, check_unchanged, lease_id, parse_lease_id, parse_metadata,
+    parse_owner,
+};
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, ProblemBody};
 use super::query::NoQuery;
 use super::{Context, Shared, answer, body, quotas};
 use crate::access::Caller;
-use crate::locks::{AcquiredMany, LockManyRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
+use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MultilockRequest {
-    /// 1 to 64 keys, each at most once.
-    locks: Vec<LockedKeyRequest>,
-    /// This and the following fields: as for one lock.
-    #[serde(default)]
-    owner: Option<String>,
-    /// One id for all leases.
-    #[serde(default)]
-    lease_id: Option<String>,
-    #[serde(default)]
-    ttl_ms: Option<u64>,
-    #[serde(default)]
-    wait_ms: Option<u64>,
-    #[serde(default)]
-    priority: Option<u8>,
-    #[serde(default)]
-    reentrant: bool,
-    #[serde(default)]
-    delay_ms: Option<u64>,
-    #[serde(default)]
-    min_hold_ms: Option<u64>,
-    #[serde(default)]
-    max_hold_ms: Option<u64>,
-    #[serde(default)]
-    ticket: Option<String>,
-    #[serde(default)]
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Map<String, Value>>,
+acquire_body! {
+    /// Beside `locks`, the fields are as for one lock. All leases have the same `lease_id`.
+    pub struct MultilockRequest {
+        /// 1 to 64 keys, each at most once.
+        locks: Vec<LockedKeyRequest>,
+    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -195,7 +174,7 @@ pub async fn acquire(
     let _waits = context.waits.enter_for(&caller, ask.wait)?;
     let locks: Vec<(Address, Requested)> =
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
-    let lease_id = ask.lease_id.clone();
+    let lease_id = ask.lease.lease_id.clone();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
     quotas::check_leases(&context, &caller, &wanted, &lease_id).await?;
     match context.locks.acquire_many(ask).await {
@@ -336,30 +315,16 @@ impl MultilockRequest {
         }
         let resumed = self.resumed(context, &locks)?;
         let modes: Vec<Mode> = locks.iter().map(|lock| lock.mode).collect();
-        Ok(LockManyRequest {
-            locks,
-            owner: parse_owner(self.owner.as_deref())?,
-            ttl_ms: context.ttl_or_default(self.ttl_ms)?,
-            reentrant: self.reentrant,
-            delay_ms: context.check_delay(self.delay_ms)?,
-            min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,
-            max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
-            warn_after_ms: context.access.warn_after_ms(caller.app()),
-            priority: check_priority(self.priority)?,
-            metadata: self.metadata.map(parse_metadata).transpose()?,
-            wait: context.check_wait(self.wait_ms)?,
-            position: resumed.as_ref().map(|resumed| resumed.position),
-            lease_id: lease_id(resumed, self.lease_id.as_deref())?,
-        })
+        let LockRequest { lease, priority, wait, position, .. } =
+            self.lock_request(context, caller.app(), &modes, resumed)?;
+        Ok(LockManyRequest { locks, lease, priority, wait, position })
     }
 
     fn resumed(&self, context: &Context, locks: &[RequestedLock]) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let keys: Vec<(&Address, Option<Requested>)> =
             locks.iter().map(|wanted| (&wanted.address, Some((wanted.mode, wanted.limit)))).collect();
-        let resumed = context.tickets.redeem(ticket, &keys, context.locks.now())?;
-        check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
-        Ok(Some(resumed))
+        context.tickets.redeem(ticket, &keys, context.locks.now()).map(Some)
     }
 }
 

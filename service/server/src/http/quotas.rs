@@ -81,7 +81,7 @@ pub async fn acquire(
     address: &Address,
     request: LockRequest,
 ) -> Result<Acquired, Problem> {
-    let lease_id = request.lease_id.clone();
+    let lease_id = request.lease.lease_id.clone();
     check_leases(context, caller, &[address], &lease_id).await?;
     let acquired = context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
     if let Acquired::Granted(granted) = &acquired {

@@ -93,11 +93,9 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
     let address = path::address(caller, &key(uri))?;
     let info: LockInfo = body::parse(&context.body(body).await?)?;
     let lease_id = info.lease_id()?;
-    let request = LockRequest {
-        owner: parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?,
-        metadata: Some(info.metadata()?),
-        ..LockRequest::new(lease_id, ttl_ms)
-    };
+    let mut request = LockRequest::new(lease_id, ttl_ms);
+    request.lease.owner = parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?;
+    request.lease.metadata = Some(info.metadata()?);
     match quotas::acquire(context, caller, &address, request).await? {
         Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(context, &address, &granted))),
         Acquired::Refused(refused) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),

@@ -33,8 +33,8 @@ impl Shown<'_> {
             .filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed())
             .take(WAITING_SHOWN_MAX)
             .map(|(_, waiter)| Waiting {
-                owner: waiter.request.owner.clone(),
-                mode: waiter.request.mode,
+                owner: waiter.request.lease.owner.clone(),
+                mode: waiter.request.lease.mode,
                 priority: waiter.request.position.priority,
                 since: waiter.request.position.arrival,
                 is_multilock: waiter.is_probe,
@@ -216,7 +216,7 @@ impl Shard {
             if !waiter.is_probe {
                 self.node.metrics.wait_seconds.add_duration(waiter.reply.requested_at.elapsed());
             }
-            let Acquire { owner, mode, position, .. } = &waiter.request;
+            let Acquire { lease, position, .. } = &waiter.request;
             if let Some(failure) = failure {
                 let failure = if uncertain.contains(rank) {
                     Failure::OutcomeUnknown("the store did not answer before the wait ended".to_owned())
@@ -227,7 +227,7 @@ impl Shard {
                 waiter.reply.answer(Ok(Acquired::WaitFailed { failure, position }));
                 continue;
             }
-            let event = Event::waited(owner.clone(), *mode, now.ms_since(position.arrival), now);
+            let event = Event::waited(lease.owner.clone(), lease.mode, now.ms_since(position.arrival), now);
             self.node.history.log(address, event);
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);

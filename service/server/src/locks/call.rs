@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LimitMismatch, LockState, Lost, Metadata, Mode, Outcome,
+    Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost, Mode, Outcome,
     Owner, PRIORITY_MIN, Position, Refusal, Renew, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
@@ -17,21 +17,8 @@ use crate::observe::traces::Origin;
 /// A request for a lease.
 #[derive(Clone, Debug)]
 pub struct LockRequest {
-    pub lease_id: LeaseId,
-    pub owner: Option<Owner>,
-    pub mode: Mode,
-    /// How many permits the key has, as the caller believes; `None` accepts the key's limit.
-    pub limit: Option<u32>,
-    pub ttl_ms: u64,
-    pub reentrant: bool,
-    pub barge: bool,
-    pub delay_ms: u64,
-    pub min_hold_ms: u64,
-    pub max_hold_ms: Option<u64>,
-    /// See [`latchgate_core::lock::Acquire::warn_after_ms`].
-    pub warn_after_ms: Option<u64>,
+    pub lease: LeaseTerms,
     pub priority: u8,
-    pub metadata: Option<Metadata>,
     /// How long to wait in the queue; with zero the request does not wait.
     pub wait: Duration,
     /// The position of an earlier wait, which this one resumes.
@@ -42,25 +29,9 @@ pub struct LockRequest {
 
 impl LockRequest {
     /// A request for an exclusive lease that does not wait.
-    pub fn new(lease_id: LeaseId, ttl_ms: u64) -> Self {
-        Self {
-            lease_id,
-            owner: None,
-            mode: Mode::Exclusive,
-            limit: None,
-            ttl_ms,
-            reentrant: false,
-            barge: false,
-            delay_ms: 0,
-            min_hold_ms: 0,
-            max_hold_ms: None,
-            warn_after_ms: None,
-            priority: PRIORITY_MIN,
-            metadata: None,
-            wait: Duration::ZERO,
-            position: None,
-            is_new_lease: false,
-        }
+    pub const fn new(lease_id: LeaseId, ttl_ms: u64) -> Self {
+        let lease = LeaseTerms::new(lease_id, ttl_ms);
+        Self { lease, priority: PRIORITY_MIN, wait: Duration::ZERO, position: None, is_new_lease: false }
     }
 }
 

@@ -23,26 +23,14 @@ impl Shard {
         // Without a clock the load fails too, and the arrival orders nothing.
         let arrival = self.node.clock.arrival(requested_at).unwrap_or_default();
         let position = Position { priority: request.priority, arrival, serial: id };
-        let acquire = Acquire {
-            lease_id: request.lease_id,
-            owner: request.owner,
-            mode: request.mode,
-            limit: request.limit,
-            ttl_ms: request.ttl_ms,
-            reentrant: request.reentrant,
-            barge: request.barge,
-            delay_ms: request.delay_ms,
-            min_hold_ms: request.min_hold_ms,
-            max_hold_ms: request.max_hold_ms,
-            warn_after_ms: request.warn_after_ms,
-            node: self.node.id.clone(),
-            position: request.position.unwrap_or(position),
-            behind: false,
-            metadata: request.metadata,
-        };
         let waiter = Waiter {
             id,
-            request: acquire,
+            request: Acquire {
+                lease: request.lease,
+                node: self.node.id.clone(),
+                position: request.position.unwrap_or(position),
+                behind: false,
+            },
             deadline: waits.then(|| requested_at + request.wait),
             is_returning: request.position.is_some(),
             is_probe,

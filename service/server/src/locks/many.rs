@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, GiveBack, GrantId, Lease, LeaseId, LockState, Metadata, Mode, NodeId, Outcome, Owner, Position,
-    Refusal, Terms, WaiterId, step,
+    Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Refusal, Terms,
+    WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -42,17 +42,9 @@ pub struct RequestedLock {
 pub struct LockManyRequest {
     /// At most [`MANY_MAX`], none twice.
     pub locks: Vec<RequestedLock>,
-    pub lease_id: LeaseId,
-    pub owner: Option<Owner>,
-    pub ttl_ms: u64,
-    pub reentrant: bool,
-    pub delay_ms: u64,
-    pub min_hold_ms: u64,
-    pub max_hold_ms: Option<u64>,
-    /// See [`latchgate_core::lock::Acquire::warn_after_ms`].
-    pub warn_after_ms: Option<u64>,
+    /// Of each lock, except for mode and limit.
+    pub lease: LeaseTerms,
     pub priority: u8,
-    pub metadata: Option<Metadata>,
     pub wait: Duration,
     /// The position of an earlier wait, which this one resumes.
     pub position: Option<Position>,
@@ -95,9 +87,9 @@ impl Locks {
     /// When there is no answer; then see [`Failure`] for whether something was done.
     pub async fn acquire_many(&self, mut request: LockManyRequest) -> Answer<AcquiredMany> {
         let began = Instant::now();
-        self.allow_lease(Some(request.ttl_ms)).await?;
+        self.allow_lease(Some(request.lease.ttl_ms)).await?;
         request.wait = request.wait.saturating_sub(began.elapsed());
-        let lease_id = request.lease_id.clone();
+        let lease_id = request.lease.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
         let may_wait = !request.wait.is_zero();
@@ -280,12 +272,13 @@ async fn attempt(
         for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
             let mut earlier = uncertain.iter().map(|grants| grants[index]);
-            if let Some(grant) = earlier.find_map(|grant| state.unused_grant(&request.lease_id, grant, now)) {
+            if let Some(grant) = earlier.find_map(|grant| state.unused_grant(&request.lease.lease_id, grant, now)) {
                 is_new = true;
                 leases.push((grant.lease, grant.limit));
                 continue;
             }
-            let done = step(&mut state, &Command::Acquire(acquire(&request, key, &node, position)), now, terms);
+            let acquire = Acquire { lease: request.lease_of(key), node: node.clone(), position, behind: false };
+            let done = step(&mut state, &Command::Acquire(acquire), now, terms);
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
                     is_new |= !grant.repeated;
@@ -312,31 +305,18 @@ async fn attempt(
     locks.together(addresses, decide).await
 }
 
-fn acquire(request: &LockManyRequest, key: &RequestedLock, node: &NodeId, position: Position) -> Acquire {
-    Acquire {
-        lease_id: request.lease_id.clone(),
-        owner: request.owner.clone(),
-        mode: key.mode,
-        limit: key.limit,
-        ttl_ms: request.ttl_ms,
-        reentrant: request.reentrant,
-        barge: false,
-        delay_ms: request.delay_ms,
-        min_hold_ms: request.min_hold_ms,
-        max_hold_ms: request.max_hold_ms,
-        warn_after_ms: request.warn_after_ms,
-        node: node.clone(),
-        position,
-        behind: false,
-        metadata: request.metadata.clone(),
+impl LockManyRequest {
+    /// The lease of one key.
+    fn lease_of(&self, key: &RequestedLock) -> LeaseTerms {
+        LeaseTerms { mode: key.mode, limit: key.limit, ..self.lease.clone() }
     }
 }
 
 /// Gives the leases of all attempts back. Repeated until that is committed, or the leases have expired.
 async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grants>) {
-    let until = Instant::now() + Duration::from_millis(request.ttl_ms);
+    let until = Instant::now() + Duration::from_millis(request.lease.ttl_ms);
     let addresses: Vec<Address> = request.locks.iter().map(|key| key.address.clone()).collect();
-    let lease_id = request.lease_id.clone();
+    let lease_id = request.lease.lease_id.clone();
     let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         let mut writes = Vec::new();
         for (index, mut state) in states.into_iter().enumerate() {
@@ -400,19 +380,8 @@ impl Probe {
         let id = locks.next_waiter();
         let (reply, notification) = oneshot::channel();
         let request = LockRequest {
-            lease_id: request.lease_id.clone(),
-            owner: request.owner.clone(),
-            mode: key.mode,
-            limit: key.limit,
-            ttl_ms: request.ttl_ms,
-            reentrant: request.reentrant,
-            barge: false,
-            delay_ms: request.delay_ms,
-            min_hold_ms: request.min_hold_ms,
-            max_hold_ms: request.max_hold_ms,
-            warn_after_ms: request.warn_after_ms,
+            lease: LeaseTerms { metadata: None, ..request.lease_of(key) },
             priority: request.priority,
-            metadata: None,
             wait,
             position: Some(position),
             is_new_lease: false,

@@ -160,11 +160,11 @@ impl Locks {
             return Err(Failure::Overloaded("too many calls wait for this key's shard"));
         }
         let began = Instant::now();
-        self.allow_lease(Some(request.ttl_ms)).await?;
+        self.allow_lease(Some(request.lease.ttl_ms)).await?;
         request.wait = request.wait.saturating_sub(began.elapsed());
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
-        let lease_id = request.lease_id.clone();
+        let lease_id = request.lease.lease_id.clone();
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
         self.send(address, Call::Acquire(call))?;
         let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };

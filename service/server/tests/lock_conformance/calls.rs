@@ -2,7 +2,7 @@
 
 use futures::poll;
 use latchgate::locks::{Acquired, Answer, Granted, Inspected, LockRequest, Locks, Refused, Released, Renewed};
-use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, Mode, Outcome, Owner};
+use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, LeaseTerms, Mode, Outcome, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::task::{JoinHandle, consume_budget};
@@ -27,7 +27,7 @@ pub fn owner(name: &str) -> Option<Owner> {
 
 /// A request for a long lease, without waiting. The owner has the name of the lease.
 pub fn request(lease: &str) -> LockRequest {
-    LockRequest { owner: owner(lease), ..LockRequest::new(id(lease), 60_000) }
+    with(LockRequest::new(id(lease), 60_000), |terms| terms.owner = owner(lease))
 }
 
 /// The same request, with a long wait.
@@ -35,22 +35,28 @@ pub fn wait(lease: &str) -> LockRequest {
     LockRequest { wait: 2 * PATIENCE, ..request(lease) }
 }
 
+/// The same request with other terms.
+pub fn with(mut request: LockRequest, change: impl FnOnce(&mut LeaseTerms)) -> LockRequest {
+    change(&mut request.lease);
+    request
+}
+
 /// The request with another owner.
 pub fn by(name: &str, request: LockRequest) -> LockRequest {
-    LockRequest { owner: owner(name), ..request }
+    with(request, |terms| terms.owner = owner(name))
 }
 
 /// The request of another owner that may take the lock again while it holds it.
 pub fn again(name: &str, request: LockRequest) -> LockRequest {
-    LockRequest { reentrant: true, ..by(name, request) }
+    with(by(name, request), |terms| terms.reentrant = true)
 }
 
 pub fn shared(request: LockRequest) -> LockRequest {
-    LockRequest { mode: Mode::Shared, ..request }
+    with(request, |terms| terms.mode = Mode::Shared)
 }
 
 pub fn permits(permits: u32, limit: impl Into<Option<u32>>, request: LockRequest) -> LockRequest {
-    LockRequest { mode: Mode::Permits(permits), limit: limit.into(), ..request }
+    with(request, |terms| (terms.mode, terms.limit) = (Mode::Permits(permits), limit.into()))
 }
 
 pub async fn take(node: &Locks, address: &Address, request: LockRequest) -> Granted {

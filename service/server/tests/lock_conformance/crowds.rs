@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use latchgate::locks::{LockRequest, Locks, RequestedLock};
+use latchgate::locks::{Locks, RequestedLock};
 use latchgate_core::lock::Mode;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::calls::{at, granted, id, request, take, wait};
+use crate::calls::{at, granted, id, request, take, wait, with};
 use crate::many::{
     all, all_granted, all_joined, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting,
 };
@@ -94,7 +94,7 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
     }
     let keys: Vec<&str> = chosen.iter().map(|(index, _)| KEYS[*index]).collect();
     if let [(index, mode)] = chosen[..] {
-        granted(node.acquire(&at(KEYS[index]), LockRequest { mode, ..wait(name) }).await);
+        granted(node.acquire(&at(KEYS[index]), with(wait(name), |terms| terms.mode = mode)).await);
     } else {
         let mut request = waiting(all(name, &[]));
         request.locks = chosen.iter().map(|(index, mode)| requested(KEYS[*index], *mode)).collect();

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Limits, LockRequest};
+use latchgate::locks::{Acquired, Limits};
 use latchgate::store::{EventCursor, LockStore, Scope};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
 
-use crate::calls::{hold, id, key, release, request, take};
+use crate::calls::{hold, id, key, release, request, take, with};
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
 /// The kinds of the key's events, newest first.
@@ -40,7 +40,7 @@ pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
     let store = world.store().await;
     let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
     let node = start_with(store.clone(), limits).await;
-    take(&node, &key(), LockRequest { ttl_ms: 100, ..request("me") }).await;
+    take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 100)).await;
     let is_written = || async { history(&*store).await == [EventKind::Expired, EventKind::Granted] };
     assert!(eventually(PATIENCE, is_written).await);
 }
@@ -51,7 +51,7 @@ pub async fn without_a_history_no_event_is_kept(world: &World) {
     let node = start_with(store.clone(), limits).await;
     hold(&node, "me").await;
     release(&node, "me").await;
-    take(&node, &key(), LockRequest { ttl_ms: 100, ..request("again") }).await;
+    take(&node, &key(), with(request("again"), |terms| terms.ttl_ms = 100)).await;
     // The next acquire ends the expired lease.
     let is_over = || async { matches!(node.acquire(&key(), request("next")).await, Ok(Acquired::Granted(_))) };
     assert!(eventually(PATIENCE, is_over).await);

@@ -6,14 +6,14 @@ use latchgate_testkit::eventually;
 
 use crate::calls::{
     acquire_lost, command, granted, hold, holder, id, inspect, join, joined, key, release_lost, renew_lost, request,
-    take, until_past, wait,
+    take, until_past, wait, with,
 };
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
 const SHORT_MS: u64 = 300;
 
 fn short(lease: &str) -> LockRequest {
-    LockRequest { ttl_ms: SHORT_MS, ..request(lease) }
+    with(request(lease), |terms| terms.ttl_ms = SHORT_MS)
 }
 
 pub async fn a_waiter_gets_the_lock_when_the_lease_expires(world: &World) {
@@ -45,7 +45,7 @@ pub async fn an_expired_lock_is_granted_without_waiting(world: &World) {
 
 pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), LockRequest { ttl_ms: 2_000, ..request("me") }).await.lease;
+    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 2_000)).await.lease;
     let renewed = node.renew(&key(), id("me"), Some(600_000)).await.unwrap();
     assert!(matches!(renewed, Renewed::Renewed { .. }), "{renewed:?}");
     let waiting = join(&node, wait("next")).await;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::calls::{
     acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew_lost,
-    request, shared, take, until_free, until_waiting, wait,
+    request, shared, take, until_free, until_waiting, wait, with,
 };
 use crate::faulty::{Faulty, past};
 use crate::give_backs::until_given_back;
@@ -28,7 +28,7 @@ async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     past(&store, 700).await;
-    let short = LockRequest { ttl_ms: 200, ..request("me") };
+    let short = with(request("me"), |terms| terms.ttl_ms = 200);
     let answer = node.acquire(&key(), short.clone()).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
     assert_eq!(acquire_lost(node.acquire(&key(), short).await), Some(EndReason::Expired));
@@ -83,8 +83,9 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
             assert!(matches!(held_off.why, RefusedBecause::HeldOff(_)), "{held_off:?}");
             node.engines().order_hold_off(Some(0)).await.unwrap();
         }
-        let lease =
-            take(&node, &crate::calls::at("another key"), LockRequest { ttl_ms: 60_000, ..request(&name) }).await.lease;
+        let lease = take(&node, &crate::calls::at("another key"), with(request(&name), |terms| terms.ttl_ms = 60_000))
+            .await
+            .lease;
         assert!(lease.granted_at.ms_apart(store.ping().await.unwrap()) < 20_000, "{lease:?}");
         node.release(&crate::calls::at("another key"), id(&name)).await.unwrap();
     }
@@ -306,7 +307,7 @@ async fn a_wait_that_ends_while_the_store_is_down_is_not_refused_and_can_be_resu
 async fn a_key_with_only_a_reserved_position_is_not_evaluated_over_and_over() {
     let store = Arc::new(Faulty::default());
     let node = start_with(store.clone(), Limits { ticket_hold: Duration::from_secs(3_600), ..patient() }).await;
-    let lease = take(&node, &key(), LockRequest { ttl_ms: 2_000, ..request("holder") }).await.lease;
+    let lease = take(&node, &key(), with(request("holder"), |terms| terms.ttl_ms = 2_000)).await.lease;
     let position = Some(Position { priority: 1, arrival: lease.granted_at, serial: 1 });
     let returning = LockRequest { wait: Duration::from_millis(100), position, ..request("returning") };
     let waiting = join(&node, returning).await;

@@ -1,7 +1,7 @@
-use latchgate::locks::{LockRequest, Locks};
+use latchgate::locks::Locks;
 use latchgate_core::lock::{Command, Outcome};
 
-use crate::calls::{command, granted, hold, inspect, join, joined, key, release, request, shared, take, wait};
+use crate::calls::{command, granted, hold, inspect, join, joined, key, release, request, shared, take, wait, with};
 use crate::worlds::World;
 
 /// `Ok` if the token passes, else the highest token.
@@ -30,7 +30,7 @@ pub async fn the_latest_token_passes_until_the_next_grant(world: &World) {
 
 pub async fn a_holder_that_was_paused_past_its_lease_does_not_pass(world: &World) {
     let node = world.node().await;
-    let paused = take(&node, &key(), LockRequest { ttl_ms: 150, ..request("paused") }).await.lease.token;
+    let paused = take(&node, &key(), with(request("paused"), |terms| terms.ttl_ms = 150)).await.lease.token;
     let next = granted(joined(join(&node, wait("next")).await).await).lease.token;
     assert_eq!(fence(&node, paused).await, Err(next));
     assert_eq!(fence(&node, next).await, Ok(()));

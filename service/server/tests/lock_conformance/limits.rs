@@ -8,7 +8,7 @@ use latchgate_testkit::eventually;
 
 use crate::calls::{
     acquire_lost, granted, hold, id, inspect, join, joined, key, refused, release, release_one, request, shared, take,
-    until_waiting, wait,
+    until_waiting, wait, with,
 };
 use crate::many::all;
 use crate::worlds::{PATIENCE, World, patient, start_with};
@@ -88,7 +88,7 @@ async fn outdate(store: &dyn LockStore) -> bool {
 /// A request for a lease of more than a KiB.
 fn long(lease: &str) -> LockRequest {
     let metadata = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
-    LockRequest { metadata: Some(Metadata::from_json_text(&metadata)), ..shared(request(lease)) }
+    with(shared(request(lease)), |terms| terms.metadata = Some(Metadata::from_json_text(&metadata)))
 }
 
 pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
@@ -106,7 +106,7 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     let answer = joined(join(&node, LockRequest { wait: 2 * PATIENCE, ..long("waiter") }).await).await;
     assert!(matches!(answer, Ok(Acquired::KeyFull(_))), "{answer:?}");
     let mut many = all("many", &["another", "key"]);
-    many.metadata = long("many").metadata;
+    many.lease.metadata = long("many").lease.metadata;
     many.locks[1].mode = latchgate_core::lock::Mode::Shared;
     let answer = node.acquire_many(many).await;
     assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, acquired: Acquired::KeyFull(_) })), "{answer:?}");

@@ -6,7 +6,7 @@ use latchgate::locks::{
     Acquired, AcquiredMany, Answer, LockManyRequest, Locks, Refused, ReleasedMany, RenewedMany, RequestedLock,
 };
 use latchgate_core::Address;
-use latchgate_core::lock::{EndReason, Lease, Mode, PRIORITY_MIN};
+use latchgate_core::lock::{EndReason, Lease, LeaseTerms, Mode, PRIORITY_MIN};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -17,19 +17,17 @@ use crate::worlds::PATIENCE;
 pub fn all(lease: &str, keys: &[&str]) -> LockManyRequest {
     LockManyRequest {
         locks: keys.iter().map(|key| alone(key)).collect(),
-        lease_id: id(lease),
-        owner: owner(lease),
-        ttl_ms: 60_000,
-        reentrant: false,
-        delay_ms: 0,
-        min_hold_ms: 0,
-        max_hold_ms: None,
-        warn_after_ms: None,
+        lease: LeaseTerms { owner: owner(lease), ..LeaseTerms::new(id(lease), 60_000) },
         priority: PRIORITY_MIN,
-        metadata: None,
         wait: Duration::ZERO,
         position: None,
     }
+}
+
+/// The same request with other terms.
+pub fn with_all(mut request: LockManyRequest, change: impl FnOnce(&mut LeaseTerms)) -> LockManyRequest {
+    change(&mut request.lease);
+    request
 }
 
 pub fn alone(key: &str) -> RequestedLock {

@@ -2,15 +2,14 @@ use std::time::Duration;
 
 use futures::poll;
 use latchgate::locks::{
-    Acquired, AcquiredMany, Answer, LockManyRequest, LockRequest, Locks, RefusedBecause, ReleasedMany, RenewedMany,
-    RequestedLock,
+    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, RefusedBecause, ReleasedMany, RenewedMany, RequestedLock,
 };
 use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
 
-use crate::calls::{at, granted, id, owner, refused, request, take, wait};
+use crate::calls::{at, granted, id, owner, refused, request, take, wait, with};
 use crate::many::{
     addresses, all, all_granted, all_joined, alone, holder_at, holders_at, join_all, one_ended, one_refused,
-    release_all, renew_all, until_held_at, until_waiting_at, waiting,
+    release_all, renew_all, until_held_at, until_waiting_at, waiting, with_all,
 };
 use crate::worlds::{PATIENCE, World};
 
@@ -242,7 +241,7 @@ pub async fn a_request_that_can_never_be_granted_is_refused_at_once_and_holds_no
     let (index, ended) = one_ended(node.acquire_many(wrong_limit).await);
     assert!(matches!(ended, Acquired::LimitMismatch(LimitMismatch { limit: Some(3) })), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
-    let reused = LockManyRequest { lease_id: id("holder"), ..waiting(all("me", &["a", "b"])) };
+    let reused = with_all(waiting(all("me", &["a", "b"])), |terms| terms.lease_id = id("holder"));
     let (index, ended) = one_ended(node.acquire_many(reused).await);
     assert!(matches!(ended, Acquired::LeaseIdReused), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
@@ -256,7 +255,7 @@ pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &
     until_waiting_at(&node, "b", 1).await;
     let behind = join_all(&node, waiting(all("behind", &["b"]))).await;
     until_waiting_at(&node, "b", 2).await;
-    take(&node, &at("c"), LockRequest { owner: owner("other"), ..request("me") }).await;
+    take(&node, &at("c"), with(request("me"), |terms| terms.owner = owner("other"))).await;
     node.release(&at("b"), id("holder")).await.unwrap();
     let (index, ended) = one_ended(all_joined(mine).await);
     assert!(index == 2 && matches!(ended, Acquired::LeaseIdReused), "{index}: {ended:?}");
@@ -270,11 +269,11 @@ pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &
 pub async fn a_multilock_nests_in_locks_that_its_owner_already_holds(world: &World) {
     let node = world.node().await;
     let outer = take(&node, &at("b"), request("me")).await.lease;
-    let inner = LockManyRequest { lease_id: id("inner"), reentrant: true, ..all("me", &KEYS) };
+    let inner = with_all(all("me", &KEYS), |terms| (terms.lease_id, terms.reentrant) = (id("inner"), true));
     let leases = all_granted(node.acquire_many(inner.clone()).await);
     assert_eq!(leases[1].token, outer.token);
     assert_eq!(release_all(&node, "inner", &KEYS).await, [0, 1, 0]);
-    let strict = LockManyRequest { lease_id: id("strict"), reentrant: false, ..inner };
+    let strict = with_all(inner, |terms| (terms.lease_id, terms.reentrant) = (id("strict"), false));
     assert_eq!(one_refused(node.acquire_many(strict).await).0, 1);
 }
 

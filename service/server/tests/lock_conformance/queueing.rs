@@ -5,6 +5,7 @@ use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released};
 
 use crate::calls::{
     again, granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
+    with,
 };
 use crate::worlds::World;
 use latchgate_core::lock::Mode;
@@ -39,7 +40,7 @@ async fn served(node: &Locks, requests: Vec<LockRequest>) -> Vec<String> {
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
     let mut tasks = Vec::new();
     for (before, request) in (1..).zip(requests) {
-        let name = request.lease_id.as_str().to_owned();
+        let name = request.lease.lease_id.as_str().to_owned();
         let waiting = join(node, request).await;
         until_waiting(node, before).await;
         let (node, order) = (node.clone(), Arc::clone(&order));
@@ -95,7 +96,7 @@ pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
 /// While a reader holds the lock, a writer requests it without waiting, and a second reader waits for it.
 pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World) {
     let node = world.node().await;
-    let shared = |name: &str| LockRequest { mode: Mode::Shared, ..wait(name) };
+    let shared = |name: &str| with(wait(name), |terms| terms.mode = Mode::Shared);
     take(&node, &key(), shared("holder")).await;
     // Both are polled together, so that they can be in one batch.
     let key = key();
@@ -108,7 +109,7 @@ pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World
 pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
-    let first = join(&node, LockRequest { owner: owner("twice"), ..wait("first") }).await;
+    let first = join(&node, with(wait("first"), |terms| terms.owner = owner("twice"))).await;
     until_waiting(&node, 1).await;
     let between = join(&node, wait("between")).await;
     until_waiting(&node, 2).await;

@@ -4,7 +4,7 @@ use latchgate_testkit::eventually;
 
 use crate::calls::{
     again, by, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, release_lost,
-    release_one, renew, request, send, shared, take, until_past, until_waiting, wait,
+    release_one, renew, request, send, shared, take, until_past, until_waiting, wait, with,
 };
 use crate::worlds::{PATIENCE, World};
 
@@ -51,7 +51,7 @@ pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
 pub async fn leases_of_one_owner_end_separately(world: &World) {
     let node = world.node().await;
     take(&node, &key(), again("me", request("outer"))).await;
-    let inner = take(&node, &key(), again("me", LockRequest { ttl_ms: 150, ..request("inner") })).await.lease;
+    let inner = take(&node, &key(), again("me", with(request("inner"), |terms| terms.ttl_ms = 150))).await.lease;
     let has_ended = || async { inspect(&node).await.state.holders().len() == 1 };
     assert!(eventually(PATIENCE, has_ended).await);
     assert_eq!(release_lost(node.release(&key(), id("inner")).await), Some(EndReason::Expired));
@@ -154,7 +154,7 @@ pub async fn a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters(w
     take(&one, &key(), shared(request("reader"))).await;
     let writer = join(&other, wait("writer")).await;
     until_waiting(&one, 1).await;
-    take(&one, &key(), again("me", LockRequest { barge: true, ..shared(request("mine")) })).await;
+    take(&one, &key(), again("me", with(shared(request("mine")), |terms| terms.barge = true))).await;
     let answer = joined(send(&other, again("me", wait("alone"))).await).await;
     assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
     release(&one, "mine").await;

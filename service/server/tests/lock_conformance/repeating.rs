@@ -1,16 +1,18 @@
-use latchgate::locks::{Acquired, LockRequest};
+use latchgate::locks::Acquired;
 use latchgate_core::lock::EndReason;
 
 use crate::calls::{
     acquire_lost, granted, hold, holder, inspect, join, joined, key, owner, release, request, take, until_past,
-    until_waiting, wait,
+    until_waiting, wait, with,
 };
 use crate::worlds::World;
 
 pub async fn a_repeated_acquire_has_the_same_grant(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "me").await.lease;
-    for repetition in [request("me"), wait("me"), LockRequest { owner: None, ttl_ms: 1_000, ..request("me") }] {
+    for repetition in
+        [request("me"), wait("me"), with(request("me"), |terms| (terms.owner, terms.ttl_ms) = (None, 1_000))]
+    {
         let again = take(&node, &key(), repetition).await.lease;
         assert_eq!((again.token, again.expires_at), (first.token, first.expires_at));
     }
@@ -23,7 +25,7 @@ pub async fn another_owner_cannot_reuse_a_lease_id(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     for request in [request("me"), wait("me")] {
-        let answer = node.acquire(&key(), LockRequest { owner: owner("them"), ..request }).await;
+        let answer = node.acquire(&key(), with(request, |terms| terms.owner = owner("them"))).await;
         assert!(matches!(answer, Ok(Acquired::LeaseIdReused)), "{answer:?}");
     }
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
@@ -41,7 +43,7 @@ pub async fn a_lease_id_that_was_released_is_lost(world: &World) {
 
 pub async fn a_lease_id_that_expired_is_lost(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), LockRequest { ttl_ms: 150, ..request("me") }).await.lease;
+    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 150)).await.lease;
     until_past(&node, lease.expires_at.plus_ms(250)).await;
     assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Expired));
     hold(&node, "next").await;

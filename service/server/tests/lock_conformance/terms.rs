@@ -3,16 +3,16 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, LockManyRequest, LockRequest, Locks, RefusedBecause, Renewed};
+use latchgate::locks::{Acquired, LockRequest, Locks, RefusedBecause, Renewed};
 use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
     acquire_lost, at, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
-    renew, renew_lost, request, shared, take, until_past, until_waiting, wait,
+    renew, renew_lost, request, shared, take, until_past, until_waiting, wait, with,
 };
-use crate::many::{all, all_granted, release_all};
+use crate::many::{all, all_granted, release_all, with_all};
 use crate::worlds::{PATIENCE, World};
 
 pub async fn a_barging_request_overtakes_the_queue_but_not_the_holder(world: &World) {
@@ -20,7 +20,7 @@ pub async fn a_barging_request_overtakes_the_queue_but_not_the_holder(world: &Wo
     take(&node, &key(), shared(request("reader-1"))).await;
     let writer = join(&node, wait("writer")).await;
     until_waiting(&node, 1).await;
-    let barging = |request| LockRequest { barge: true, ..request };
+    let barging = |request| with(request, |terms| terms.barge = true);
     assert_eq!(refused(node.acquire(&key(), shared(request("queued"))).await).why, RefusedBecause::Reserved);
     take(&node, &key(), barging(shared(request("reader-2")))).await;
     assert_eq!(refused(node.acquire(&key(), barging(request("writer-2"))).await).why, RefusedBecause::Held);
@@ -34,7 +34,7 @@ const DELAY_MS: u64 = 2_000;
 
 /// A short lease with a lock-delay.
 fn careless(lease: &str) -> LockRequest {
-    LockRequest { ttl_ms: 150, delay_ms: DELAY_MS, ..request(lease) }
+    with(request(lease), |terms| (terms.ttl_ms, terms.delay_ms) = (150, DELAY_MS))
 }
 
 pub async fn a_lock_delay_refuses_every_request_until_it_ends(world: &World) {
@@ -71,7 +71,7 @@ pub async fn a_waiter_is_granted_after_the_lock_delay(world: &World) {
 
 pub async fn a_lease_that_is_released_leaves_no_delay(world: &World) {
     let node = world.node().await;
-    take(&node, &key(), LockRequest { delay_ms: 3_600_000, ..request("careful") }).await;
+    take(&node, &key(), with(request("careful"), |terms| terms.delay_ms = 3_600_000)).await;
     release(&node, "careful").await;
     hold(&node, "next").await;
 }
@@ -79,7 +79,7 @@ pub async fn a_lease_that_is_released_leaves_no_delay(world: &World) {
 pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(world: &World) {
     const SHORTEST_MS: u64 = 1_500;
     let node = world.node().await;
-    let early = LockRequest { min_hold_ms: SHORTEST_MS, ..request("early") };
+    let early = with(request("early"), |terms| terms.min_hold_ms = SHORTEST_MS);
     let granted_at = take(&node, &key(), early.clone()).await.lease.granted_at;
     let waiting = join(&node, wait("next")).await;
     until_waiting(&node, 1).await;
@@ -88,7 +88,7 @@ pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(wor
     let lease = granted(joined(waiting).await).lease;
     assert!(lease.granted_at >= granted_at.plus_ms(SHORTEST_MS), "{:?} after {granted_at:?}", lease.granted_at);
     // A multilock leaves each of its keys like this; an operator ends it at once.
-    let both = LockManyRequest { min_hold_ms: 3_600_000, ..all("both", &["a", "b"]) };
+    let both = with_all(all("both", &["a", "b"]), |terms| terms.min_hold_ms = 3_600_000);
     all_granted(node.acquire_many(both).await);
     release_all(&node, "both", &["a", "b"]).await;
     let why = |answer| refused(answer).why;
@@ -119,7 +119,7 @@ pub async fn a_wait_until_a_lock_is_free_takes_nothing(world: &World) {
 pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
     let node = world.node().await;
     let metadata = |text: &str| Some(Metadata::from_json_text(text));
-    take(&node, &key(), LockRequest { metadata: metadata("{\"step\":1}"), ..request("me") }).await;
+    take(&node, &key(), with(request("me"), |terms| terms.metadata = metadata("{\"step\":1}"))).await;
     renew(&node, "me", None).await;
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":1}"));
     let renewed = node.renew_with(&key(), id("me"), None, metadata("{\"step\":2}")).await;
@@ -131,7 +131,10 @@ pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
 
 pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), LockRequest { ttl_ms: 400, max_hold_ms: Some(1_000), ..request("me") }).await.lease;
+    let lease =
+        take(&node, &key(), with(request("me"), |terms| (terms.ttl_ms, terms.max_hold_ms) = (400, Some(1_000))))
+            .await
+            .lease;
     let hold_until = lease.granted_at.plus_ms(1_000);
     assert_eq!((lease.expires_at, lease.hold_until), (lease.granted_at.plus_ms(400), Some(hold_until)));
     assert_eq!(renew(&node, "me", Some(60_000)).await.expires_at, hold_until);
@@ -142,7 +145,7 @@ pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
 
 pub async fn a_longest_hold_below_the_length_of_the_lease_shortens_it(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), LockRequest { max_hold_ms: Some(500), ..request("me") }).await.lease;
+    let lease = take(&node, &key(), with(request("me"), |terms| terms.max_hold_ms = Some(500))).await.lease;
     assert_eq!(lease.expires_at, lease.granted_at.plus_ms(500));
 }
 

@@ -7,7 +7,7 @@ use latchgate_testkit::eventually;
 
 use crate::calls::{
     again, granted, hold, holder, id, inspect, join, joined, key, refused, release, request, shared, take, until_past,
-    until_waiting, wait,
+    until_waiting, wait, with,
 };
 use crate::worlds::{PATIENCE, World};
 
@@ -175,7 +175,7 @@ pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
         release(&one, &holder).await;
         let first = granted(joined(first).await).lease;
         let repeated = LockRequest { wait: std::time::Duration::from_millis(20), ..request(&me) };
-        let nested = again(&me, LockRequest { lease_id: id(&format!("nested-{round}")), ..repeated.clone() });
+        let nested = again(&me, with(repeated.clone(), |terms| terms.lease_id = id(&format!("nested-{round}"))));
         // At the same moment, so that the other node has just written the state of its own waiter.
         let (repeated, nested) = (join(&other, repeated).await, join(&other, nested).await);
         let (repeated, nested) = (joined(repeated).await, joined(nested).await);

@@ -1,9 +1,9 @@
-use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released, Renewed};
+use latchgate::locks::{Locks, RefusedBecause, Released, Renewed};
 use latchgate_core::App;
 use latchgate_core::lock::Metadata;
 
 use crate::calls::{
-    acquire_lost, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, request, take,
+    acquire_lost, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, request, take, with,
 };
 use crate::worlds::World;
 
@@ -14,7 +14,8 @@ pub async fn a_free_lock_is_granted_and_shown(world: &World) {
 
     let metadata = Some(Metadata::from_json_text(r#"{"why":"to \"see\" 🔒"}"#));
     let granted =
-        take(&node, &key(), LockRequest { metadata: metadata.clone(), ttl_ms: 60_000, ..request("me") }).await;
+        take(&node, &key(), with(request("me"), |terms| (terms.metadata, terms.ttl_ms) = (metadata.clone(), 60_000)))
+            .await;
     let lease = &granted.lease;
     assert_eq!((&lease.lease_id, lease.owner.as_str(), &lease.metadata), (&id("me"), "me", &metadata));
     assert_eq!(lease.expires_at, lease.granted_at.plus_ms(60_000));
@@ -61,7 +62,7 @@ pub async fn a_second_release_is_already_done(world: &World) {
 
 pub async fn a_renewal_restarts_the_lease(world: &World) {
     let node = world.node().await;
-    let granted = take(&node, &key(), LockRequest { ttl_ms: 60_000, ..request("me") }).await.lease;
+    let granted = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 60_000)).await.lease;
     let longer = renewed(&node, Some(90_000)).await;
     assert!(longer.expires_at >= granted.granted_at.plus_ms(90_000));
     assert_eq!((longer.token, longer.ttl_ms), (granted.token, 90_000));

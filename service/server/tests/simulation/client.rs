@@ -7,7 +7,7 @@ use latchgate::locks::{
     Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RefusedBecause, Released, ReleasedMany, Renewed,
     RequestedLock,
 };
-use latchgate_core::lock::{Lease, LeaseId, Mode, Owner, Position};
+use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Mode, Owner, Position};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Claim;
@@ -105,7 +105,7 @@ impl Client {
             10..=18 => self.ms(500, 3_000),
             _ => self.ms(3_000, 3_000),
         };
-        let request = LockRequest {
+        let lease = LeaseTerms {
             owner: Some(self.owner()).filter(|_| !random.percent(15)),
             mode,
             limit,
@@ -114,12 +114,11 @@ impl Client {
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
             // A lock-delay moves to the other engine of a pair as every state does.
             min_hold_ms: if !is_pair && random.percent(5) { random.between(50..=600) } else { 0 },
-            priority: if random.percent(25) { 2 } else { 1 },
-            wait,
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
-            ..LockRequest::new(LeaseId::parse("unset").unwrap(), 1)
+            ..LeaseTerms::new(LeaseId::parse("unset").unwrap(), u64::try_from(ttl.as_millis()).unwrap())
         };
-        LockRequest { lease_id: self.lease_id(), ..request }
+        let priority = if random.percent(25) { 2 } else { 1 };
+        let lease = LeaseTerms { lease_id: self.lease_id(), ..lease };
+        LockRequest { lease, priority, wait, position: None, is_new_lease: false }
     }
 
     /// Acquires one lock: repeats calls that failed, resumes waits that ended, and uses the lease if there is one.
@@ -144,8 +143,8 @@ impl Client {
     async fn acquire(&self, node: &Node, key: &str, request: &LockRequest) -> Ended {
         let address = World::address(key);
         let wait_ms = u64::try_from(request.wait.as_millis()).unwrap();
-        let (id, mode) = (request.lease_id.as_str(), request.mode);
-        self.line(|| format!("{}: acquire {key} {id} {mode:?} wait {wait_ms} ttl {}", node.name, request.ttl_ms));
+        let (id, mode) = (request.lease.lease_id.as_str(), request.lease.mode);
+        self.line(|| format!("{}: acquire {key} {id} {mode:?} wait {wait_ms} ttl {}", node.name, request.lease.ttl_ms));
         let call = node.locks.acquire(&address, request.clone());
         let is_leaving = self.random.percent(12);
         let leaves_after = Duration::from_millis(self.random.between(0..=wait_ms.max(20)));
@@ -174,7 +173,7 @@ impl Client {
             }
             Ok(Acquired::Refused(refused)) => {
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
-                if self.world.checker.is_held(key, &request.lease_id, now, MARGIN_MS) {
+                if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
                 }
                 Ended::Refused(Some(refused.position).filter(|_| refused.why == RefusedBecause::WaitTimeout))
@@ -185,10 +184,10 @@ impl Client {
             }
             Ok(other) => {
                 self.line(|| format!("{id} of {key}: {other:?}"));
-                if self.world.checker.is_held(key, &request.lease_id, now, MARGIN_MS) {
+                if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was answered for {key} while it holds it: {other:?}"));
                 }
-                self.world.checker.ends(key, &request.lease_id);
+                self.world.checker.ends(key, &request.lease.lease_id);
                 Ended::Refused(None)
             }
             Err(failure) => {
@@ -234,7 +233,8 @@ impl Client {
             } else if self.random.percent(20) && Instant::now() < end {
                 // Nested, an upgrade, or more permits.
                 let (_, flavour) = self.keys.iter().find(|(name, _)| name == key).unwrap().clone();
-                let another = LockRequest { reentrant: true, wait: Duration::ZERO, ..self.request(flavour) };
+                let mut another = LockRequest { wait: Duration::ZERO, ..self.request(flavour) };
+                another.lease.reentrant = true;
                 self.world.log.saw("another acquire by the holder");
                 if let Ended::Granted(another) = self.acquire(&node, key, &another).await {
                     self.release(&self.any_node(), key, &another.lease_id).await;
@@ -328,16 +328,11 @@ impl Client {
         let wait_ms = wait.as_millis();
         let request = LockManyRequest {
             locks: self.keys.iter().map(lock).collect(),
-            lease_id: lease_id.clone(),
-            owner: Some(self.owner()),
-            ttl_ms: u64::try_from(self.ms(500, 3_000).as_millis()).unwrap(),
-            reentrant: false,
-            delay_ms: 0,
-            min_hold_ms: 0,
-            max_hold_ms: None,
-            warn_after_ms: None,
+            lease: LeaseTerms {
+                owner: Some(self.owner()),
+                ..LeaseTerms::new(lease_id.clone(), u64::try_from(self.ms(500, 3_000).as_millis()).unwrap())
+            },
             priority: 1,
-            metadata: None,
             wait,
             position: None,
         };

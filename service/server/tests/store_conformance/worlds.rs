@@ -10,7 +10,7 @@ use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Rule, Scope, Stored, Version};
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LockState, Metadata, Mode, NodeId, Position, Terms, step,
+    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;
@@ -315,21 +315,13 @@ pub fn number_of(state: &LockState) -> u64 {
 pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
     let now = Timestamp::from_ms(number);
     let acquire = Command::Acquire(Acquire {
-        lease_id: LeaseId::parse(&format!("lease-{number}")).unwrap(),
-        owner: None,
-        mode: Mode::Exclusive,
-        limit: None,
-        ttl_ms: 30_000,
-        reentrant: true,
-        barge: false,
-        delay_ms: 0,
-        min_hold_ms: 0,
-        max_hold_ms: None,
-        warn_after_ms: None,
+        lease: LeaseTerms {
+            metadata: metadata.map(Metadata::from_json_text),
+            ..LeaseTerms::new(LeaseId::parse(&format!("lease-{number}")).unwrap(), 30_000)
+        },
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
         behind: false,
-        metadata: metadata.map(Metadata::from_json_text),
     });
     let mut state = LockState::default();
     assert!(step(&mut state, &acquire, now, Terms::FREE).changed);

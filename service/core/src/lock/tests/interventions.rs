@@ -91,7 +91,7 @@ fn nobody_escapes_a_revocation_by_taking_the_lock_once_more() {
 #[test]
 fn a_revoked_lease_leaves_its_lock_delay() {
     let mut world = world();
-    let request = Acquire { delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.delay_ms = 5_000);
     world.hold_as(request);
     world.revoke("deploy", 0);
     world.pass(CLOCK_BOUND_MS);
@@ -102,7 +102,7 @@ fn a_revoked_lease_leaves_its_lock_delay() {
 fn force_ends_every_lease_at_once_and_says_who_did() {
     let mut world = world();
     let first = world.hold("ann", Mode::Shared);
-    let second = Acquire { delay_ms: 5_000, ..world.request("ben", Mode::Shared) };
+    let second = with(world.request("ben", Mode::Shared), |terms| terms.delay_ms = 5_000);
     world.hold_as(second);
     let waiting = world.wait("cid", Mode::Exclusive);
     let force = || Command::Force(Force { note: note("stuck") });

@@ -30,6 +30,12 @@ fn world() -> World {
     World { state: LockState::default(), now, terms: Terms::FREE, events: Vec::new(), requests: 0 }
 }
 
+/// The request with other terms.
+fn with(mut request: Acquire, change: impl FnOnce(&mut LeaseTerms)) -> Acquire {
+    change(&mut request.lease);
+    request
+}
+
 impl World {
     fn run(&mut self, command: Command) -> Outcome {
         let before = self.state.clone();
@@ -47,22 +53,13 @@ impl World {
     /// A request from a node without other waiters.
     fn request(&mut self, owner: &str, mode: Mode) -> Acquire {
         self.requests += 1;
+        let lease_id = LeaseId::parse(&format!("{owner}-{}", self.requests)).unwrap();
+        let named = Some(Owner::parse(owner).unwrap());
         Acquire {
-            lease_id: LeaseId::parse(&format!("{owner}-{}", self.requests)).unwrap(),
-            owner: Some(Owner::parse(owner).unwrap()),
-            mode,
-            limit: None,
-            ttl_ms: TTL_MS,
-            reentrant: true,
-            barge: false,
-            delay_ms: 0,
-            min_hold_ms: 0,
-            max_hold_ms: None,
-            warn_after_ms: None,
+            lease: LeaseTerms { owner: named, mode, reentrant: true, ..LeaseTerms::new(lease_id, TTL_MS) },
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             behind: false,
-            metadata: None,
         }
     }
 
@@ -106,8 +103,8 @@ impl World {
         let turn = Turn {
             node: request.node.clone(),
             position: request.position,
-            mode: request.mode,
-            limit: request.limit,
+            mode: request.lease.mode,
+            limit: request.lease.limit,
             waiting: 1,
             until: self.now.plus_ms(TURN_MS),
         };

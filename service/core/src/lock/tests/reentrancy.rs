@@ -29,16 +29,16 @@ fn the_outer_lease_may_end_first() {
 fn a_request_that_is_not_reentrant_waits_for_its_own_owner() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
-    let request = Acquire { reentrant: false, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.reentrant = false);
     assert_eq!(world.run(Command::Acquire(request)), HELD);
 }
 
 #[test]
 fn a_request_without_an_owner_never_nests() {
     let mut world = world();
-    let first = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
+    let first = with(world.request("anonymous", Mode::Exclusive), |terms| terms.owner = None);
     world.hold_as(first);
-    let second = Acquire { owner: None, ..world.request("anonymous", Mode::Exclusive) };
+    let second = with(world.request("anonymous", Mode::Exclusive), |terms| terms.owner = None);
     assert_eq!(world.run(Command::Acquire(second)), HELD);
     // The name of such an owner is shown to refused callers, so it must not be one that a caller can send.
     assert!(Owner::parse(world.state.holders[0].owner.as_str()).is_err());

@@ -15,7 +15,7 @@ impl ReplyHandle for Open {
 #[test]
 fn a_lease_ends_while_only_a_reserved_position_is_left() {
     let mut world = world();
-    let lease = Acquire { ttl_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let lease = with(world.request("ann", Mode::Exclusive), |terms| terms.ttl_ms = 500);
     world.hold_as(lease);
     let request = world.wait("ben", Mode::Exclusive);
     let node = request.node.clone();

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     fn of(&mut self, owner: &str, permits: u32, limit: u32) -> Acquire {
-        Acquire { limit: Some(limit), ..self.request(owner, Mode::Permits(permits)) }
+        with(self.request(owner, Mode::Permits(permits)), |terms| terms.limit = Some(limit))
     }
 }
 
@@ -96,7 +96,7 @@ fn raising_the_limit_lets_the_next_in() {
 #[test]
 fn a_lock_delay_keeps_nobody_from_being_told_of_a_mismatch() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 100, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (100, 5_000));
     world.hold_as(request);
     let request = world.of("ben", 1, 1);
     world.publish(&request);

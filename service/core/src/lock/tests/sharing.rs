@@ -88,7 +88,7 @@ fn two_readers_that_both_want_to_write_are_both_told() {
 #[test]
 fn a_lock_delay_blocks_an_upgrade() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Shared) };
+    let request = with(world.request("ann", Mode::Shared), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
     world.hold_as(request);
     world.hold("ben", Mode::Shared);
     world.pass(1_000 + CLOCK_BOUND_MS);
@@ -101,7 +101,7 @@ fn a_lock_delay_blocks_an_upgrade() {
 fn permits_do_not_go_with_other_modes() {
     let mut world = world();
     let reader = world.hold("ann", Mode::Shared);
-    let request = Acquire { limit: Some(2), ..world.request("ben", Mode::Permits(1)) };
+    let request = with(world.request("ben", Mode::Permits(1)), |terms| terms.limit = Some(2));
     assert_eq!(world.run(Command::Acquire(request.clone())), HELD);
     world.release(&reader);
     world.hold_as(request);
@@ -115,7 +115,9 @@ fn who_barges_takes_what_is_free_and_nothing_more() {
     let reader = world.hold("ann", Mode::Shared);
     world.wait("ben", Mode::Exclusive);
     world.pass(1);
-    let barge = |world: &mut World, mode| Acquire { barge: true, behind: true, ..world.request("cid", mode) };
+    let barge = |world: &mut World, mode| {
+        with(Acquire { behind: true, ..world.request("cid", mode) }, |terms| terms.barge = true)
+    };
     let request = barge(&mut world, Mode::Shared);
     let barged = world.hold_as(request);
     world.release(&barged);
@@ -151,6 +153,6 @@ fn a_lease_id_is_not_repeated_in_another_mode() {
     let mut world = world();
     let request = world.request("ann", Mode::Shared);
     world.hold_as(request.clone());
-    let other = Acquire { mode: Mode::Exclusive, ..request };
+    let other = with(request, |terms| terms.mode = Mode::Exclusive);
     assert_eq!(world.run(Command::Acquire(other)), Outcome::LeaseIdReused);
 }

@@ -22,10 +22,12 @@ fn a_state_is_about_as_long_as_it_says() {
     for number in 0..50 {
         let request = world.request("ann", Mode::Shared);
         let metadata = metadata().filter(|_| number % 3 == 0);
-        let owners = [None, request.owner.clone(), long.clone()];
-        let ids = [request.lease_id.clone(), LeaseId::parse(&format!("{number}-{}", "l".repeat(60))).unwrap()];
+        let owners = [None, request.lease.owner.clone(), long.clone()];
+        let ids = [request.lease.lease_id.clone(), LeaseId::parse(&format!("{number}-{}", "l".repeat(60))).unwrap()];
         let (owner, lease_id) = (owners[number % 3].clone(), ids[number % 2].clone());
-        world.hold_as(Acquire { metadata, owner, lease_id, max_hold_ms: Some(60_000), ..request });
+        world.hold_as(with(request, |terms| {
+            (terms.metadata, terms.owner, terms.lease_id, terms.max_hold_ms) = (metadata, owner, lease_id, Some(60_000))
+        }));
         check(&world, "with leases");
     }
     world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None, owner: None }));
@@ -43,7 +45,7 @@ fn a_state_is_about_as_long_as_it_says() {
 #[test]
 fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
     let mut world = world();
-    let request = |world: &mut World| Acquire { metadata: metadata(), ..world.request("ann", Mode::Shared) };
+    let request = |world: &mut World| with(world.request("ann", Mode::Shared), |terms| terms.metadata = metadata());
     let mut held = Vec::new();
     let full = loop {
         let request = request(&mut world);
@@ -57,7 +59,7 @@ fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
     assert!(full.bytes > STATE_BYTES_MAX && held.len() >= 40, "{full:?}");
     // A lease that is there can be repeated and renewed.
     let lease_id = held[0].lease_id.clone();
-    let repeated = Acquire { lease_id, ..request(&mut world) };
+    let repeated = with(request(&mut world), |terms| terms.lease_id = lease_id);
     assert!(matches!(world.run(Command::Acquire(repeated)), Outcome::Granted(grant) if grant.repeated));
     assert!(matches!(world.renew(&held[0]), Outcome::Renewed(_)));
     world.release(&held[0]);
@@ -71,7 +73,7 @@ fn a_key_has_space_for_some_hundred_leases() {
     let mut held = 0;
     let request = |world: &mut World, number: usize| {
         let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{number:012}")).unwrap();
-        Acquire { lease_id, owner: None, ..world.request("ann", Mode::Shared) }
+        with(world.request("ann", Mode::Shared), |terms| (terms.lease_id, terms.owner) = (lease_id, None))
     };
     loop {
         let request = request(&mut world, held);

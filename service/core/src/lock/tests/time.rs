@@ -5,12 +5,12 @@ use super::*;
 #[test]
 fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, delay_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 500));
     let lease = world.hold_as(request);
     let over = lease.expires_at.plus_ms(500 + CLOCK_BOUND_MS);
     world.pass(1_000 + CLOCK_BOUND_MS);
     let delayed = Outcome::Refused(Refusal::Delayed(over));
-    let barge = Acquire { barge: true, ..world.request("ben", Mode::Exclusive) };
+    let barge = with(world.request("ben", Mode::Exclusive), |terms| terms.barge = true);
     assert_eq!(world.run(Command::Acquire(barge)), delayed);
     let waiting = world.wait("ben", Mode::Exclusive);
     assert_eq!(world.next(), None);
@@ -25,7 +25,7 @@ fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
 #[test]
 fn a_lease_that_is_released_leaves_no_delay() {
     let mut world = world();
-    let request = Acquire { delay_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.delay_ms = 500);
     let lease = world.hold_as(request);
     world.release(&lease);
     world.hold("ben", Mode::Exclusive);
@@ -34,7 +34,7 @@ fn a_lease_that_is_released_leaves_no_delay() {
 #[test]
 fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
     world.hold_as(request);
     let still = world.hold("ann", Mode::Exclusive);
     world.pass(1_000 + CLOCK_BOUND_MS);
@@ -44,7 +44,8 @@ fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
 #[test]
 fn renewals_count_no_further_than_the_longest_hold() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 600, max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let request =
+        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.max_hold_ms) = (600, Some(1_000)));
     let lease = world.hold_as(request);
     let end = lease.granted_at.plus_ms(1_000);
     world.pass(500);
@@ -60,10 +61,10 @@ fn renewals_count_no_further_than_the_longest_hold() {
 #[test]
 fn a_lease_that_ended_in_the_answer_to_its_holder_leaves_the_lock_taken_until_it_ends_by_every_clock() {
     let mut world = world();
-    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
     let lease = world.hold_as(request.clone());
     world.pass(1_000);
-    let again = world.run(Command::Acquire(Acquire { lease_id: lease.lease_id.clone(), ..request }));
+    let again = world.run(Command::Acquire(with(request, |terms| terms.lease_id = lease.lease_id.clone())));
     assert_eq!(why_lost(again), Some(EndReason::Expired));
     assert_eq!(why_lost(world.release(&lease)), Some(EndReason::Expired));
     let refused = world.acquire("ben", Mode::Exclusive);
@@ -75,7 +76,7 @@ fn a_lease_that_ended_in_the_answer_to_its_holder_leaves_the_lock_taken_until_it
 #[test]
 fn a_first_lease_is_no_longer_than_the_longest_hold() {
     let mut world = world();
-    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
     let lease = world.hold_as(request);
     assert_eq!(lease.expires_at, world.now.plus_ms(1_000));
 }
@@ -83,7 +84,7 @@ fn a_first_lease_is_no_longer_than_the_longest_hold() {
 #[test]
 fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
     let mut world = world();
-    let request = Acquire { max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
     let lease = world.hold_as(request);
     let due = lease.granted_at.plus_ms(800);
     assert_eq!(world.state.next_notice(), Some(due));
@@ -100,7 +101,8 @@ fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
 #[test]
 fn nobody_is_warned_of_a_lease_that_ran_out_before() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 200, max_hold_ms: Some(1_000), ..world.request("ann", Mode::Exclusive) };
+    let request =
+        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.max_hold_ms) = (200, Some(1_000)));
     let lease = world.hold_as(request);
     assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
     world.pass(5_000);
@@ -112,9 +114,9 @@ fn nobody_is_warned_of_a_lease_that_ran_out_before() {
 #[test]
 fn of_two_delays_the_longer_counts() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Shared) };
+    let request = with(world.request("ann", Mode::Shared), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
     let first = world.hold_as(request);
-    let request = Acquire { ttl_ms: 1_001, delay_ms: 1, ..world.request("ben", Mode::Shared) };
+    let request = with(world.request("ben", Mode::Shared), |terms| (terms.ttl_ms, terms.delay_ms) = (1_001, 1));
     world.hold_as(request);
     world.pass(1_001 + CLOCK_BOUND_MS);
     let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
@@ -125,7 +127,7 @@ fn of_two_delays_the_longer_counts() {
 #[test]
 fn a_key_is_not_idle_before_its_delay_is_over() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, delay_ms: 5_000, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
     let lease = world.hold_as(request);
     let over = lease.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
     assert_eq!(world.state.idle_from(), over, "no node has evaluated the key since the lease expired");
@@ -136,7 +138,7 @@ fn a_key_is_not_idle_before_its_delay_is_over() {
 #[test]
 fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
     let mut world = world();
-    let request = Acquire { min_hold_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.min_hold_ms = 500);
     let lease = world.hold_as(request.clone());
     let until = lease.granted_at.plus_ms(500 + CLOCK_BOUND_MS);
     let waiting = world.wait("ben", Mode::Exclusive);
@@ -144,7 +146,7 @@ fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
     world.release(&lease);
     let delayed = Outcome::Refused(Refusal::Delayed(until));
     assert_eq!(world.acquire("ann", Mode::Exclusive), delayed, "its own owner is refused, too");
-    let barge = Acquire { barge: true, ..world.request("cid", Mode::Shared) };
+    let barge = with(world.request("cid", Mode::Shared), |terms| terms.barge = true);
     assert_eq!(world.run(Command::Acquire(barge)), delayed);
     assert_eq!(why_lost(world.run(Command::Acquire(request))), Some(EndReason::Released));
     assert_eq!((world.next(), world.state.idle_from() >= until), (None, true));
@@ -157,11 +159,13 @@ fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
 #[test]
 fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_back() {
     let mut world = world();
-    let short = |world: &mut World| Acquire { ttl_ms: 200, min_hold_ms: 500, ..world.request("ann", Mode::Exclusive) };
+    let short = |world: &mut World| {
+        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.min_hold_ms) = (200, 500))
+    };
     let request = short(&mut world);
     world.hold_as(request);
     world.pass(200 + CLOCK_BOUND_MS);
-    let request = Acquire { ttl_ms: 5_000, ..short(&mut world) };
+    let request = with(short(&mut world), |terms| terms.ttl_ms = 5_000);
     let late = world.hold_as(request);
     world.pass(500 + CLOCK_BOUND_MS);
     world.release(&late);
@@ -179,7 +183,8 @@ fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_b
 #[test]
 fn a_lock_that_is_held_for_longer_than_its_app_wants_is_one_event_however_often_it_is_renewed() {
     let mut world = world();
-    let request = Acquire { ttl_ms: 1_000, warn_after_ms: Some(1_500), ..world.request("ann", Mode::Exclusive) };
+    let request =
+        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.warn_after_ms) = (1_000, Some(1_500)));
     let lease = world.hold_as(request);
     for _ in 0..6 {
         world.pass(500);

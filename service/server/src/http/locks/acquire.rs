@@ -1,70 +1,40 @@
 //! `POST /v1/locks/{key}/acquire`.
 
 use axum::response::Response;
-use latchgate_core::Address;
-use latchgate_core::lock::{LeaseId, Position};
+use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, Position};
+use latchgate_core::{Address, App};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answers::{Volatility, ended, left_ms, permits, refusal, unanswered};
-use super::fields::{ModeFields, ModeName, check_priority, new_lease_id, parse_lease_id, parse_metadata, parse_owner};
+use super::fields::{
+    ModeFields, ModeName, acquire_body, check_priority, check_unchanged, lease_id, parse_metadata, parse_owner,
+};
 use super::ticket::{Requested, Resumed};
 use crate::access::Caller;
 use crate::http::answer;
 use crate::http::format::rfc3339;
 use crate::http::path::LockKey;
-use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::problem::{Problem, ProblemBody};
 use crate::http::{Context, body, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AcquireRequest {
-    /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent, which begins with
-    /// `anonymous-`; clients cannot send such a name.
-    #[schema(example = "billing-7", max_length = 256)]
-    owner: Option<String>,
-    /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,
-    /// or 410 once the lease is one of the last eight of the key that have ended. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
-    #[schema(max_length = 64)]
-    lease_id: Option<String>,
-    /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
-    mode: Option<ModeName>,
-    /// For mode `permits`: how many; 1 if absent.
-    #[schema(minimum = 1)]
-    permits: Option<u32>,
-    /// For mode `permits`: out of how many. While permits are held or waited for, it must equal the key's limit. If absent,
-    /// the key's limit applies.
-    #[schema(minimum = 1)]
-    limit: Option<u32>,
-    /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
-    #[schema(example = 30_000, minimum = 1)]
-    ttl_ms: Option<u64>,
-    /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
-    #[schema(example = 0)]
-    wait_ms: Option<u64>,
-    /// 1 to 10, higher first; 1 if absent. Equal priorities are served in the order of arrival.
-    #[schema(minimum = 1, maximum = 10)]
-    priority: Option<u8>,
-    /// Whether an `owner` that holds the lock already gets another lease with the same token; false if absent. Permits are
-    /// always counted again.
-    reentrant: bool,
-    /// Take a free lock ahead of the queue.
-    barge: bool,
-    /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
-    delay_ms: Option<u64>,
-    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
-    /// For jobs that many machines start at about the same time. Only with the mode `exclusive`.
-    min_hold_ms: Option<u64>,
-    /// Renewals extend the lease no further than this, in ms from the grant.
-    max_hold_ms: Option<u64>,
-    /// From a wait that ended without the lock less than a minute ago: the request returns to its position in the queue.
-    /// Repeat the other fields of that request.
-    ticket: Option<String>,
-    /// A JSON object of at most 1 KiB; refused clients see it.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Map<String, Value>>,
+acquire_body! {
+    pub struct AcquireRequest {
+        /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
+        mode: Option<ModeName>,
+        /// For mode `permits`: how many; 1 if absent.
+        #[schema(minimum = 1)]
+        permits: Option<u32>,
+        /// For mode `permits`: out of how many. While permits are held or waited for, it must equal the key's limit. If absent,
+        /// the key's limit applies.
+        #[schema(minimum = 1)]
+        limit: Option<u32>,
+        /// Take a free lock ahead of the queue.
+        #[serde(default)]
+        barge: bool,
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -124,9 +94,9 @@ pub(super) async fn acquire(
 ) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
     let ask = request.parse(context, address)?;
-    quotas::check_leases(context, caller, &[address], &ask.lease_id).await?;
+    quotas::check_leases(context, caller, &[address], &ask.lease.lease_id).await?;
     let _waits = context.waits.enter_for(caller, ask.wait)?;
-    let (lease_id, requested) = (ask.lease_id.clone(), (ask.mode, ask.limit));
+    let (lease_id, requested) = (ask.lease.lease_id.clone(), (ask.lease.mode, ask.lease.limit));
     match context.locks.acquire(address, ask).await {
         Ok(Acquired::Granted(granted)) => {
             quotas::count_leases(context, caller, &[(address, &granted.lease)], granted.now)?;
@@ -176,24 +146,9 @@ impl AcquireRequest {
             Some(requested) => requested,
             None => self.mode_fields().parse()?,
         };
-        Ok(LockRequest {
-            owner: parse_owner(self.owner.as_deref())?,
-            mode,
-            limit,
-            ttl_ms: context.ttl_or_default(self.ttl_ms)?,
-            reentrant: self.reentrant,
-            barge: self.barge,
-            delay_ms: context.check_delay(self.delay_ms)?,
-            min_hold_ms: context.check_min_hold(self.min_hold_ms, [mode])?,
-            max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
-            warn_after_ms: context.access.warn_after_ms(&address.app),
-            priority: check_priority(self.priority)?,
-            metadata: self.metadata.map(parse_metadata).transpose()?,
-            wait: context.check_wait(self.wait_ms)?,
-            position: resumed.as_ref().map(|resumed| resumed.position),
-            is_new_lease: resumed.is_none() && self.lease_id.is_none(),
-            lease_id: lease_id(resumed, self.lease_id.as_deref())?,
-        })
+        let barge = self.barge;
+        let request = self.lock_request(context, &address.app, &[mode], resumed)?;
+        Ok(LockRequest { lease: LeaseTerms { mode, limit, barge, ..request.lease }, ..request })
     }
 
     fn mode_fields(&self) -> ModeFields {
@@ -204,31 +159,8 @@ impl AcquireRequest {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
         let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
-        let resumed = context.tickets.redeem(ticket, &[(address, requested)], context.locks.now())?;
-        check_unchanged(&resumed, self.lease_id.as_deref(), self.priority)?;
-        Ok(Some(resumed))
+        context.tickets.redeem(ticket, &[(address, requested)], context.locks.now()).map(Some)
     }
-}
-
-/// The ticket's lease id, else the client's, else a new one.
-pub fn lease_id(resumed: Option<Resumed>, proposed: Option<&str>) -> Result<LeaseId, Problem> {
-    match (resumed, proposed) {
-        (Some(resumed), _) => Ok(resumed.lease_id),
-        (None, Some(lease_id)) => parse_lease_id(lease_id),
-        (None, None) => Ok(new_lease_id()),
-    }
-}
-
-/// A ticket continues one wait. It is not valid for another request, nor for a higher priority.
-pub fn check_unchanged(resumed: &Resumed, lease_id: Option<&str>, priority: Option<u8>) -> Result<(), Problem> {
-    let invalid = |detail: &str| Err(Problem::new(Code::InvalidTicket, detail).with("field", "ticket"));
-    if lease_id.is_some_and(|lease_id| lease_id != resumed.lease_id.as_str()) {
-        return invalid("This ticket is for another lease_id.");
-    }
-    if priority.is_some_and(|priority| priority != resumed.position.priority) {
-        return invalid("This ticket is for another priority.");
-    }
-    Ok(())
 }
 
 pub fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::http::Context;
-use crate::http::problem::Problem;
+use crate::http::locks::ticket::Resumed;
+use crate::http::problem::{Code, Problem};
 
 /// Longest `metadata`, in bytes of compact JSON.
 const METADATA_MAX_BYTES: usize = 1_024;
@@ -103,13 +104,9 @@ impl Context {
     }
 
     /// A shared lock or a permit that is not used any more keeps no other client from its part of the lock.
-    pub fn check_min_hold(
-        &self,
-        min_hold_ms: Option<u64>,
-        modes: impl IntoIterator<Item = Mode>,
-    ) -> Result<u64, Problem> {
+    pub fn check_min_hold(&self, min_hold_ms: Option<u64>, modes: &[Mode]) -> Result<u64, Problem> {
         let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0, self.limits.locks.min_hold_ms_max)?;
-        if min_hold_ms > 0 && modes.into_iter().any(|mode| mode != Mode::Exclusive) {
+        if min_hold_ms > 0 && modes.iter().any(|mode| *mode != Mode::Exclusive) {
             return Err(Problem::field("min_hold_ms", "is allowed only with the mode exclusive"));
         }
         Ok(min_hold_ms)
@@ -172,3 +169,105 @@ pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Proble
     let by = by.map(Owner::parse).transpose().map_err(|error| Problem::field("by", error))?;
     Ok(Note { reason: reason.map(Into::into), by })
 }
+
+/// The ticket's lease id, else the client's, else a new one.
+pub fn lease_id(resumed: Option<&Resumed>, proposed: Option<&str>) -> Result<LeaseId, Problem> {
+    match (resumed, proposed) {
+        (Some(resumed), _) => Ok(resumed.lease_id.clone()),
+        (None, Some(lease_id)) => parse_lease_id(lease_id),
+        (None, None) => Ok(new_lease_id()),
+    }
+}
+
+/// A ticket continues one wait. It is not valid for another request, nor for a higher priority.
+pub fn check_unchanged(resumed: Option<&Resumed>, lease_id: Option<&str>, priority: Option<u8>) -> Result<(), Problem> {
+    let Some(resumed) = resumed else { return Ok(()) };
+    let invalid = |detail: &str| Err(Problem::new(Code::InvalidTicket, detail).with("field", "ticket"));
+    if lease_id.is_some_and(|lease_id| lease_id != resumed.lease_id.as_str()) {
+        return invalid("This ticket is for another lease_id.");
+    }
+    if priority.is_some_and(|priority| priority != resumed.position.priority) {
+        return invalid("This ticket is for another priority.");
+    }
+    Ok(())
+}
+
+/// A body of an acquire: its own fields, then those that all acquires have. A new field is written here only.
+macro_rules! acquire_body {
+    ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($own)*
+            /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent, which begins with
+            /// `anonymous-`; clients cannot send such a name.
+            #[schema(example = "billing-7", max_length = 256)]
+            owner: Option<String>,
+            /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,
+            /// or 410 once the lease is one of the last eight of the key that have ended. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
+            #[schema(max_length = 64)]
+            lease_id: Option<String>,
+            /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
+            #[schema(example = 30_000, minimum = 1)]
+            ttl_ms: Option<u64>,
+            /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
+            #[schema(example = 0)]
+            wait_ms: Option<u64>,
+            /// 1 to 10, higher first; 1 if absent. Equal priorities are served in the order of arrival.
+            #[schema(minimum = 1, maximum = 10)]
+            priority: Option<u8>,
+            /// Whether an `owner` that holds the lock already gets another lease with the same token; false if absent. Permits are
+            /// always counted again.
+            #[serde(default)]
+            reentrant: bool,
+            /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
+            delay_ms: Option<u64>,
+            /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
+            /// For jobs that many machines start at about the same time. Only with the mode `exclusive`.
+            min_hold_ms: Option<u64>,
+            /// Renewals extend the lease no further than this, in ms from the grant.
+            max_hold_ms: Option<u64>,
+            /// From a wait that ended without the lock less than a minute ago: the request returns to its position in the queue.
+            /// Repeat the other fields of that request.
+            ticket: Option<String>,
+            /// A JSON object of at most 1 KiB; refused clients see it.
+            #[schema(value_type = Option<Object>)]
+            metadata: Option<Map<String, Value>>,
+        }
+
+        impl $name {
+            /// The request for leases of these modes. Mode, limit and barging are the caller's.
+            fn lock_request(
+                self,
+                context: &Context,
+                app: &App,
+                modes: &[Mode],
+                resumed: Option<Resumed>,
+            ) -> Result<LockRequest, Problem> {
+                check_unchanged(resumed.as_ref(), self.lease_id.as_deref(), self.priority)?;
+                Ok(LockRequest {
+                    lease: LeaseTerms {
+                        owner: parse_owner(self.owner.as_deref())?,
+                        mode: Mode::Exclusive,
+                        limit: None,
+                        ttl_ms: context.ttl_or_default(self.ttl_ms)?,
+                        reentrant: self.reentrant,
+                        barge: false,
+                        delay_ms: context.check_delay(self.delay_ms)?,
+                        min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,
+                        max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+                        warn_after_ms: context.access.warn_after_ms(app),
+                        metadata: self.metadata.map(parse_metadata).transpose()?,
+                        lease_id: lease_id(resumed.as_ref(), self.lease_id.as_deref())?,
+                    },
+                    priority: check_priority(self.priority)?,
+                    wait: context.check_wait(self.wait_ms)?,
+                    position: resumed.as_ref().map(|resumed| resumed.position),
+                    is_new_lease: resumed.is_none() && self.lease_id.is_none(),
+                })
+            }
+        }
+    };
+}
+pub(in crate::http) use acquire_body;
