@@ -31,12 +31,12 @@ pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now
     Step { record: Some(record), outcome: Outcome::Carried { suspected }, changed, wakes: false }
 }
 
-/// Puts a record that was copied from another engine into this one's. The result is this engine's own: no record of the
-/// fallback that is to be carried back any more.
+/// Puts a record that was copied from another engine into this one's. A record of the fallback stays one until its store is the
+/// active engine: if the switch is given up, the record must still be carried back.
 pub(super) fn take_over(here: OperationRecord, copied: OperationRecord, now: Timestamp) -> Step {
     let before = here.clone();
-    let step = carry_back(here, copied, now);
-    let record = step.record.map(OperationRecord::settled);
+    let step = carry_back(here, copied.settled(), now);
+    let record = step.record.map(|record| OperationRecord { claimed_in: before.claimed_in, ..record });
     let changed = record.as_ref() != Some(&before);
     Step { record, changed, ..step }
 }
@@ -215,6 +215,16 @@ mod tests {
         assert_eq!(twice.record, once.record);
         assert_eq!(twice.outcome, Outcome::Carried { suspected: false });
         (once.record.unwrap(), suspected)
+    }
+
+    #[test]
+    fn a_success_in_the_fallback_is_still_carried_back_after_a_copy_that_was_given_up() {
+        let of_primary = started(X).settled();
+        let copied = step(Some(ended(Y, Report::Success)), Command::Move(Box::new(of_primary.clone())), NOW);
+        let in_fallback = copied.record.unwrap();
+        assert_eq!(in_fallback.claimed_in, StoreRole::Fallback, "nodes carry back only such records");
+        let (primary, _) = carry(&of_primary, &in_fallback);
+        assert_eq!(primary.state(), State::Succeeded);
     }
 
     fn ending_of(record: &OperationRecord, stamp: Stamp) -> Option<Ending> {
