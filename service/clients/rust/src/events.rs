@@ -18,13 +18,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// An event of a lock.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// `granted`, `released`, `expired` and so on.
+    /// `granted`, `released`, `expired` and so on. After `dropped`, events between the ids `from` and `to` may be missing.
     pub kind: String,
     /// All fields.
     pub data: Value,
 }
 
-/// Events from now on. After a broken connection the stream continues at another node without a gap.
+/// Events from now on. After a broken connection the stream continues at another node without a gap, or
+/// with an event `dropped`.
 pub struct Events {
     client: Client,
     path: String,
@@ -109,8 +110,7 @@ impl Events {
             self.last_id = self.id.take().or(self.last_id.take());
             let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
             let data = serde_json::from_str(&data).ok()?;
-            // The server ends the stream after it; the next one continues behind the last id.
-            return (kind != "dropped" && !kind.is_empty()).then_some(Event { kind, data });
+            return (!kind.is_empty()).then_some(Event { kind, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);

@@ -20,8 +20,7 @@ pub struct HistoryArgs {
     #[arg(long, value_name = "N", env = "LATCHGATE_WATCHERS_MAX", default_value_t = 5_000)]
     pub watchers_max: usize,
 
-    /// How many batches of up to 500 events a stream may be behind. A client that reads more slowly gets an event `dropped` and is
-    /// disconnected; it can resume.
+    /// How many batches of up to 500 events a stream may be behind. For a client that reads more slowly, the node reads them again.
     #[arg(long, value_name = "N", env = "LATCHGATE_WATCHER_LAG_MAX", default_value_t = 64, value_parser = positive)]
     pub watcher_lag_max: usize,
 }

@@ -120,7 +120,7 @@ fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[Strin
         return write(index, known.first_record(Active, epoch, pair), "the store is new");
     }
     // Its last epoch may have been ahead of the clock, and its tokens with it.
-    let record = known.first_record(Active, epoch.ahead_of(reading.now), pair);
+    let record = known.first_record(Active, epoch.ahead_of(reading.now), pair).with_loss();
     if engine.is_trusted {
         return write(index, record, "the store is new, or has lost what it had");
     }
@@ -135,10 +135,11 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
     if reading.is_after_fail_over {
         // An older record than is known proves that the fail-over lost commits. Of a store that may forget, that is accepted.
         if engine.is_trusted && (engine.may_forget || record.epoch >= known.epoch) {
+            let fresh = if engine.may_forget { fresh.with_loss() } else { fresh };
             return write(index, fresh, "the store has failed over, and is trusted to have every lease");
         }
         let why = "the store has failed over: a hold-off begins";
-        return write(index, fresh.held_off(lease_ms_max, reading.now), why);
+        return write(index, fresh.with_loss().held_off(lease_ms_max, reading.now), why);
     }
     if record.epoch < known.epoch {
         return write(index, after_loss(engine, reading, &record.pair, record.epoch, known), LOST);
@@ -156,13 +157,15 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
 fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: Epoch, known: Known) -> EngineRecord {
     // While an epoch is ahead of the clock, tokens rise above it with each grant. Those that are lost are not known.
     let epoch = known.epoch.max(left).max(reading.epoch()).ahead_of(reading.now);
-    let none = known.first_record(Active, epoch, pair);
+    let none = known.first_record(Active, epoch, pair).with_loss();
     let record = reading.record.as_ref().map_or_else(
         || none.clone(),
         |record| EngineRecord {
             lease_ms_max: record.lease_ms_max.max(none.lease_ms_max),
             hold_off_until: record.hold_off_until,
             forced_until: record.forced_until,
+            since: record.since,
+            noticed: record.noticed,
             ..none.clone()
         },
     );
@@ -229,12 +232,12 @@ fn give_up(engine: usize, (reading, record): (&Reading, &EngineRecord), known: K
     write(engine, given_up(reading, record, known), why)
 }
 
-/// The record of a frozen engine that is active again, always with a hold-off.
+/// The record of a frozen engine that is active again, always with a hold-off, and as after a loss.
 pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: Known) -> EngineRecord {
     let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
     let lost_ms = if may_be_given_up(record, known) { lease_ms_max } else { known.lost_ms(record.epoch, record) };
     let epoch = record.epoch.max(known.epoch).next(reading.now);
-    EngineRecord { lease_ms_max, ..record.turned(Active, epoch) }.held_off(lost_ms, reading.now)
+    EngineRecord { lease_ms_max, ..record.turned(Active, epoch) }.with_loss().held_off(lost_ms, reading.now)
 }
 
 fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String], known: Known) -> Next {
@@ -411,7 +414,7 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
     if to.is_after_fail_over || known.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(known.epoch).next(to.now);
         let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
-        let record = EngineRecord { epoch, since: epoch, lease_ms_max, ..record };
+        let record = EngineRecord { epoch, lease_ms_max, ..record }.with_loss();
         return record.held_off(known.lost_ms(filling.epoch, &record), to.now);
     }
     // A lease in a state that could not be copied is missing.

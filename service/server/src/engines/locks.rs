@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use latchgate_core::Address;
 use latchgate_core::lock::{Event, NodeId};
-use latchgate_core::{Address, App, Key};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep};
 
@@ -12,9 +12,7 @@ use super::slot::Slot;
 use super::{Engine, EngineSpec, Engines, Standing};
 use crate::store::documents::{ACCESS, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{
-    CopiedState, DumpPage, EventCursor, LockStore, LoggedEvent, Scope, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id,
-};
+use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id};
 
 /// One store of locks, or a pair.
 pub type LockEngines = Engines<dyn LockStore>;
@@ -109,38 +107,8 @@ impl LockEngines {
     /// # Errors
     /// When no engine takes them in time.
     pub async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        self.in_time(async { self.used()?.store.log(events).await }).await
-    }
-
-    pub async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
         let used = self.used()?;
-        // A cursor of another engine says nothing of this one, whose events begin with the switch to it.
-        let after = if after.era() == used.era { after.of_era(0) } else { EventCursor::START };
-        let (events, next) = used.store.events(app, scope, after, limit).await?;
-        Ok((of_era(used.era, events), next.of_era(used.era)))
-    }
-
-    pub async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let used = self.used()?;
-        Ok(used.store.last_event().await?.of_era(used.era))
-    }
-
-    pub async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let used = self.used()?;
-        let before = before.filter(|before| before.era() == used.era).map(|before| before.of_era(0));
-        Ok(of_era(used.era, used.store.history(app, key, before, limit).await?))
+        self.in_time(self.checked(used.epoch, used.store.log(used.epoch, events))).await
     }
 
     /// Notifications for `node` from whichever engine is in use. [`WakeUp::All`] follows every gap, as a switch is one.
@@ -149,11 +117,6 @@ impl LockEngines {
         tokio::spawn(pass_on(self.watch(), node.clone(), sender));
         receiver
     }
-}
-
-fn of_era(era: u64, events: Vec<LoggedEvent>) -> Vec<LoggedEvent> {
-    let of_era = |logged: LoggedEvent| LoggedEvent { cursor: logged.cursor.of_era(era), ..logged };
-    events.into_iter().map(of_era).collect()
 }
 
 async fn pass_on(mut used: watch::Receiver<Option<UsedLocks>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {

@@ -6,6 +6,7 @@
 
 mod copy;
 pub mod decide;
+mod events;
 mod gate;
 mod lease_max;
 mod locks;
@@ -26,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::copy::Copying;
 use self::decide::{Candidate, Change, Known, Next};
+pub use self::events::EventPage;
 pub use self::gate::GateEngines;
 use self::lease_max::LeaseMax;
 pub use self::locks::{LockEngines, UsedLocks};
@@ -79,7 +81,8 @@ pub struct Standing<E: ?Sized> {
     pub epoch: Epoch,
     pub hold_off_until: Timestamp,
     pub forced_until: Timestamp,
-    /// Tells this time of the engine from earlier ones, in cursors of events.
+    /// See [`EngineRecord::since`] and [`EngineRecord::era`].
+    pub(crate) since: Epoch,
     pub(crate) era: u64,
 }
 
@@ -427,7 +430,8 @@ impl<E: ?Sized + Engine> Inner<E> {
                 epoch: record.epoch,
                 hold_off_until: record.hold_off_until,
                 forced_until: record.forced_until,
-                era: record.since.number(),
+                since: record.since,
+                era: record.era(),
             })));
         }
         self.show(readings.to_vec(), None);

@@ -303,7 +303,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let Some(record) = &target.record else { return Ok(None) };
         // The other engine's clock may be ahead, and its epoch with it. So this epoch is as far ahead as that of an engine that is emptied.
         let epoch = record.epoch.max(looks.epoch).ahead_of(target.now);
-        let held = EngineRecord { epoch, ..given_up(target, record, self.known(looks)) };
+        let held = EngineRecord { epoch, ..given_up(target, record, self.known(looks)) }.with_loss();
         let next = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, target, &next).await;
         let is_written = is_written.map_err(|error| self.failed(to, &error))?;

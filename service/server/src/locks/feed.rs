@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::call::Answer;
 use super::node::Node;
 use super::watch::Watched;
+use crate::engines::EventPage;
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
 /// How long watchers may lag behind the commits of other nodes, which do not notify this one.
@@ -29,17 +30,26 @@ pub(super) struct Batch {
     /// In the order of their commits.
     events: Vec<Arc<LoggedEvent>>,
     by_key: BTreeMap<String, Vec<usize>>,
-    /// The position after all events that were read.
+    /// The positions before and after all events that were read.
+    begin: EventCursor,
     pub end: EventCursor,
+    /// There are no events, because those between the positions cannot be read.
+    is_dropped: bool,
 }
 
 impl Batch {
-    fn new(events: Vec<LoggedEvent>, end: EventCursor) -> Self {
+    fn new(begin: EventCursor, EventPage { events, next, is_dropped }: EventPage) -> Self {
         let mut by_key: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, event) in events.iter().enumerate() {
             by_key.entry(event.address.key.as_str().to_owned()).or_default().push(index);
         }
-        Self { events: events.into_iter().map(Arc::new).collect(), by_key, end }
+        let events = events.into_iter().map(Arc::new).collect();
+        Self { events, by_key, begin, end: next, is_dropped }
+    }
+
+    /// Whether a watcher that has seen everything up to `after` misses events. If the store has lost its last ones, the end comes before.
+    pub(super) fn drops(&self, after: EventCursor) -> bool {
+        self.is_dropped && (after <= self.begin || after < self.end)
     }
 
     /// The events that are watched and come after `after`.
@@ -121,7 +131,7 @@ async fn read_on(node: Arc<Node>, app: App, mut position: EventCursor) {
         // Marked as seen before the read: a commit during the read causes another one.
         commits.borrow_and_update();
         let batch = match read(&node, &app, position).await {
-            Ok((events, end)) if end != position => Some(Batch::new(events, end)),
+            Ok(page) if page.next != position => Some(Batch::new(position, page)),
             _ => None,
         };
         let has_moved = batch.is_some();
@@ -145,12 +155,12 @@ async fn read_on(node: Arc<Node>, app: App, mut position: EventCursor) {
     }
 }
 
-async fn read(node: &Node, app: &App, after: EventCursor) -> Answer<(Vec<LoggedEvent>, EventCursor)> {
+async fn read(node: &Node, app: &App, after: EventCursor) -> Answer<EventPage> {
     let (store, app) = (node.store.clone(), app.clone());
     let read = node.read(async move { store.events(&app, Scope::Prefix(""), after, READ_MAX).await });
-    let (events, end) = read.await?;
-    node.history.count_unreadable(&events);
-    Ok((events, end))
+    let page = read.await?;
+    node.history.count_unreadable(&page.events);
+    Ok(page)
 }
 
 #[cfg(test)]
@@ -170,8 +180,8 @@ mod tests {
             address: Address { app: App::default(), key: Key::parse(key).unwrap() },
             event: Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1)),
         };
-        let end = cursor(keys.len() as u64);
-        Batch::new((1..).zip(keys).map(logged).collect(), end)
+        let events = (1..).zip(keys).map(logged).collect();
+        Batch::new(cursor(0), EventPage { events, next: cursor(keys.len() as u64), is_dropped: false })
     }
 
     #[test]

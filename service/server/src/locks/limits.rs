@@ -30,7 +30,7 @@ pub struct Limits {
     pub history: bool,
     /// How many watchers a node may have.
     pub watchers: usize,
-    /// How many batches of events a watcher may be behind before it is dropped.
+    /// How many batches of events a watcher may be behind before it reads them from the store.
     pub watcher_lag: usize,
     pub history_retention: Duration,
 }

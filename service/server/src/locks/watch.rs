@@ -39,8 +39,8 @@ impl Watched {
 pub enum Next {
     /// In the order of their commits; none if only the position has moved.
     Events(Vec<Arc<LoggedEvent>>),
-    /// The watcher was too slow. The stream ends, and the watcher can resume from [`Watch::seen`].
-    Dropped,
+    /// Events between these positions cannot be read. The watcher goes on after them.
+    Dropped { from: EventCursor, to: EventCursor },
 }
 
 /// A watcher of keys. It sees the commits of all nodes.
@@ -55,7 +55,6 @@ pub struct Watch {
     /// Its own reads go on to here: from here on the batches have everything.
     catches_up_to: Option<EventCursor>,
     batches: broadcast::Receiver<Arc<Batch>>,
-    is_dropped: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -65,23 +64,25 @@ impl Watch {
         self.after
     }
 
-    /// What comes next. `None` if the node shuts down, or the watcher was dropped; or if the store does not answer while the
-    /// watcher resumes: it resumes again from [`Watch::seen`].
+    /// What comes next. `None` if the node shuts down; or if the store does not answer while the watcher catches up: it resumes from
+    /// [`Watch::seen`].
     pub async fn next(&mut self) -> Option<Next> {
-        if self.is_dropped {
-            return None;
-        }
-        if let Some(end) = self.catches_up_to {
-            let events = self.catch_up(end).await?;
-            self.told = (self.after, Instant::now());
-            return Some(Next::Events(events.into_iter().map(Arc::new).collect()));
-        }
         loop {
+            if let Some(end) = self.catches_up_to {
+                let next = self.catch_up(end).await?;
+                self.told = (self.after, Instant::now());
+                return Some(next);
+            }
             let (told, told_at) = self.told;
             tokio::select! {
                 biased;
                 () = self.node.closing.cancelled() => return None,
                 batch = self.batches.recv() => match batch {
+                    Ok(batch) if batch.drops(self.after) => {
+                        let from = std::mem::replace(&mut self.after, batch.end);
+                        self.told = (self.after, Instant::now());
+                        return Some(self.dropped(from));
+                    }
                     Ok(batch) => {
                         let events = batch.of(&self.watched, self.after);
                         self.after = self.after.max(batch.end);
@@ -90,10 +91,11 @@ impl Watch {
                             return Some(Next::Events(events));
                         }
                     }
+                    // The client reads slowly. The watcher reads what it has missed by itself.
                     Err(RecvError::Lagged(_)) => {
-                        self.is_dropped = true;
-                        self.node.metrics.events_dropped.one();
-                        return Some(Next::Dropped);
+                        let (batches, begin) = self.node.history.feeds.join(&self.app)?;
+                        self.batches = batches;
+                        self.catches_up_to = Some(begin);
                     }
                     Err(RecvError::Closed) => return None,
                 },
@@ -106,7 +108,7 @@ impl Watch {
     }
 
     /// Reads events from before the watcher joined the reader. Few watchers do so at once.
-    async fn catch_up(&mut self, end: EventCursor) -> Option<Vec<LoggedEvent>> {
+    async fn catch_up(&mut self, end: EventCursor) -> Option<Next> {
         let node = Arc::clone(&self.node);
         let _permit = tokio::select! {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
@@ -115,13 +117,22 @@ impl Watch {
         let (app, watched, after) = (self.app.clone(), self.watched.clone(), self.after);
         let store = node.store.clone();
         let read = node.read(async move { store.events(&app, watched.scope(), after, READ_MAX).await }).await;
-        let (events, seen) = read.ok()?;
-        node.history.count_unreadable(&events);
-        if seen == self.after || (seen.era() == end.era() && seen >= end) {
+        let page = read.ok()?;
+        node.history.count_unreadable(&page.events);
+        if page.next == self.after || page.next >= end {
             self.catches_up_to = None;
         }
-        self.after = seen;
-        Some(events)
+        let from = std::mem::replace(&mut self.after, page.next);
+        Some(if page.is_dropped {
+            self.dropped(from)
+        } else {
+            Next::Events(page.events.into_iter().map(Arc::new).collect())
+        })
+    }
+
+    fn dropped(&self, from: EventCursor) -> Next {
+        self.node.metrics.events_dropped.one();
+        Next::Dropped { from, to: self.after }
     }
 }
 
@@ -141,7 +152,7 @@ impl Locks {
         self.node.history.flush(patience).await;
     }
 
-    /// The events of a key, the newest first.
+    /// The events of a key, the newest first. `None` if those before `before` cannot be read any more.
     ///
     /// # Errors
     /// When the store does not answer.
@@ -150,10 +161,10 @@ impl Locks {
         address: &Address,
         before: Option<EventCursor>,
         limit: usize,
-    ) -> Answer<Vec<LoggedEvent>> {
+    ) -> Answer<Option<Vec<LoggedEvent>>> {
         let Address { app, key } = address.clone();
         let events = self.read(|store| async move { store.history(&app, &key, before, limit).await }).await?;
-        self.node.history.count_unreadable(&events);
+        self.node.history.count_unreadable(events.as_deref().unwrap_or_default());
         Ok(events)
     }
 
@@ -176,17 +187,14 @@ impl Locks {
             }
         };
         let after = after.unwrap_or(begin);
-        // A position in another engine of the pair says nothing of this one.
-        let is_behind = after < begin || after.era() != begin.era();
         Ok(Watch {
             node: Arc::clone(&self.node),
             app: app.clone(),
             watched,
             after,
             told: (after, Instant::now()),
-            catches_up_to: is_behind.then_some(begin),
+            catches_up_to: (after != begin).then_some(begin),
             batches,
-            is_dropped: false,
             _permit: permit,
         })
     }

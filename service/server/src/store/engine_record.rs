@@ -147,6 +147,9 @@ pub struct EngineRecord {
     /// The epoch in which the store last became active after the other engine; [`Epoch::NONE`] if it never did.
     #[serde(default)]
     pub since: Epoch,
+    /// The epoch that began with the last loss of data, after which events from before it may be missing; [`Epoch::NONE`] if there was none.
+    #[serde(default)]
+    pub lost: Epoch,
     #[serde(default)]
     pub noticed: Noticed,
 }
@@ -187,6 +190,7 @@ impl EngineRecord {
             copied: 0,
             unreadable: 0,
             since: Epoch::NONE,
+            lost: Epoch::NONE,
             noticed: Noticed::default(),
         }
     }
@@ -195,6 +199,18 @@ impl EngineRecord {
     #[must_use]
     pub fn turned(&self, state: EngineState, epoch: Epoch) -> Self {
         Self { state, epoch, ..self.clone() }
+    }
+
+    /// The same after a loss of data.
+    #[must_use]
+    pub fn with_loss(&self) -> Self {
+        Self { lost: self.epoch, ..self.clone() }
+    }
+
+    /// Which events the store has: those since a switch to it, or since a loss. Cursors name it. Later eras have higher numbers, whichever
+    /// engine of a pair they are of.
+    pub fn era(&self) -> u64 {
+        self.since.max(self.lost).number()
     }
 
     /// The same with a hold-off of at least `lease_ms`, beginning at `now`.

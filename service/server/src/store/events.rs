@@ -8,10 +8,10 @@ use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A position in a store's events, in the order of their commits. Its text is opaque to clients and valid for one store.
+/// A position in the events of a store, or of the engines of a pair, in the order of their commits. Its text is opaque to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventCursor {
-    /// Counts the engines that a pair has used, one after the other: 0 for the first, and without a pair.
+    /// See [`super::engine_record::EngineRecord::era`]. 0 in what a store itself takes and returns.
     era: u64,
     /// Orders commits in a store with several writers at once; otherwise 0.
     pub(super) commit: u64,

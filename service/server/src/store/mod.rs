@@ -276,11 +276,15 @@ pub trait LockStore: RecordStore + DocumentStore {
     async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
 
     /// Writes events without a change of a state, for example the end of a wait.
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError>;
+    ///
+    /// # Errors
+    /// `EpochOver` if the store is not active in this epoch.
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError>;
 
     /// Looks at up to `limit` events after `after`, in the order of their commits. Returns those in `scope`, and the position
     /// of the next call: `after` itself if there were no events, and behind all that were looked at, even if none is in
-    /// `scope`. Events of one key are in the order in which they happened. No event ever appears before a returned position.
+    /// `scope`. Events of one key are in the order in which they happened. No event ever appears before a returned position. Of a store
+    /// that is retired, all events can be read.
     async fn events(
         &self,
         app: &App,

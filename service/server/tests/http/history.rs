@@ -15,15 +15,15 @@ use crate::client::{BIN, acquire, embedded, get, granted, on_postgres, post, rel
 const LONG: Duration = Duration::from_secs(30);
 
 /// A stream of server-sent events.
-struct Events {
+pub struct Events {
     response: Response,
     read: String,
     /// The last id in the stream, with or without an event.
-    seen: String,
+    pub seen: String,
 }
 
 impl Events {
-    async fn open(node: &Node, path: &str, last_event_id: Option<&str>) -> Self {
+    pub async fn open(node: &Node, path: &str, last_event_id: Option<&str>) -> Self {
         let mut request = Client::new().get(format!("{}{path}", node.base_url()));
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
@@ -35,7 +35,7 @@ impl Events {
     }
 
     /// The data of the next event. Its id and kind must be those in the stream's fields.
-    async fn next(&mut self) -> Value {
+    pub async fn next(&mut self) -> Value {
         loop {
             if let Some((event, rest)) = self.read.split_once("\n\n") {
                 let (event, rest) = (event.to_owned(), rest.to_owned());

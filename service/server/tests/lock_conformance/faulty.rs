@@ -202,8 +202,8 @@ impl LockStore for Faulty {
         self.memory.collect(epoch, after, limit).await
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        self.memory.log(events).await
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
+        self.memory.log(epoch, events).await
     }
 
     async fn events(

@@ -181,11 +181,11 @@ impl LockStore for SimulatedStore {
         self.call("collect", Access::Write, collect).await
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let events = events.to_vec();
         let log = move |database: Arc<Database>| {
             let events = events.clone();
-            async move { database.store.log(&events).await }
+            async move { database.store.log(epoch, &events).await }
         };
         self.call("log", Access::Write, log).await
     }

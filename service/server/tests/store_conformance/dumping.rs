@@ -2,9 +2,10 @@ use std::collections::HashMap;
 
 use latchgate::store::engine_record::{EngineState, Epoch};
 use latchgate::store::{CopiedState, DumpPage, StoreError, Version};
+use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Key};
 
-use crate::worlds::{EPOCH, FOREVER, World, at, new, state};
+use crate::worlds::{EPOCH, FOREVER, World, at, event, new, state};
 
 impl World {
     /// All pages of a dump.
@@ -140,6 +141,8 @@ pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
             assert!(matches!(loaded, Err(StoreError::EpochOver)), "{state:?}: {loaded:?}");
             let locked = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.map(|_| ());
             assert!(matches!(locked, Err(StoreError::EpochOver)), "{state:?}: {locked:?}");
+            let logged = world.store.log(EPOCH, &[(key.clone(), event(EventKind::Waited, 1))]).await;
+            assert!(matches!(logged, Err(StoreError::EpochOver)), "{state:?}: {logged:?}");
         }
     };
     refused(later, EngineState::Active).await;

@@ -31,7 +31,7 @@ pub async fn an_event_comes_back_as_it_was(world: &World) {
     world.write_events(&key, &events).await;
     // A notice has no key of a lock.
     let notice = Address { key: Key::of_notices(), ..key.clone() };
-    world.store.log(&[(notice.clone(), full(EventKind::QuotaReached))]).await.unwrap();
+    world.store.log(EPOCH, &[(notice.clone(), full(EventKind::QuotaReached))]).await.unwrap();
     let mut read = world.all_events().await;
     assert_eq!(read.pop().map(|logged| logged.address), Some(notice));
     assert!(read.iter().all(|logged| logged.address == key));
@@ -125,8 +125,8 @@ pub async fn events_without_a_change_are_written(world: &World) {
     let before = world.write(&a, state(1), FOREVER).await;
     let events = [(&b, 1), (&a, 2), (&b, 3)];
     let events = events.map(|(key, number)| (key.clone(), event(EventKind::Waited, number)));
-    world.store.log(&events).await.unwrap();
-    world.store.log(&[]).await.unwrap();
+    world.store.log(EPOCH, &events).await.unwrap();
+    world.store.log(EPOCH, &[]).await.unwrap();
     let read: Vec<_> = world.all_events().await.into_iter().map(|logged| (logged.address, logged.event)).collect();
     assert_eq!(read, events);
     assert_eq!(world.load(&a).await.version, before);

@@ -97,7 +97,7 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     let [one, other] = nodes;
     let (one, other) = (World::of(one).await, World::of(other).await);
     let events: Vec<_> = (1..=EVENTS).map(|number| (at("key"), event(EventKind::Granted, number))).collect();
-    one.store.log(&events).await.unwrap();
+    one.store.log(EPOCH, &events).await.unwrap();
     one.all_events().await;
     let bound = Timestamp::from_ms(EVENTS + 1);
     let work = async |world: &World| {

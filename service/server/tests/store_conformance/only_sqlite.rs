@@ -100,7 +100,7 @@ async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was
     drop(world);
     let store = open_again(&path).await;
     assert_eq!(store.last_event().await.unwrap(), last);
-    store.log(&[(at("key"), event(EventKind::Waited, 3))]).await.unwrap();
+    store.log(EPOCH, &[(at("key"), event(EventKind::Waited, 3))]).await.unwrap();
     let (read, next) = store.events(&App::default(), crate::watching::ALL, last, 10).await.unwrap();
     assert_eq!(tokens(&read), [3]);
     assert!(next > last);

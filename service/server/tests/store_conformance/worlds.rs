@@ -248,7 +248,7 @@ impl World {
     /// All events of the default app until now, without the marker event that this method writes after them.
     pub async fn all_events(&self) -> Vec<LoggedEvent> {
         const MARK: u64 = 8_999_999;
-        self.store.log(&[(at("mark"), event(EventKind::Waited, MARK))]).await.unwrap();
+        self.store.log(EPOCH, &[(at("mark"), event(EventKind::Waited, MARK))]).await.unwrap();
         let mut read = self.events_until(Scope::Prefix(""), EventCursor::START, 1_000, MARK).await;
         read.pop();
         read

@@ -331,8 +331,11 @@ impl LockStore for MemoryStore {
         Ok(collected)
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut tables = self.shared.tables();
+        if !tables.engine.is_in_force(EngineState::Active, epoch) {
+            return Err(StoreError::EpochOver);
+        }
         for (address, event) in events {
             tables.log(address, event);
         }

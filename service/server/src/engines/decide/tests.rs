@@ -226,6 +226,39 @@ fn a_node_that_knows_of_longer_leases_than_a_record_after_a_loss_extends_the_hol
 }
 
 #[test]
+fn every_loss_begins_an_era_that_is_later_than_all_before_it() {
+    let of_era = |mut reading: Reading, since, lost| {
+        let record = reading.record.as_mut().unwrap();
+        (record.since, record.lost) = (Epoch::from_number(since), Epoch::from_number(lost));
+        reading
+    };
+    let era = |next: Next| match next {
+        Next::Write(Change { record, .. }) => record.era(),
+        other => panic!("no write: {other:?}"),
+    };
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let retired = of_era(reading(Retired, 4, &pair(), false), 2, 0);
+    // Emptied, with an older record, failed over, and given up.
+    for engine_lost in [&lost, &of_era(reading(Active, 2, &pair(), false), 2, 0)] {
+        assert!(era(next_after(5, Some(engine_lost), Some(&retired))) > 5);
+    }
+    for (state, other) in [(Active, None), (Moving, Some(&reading(Standby, 1, &pair(), false)))] {
+        let failed = of_era(reading(state, 5, &pair(), true), 3, 4);
+        let engines = [engine("one", Some(&failed)), Candidate { is_left_out: true, ..engine("other", other) }];
+        assert!(era(next(&engines, &pair(), used(5))) > 5, "{state:?}");
+    }
+    // A switch does, too, and lost events of the engine that takes over are not hidden by it.
+    let filling = reading(Filling, 4, &pair(), false);
+    assert_eq!(era(next_after(3, Some(&retired), Some(&filling))), 4);
+    assert!(era(next_after(4, Some(&retired), Some(&filling))) > 4);
+    // A promoted standby that is trusted has every event. A Redis is trusted although it may not.
+    let failed = of_era(reading(Active, 5, &[], true), 3, 0);
+    let trusted = Candidate { is_trusted: true, ..engine("one", Some(&failed)) };
+    assert_eq!(era(next(&[trusted], &[], used(5))), 3);
+    assert!(era(next(&[Candidate { may_forget: true, ..trusted }], &[], used(5))) > 5);
+}
+
+#[test]
 fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
     let mut retired = reading(Retired, 3, &pair(), false);
     retired.record.as_mut().unwrap().unreadable = 1;

@@ -82,7 +82,8 @@ pub struct EventAnswer {
 pub struct HistoryQuery {
     /// Most events in the answer: 1 to 1 000; 100 if absent.
     limit: Option<usize>,
-    /// `next_before` of the page before.
+    /// `next_before` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
+    /// refused.
     before: Option<String>,
 }
 
@@ -135,6 +136,9 @@ pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
     let before = parse_cursor("before", query.before.as_deref())?;
     let events = context.locks.history(&address, before, limit).await;
     let events = events.map_err(|failure| Problem::of_failure(&failure))?;
+    let lost =
+        "is of an engine, or of a time before a loss of data, that cannot be read any more: begin again without it";
+    let events = events.ok_or_else(|| Problem::field("before", lost))?;
     let next_before = events.last().filter(|_| events.len() == limit).map(|last| last.cursor.to_string());
     Ok(answer::ok(&HistoryAnswer { events: events.iter().map(event_answer).collect(), next_before }))
 }
@@ -142,8 +146,10 @@ pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
 /// Watch a lock.
 ///
 /// A stream of server-sent events of all nodes, in the order of their commits. Each event has an `id`: after a broken
-/// connection, a client that sends the last `id` as `Last-Event-ID` misses no event. A client that reads more slowly than events
-/// happen gets an event `dropped`, and the stream ends.
+/// connection, a client that sends the last `id` as `Last-Event-ID` gets every later event once, over a planned switch of the engine,
+/// too. Where that is not possible, because the store has lost data or the engine that has the events was left, the stream has one
+/// event `dropped` and goes on. Its `data` is `{id, kind, from, to, reason}`: events behind the id `from` and up to the id `to` may be
+/// missing.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/events", tag = "events", operation_id = "watchLock",
     params(LockKey, EventsQuery),
@@ -222,7 +228,7 @@ fn frames(watch: Watch, waits: Waiting) -> impl Stream<Item = Result<Frame, Infa
         let frames = match watch.next().await? {
             Next::Events(events) if events.is_empty() => vec![id_frame(&watch)],
             Next::Events(events) => events.iter().map(|event| event_frame(event)).collect(),
-            Next::Dropped => vec![dropped_frame(&watch)],
+            Next::Dropped { from, to } => vec![dropped_frame(from, to)],
         };
         Some((frames, (watch, waits)))
     });
@@ -233,10 +239,11 @@ fn id_frame(watch: &Watch) -> Frame {
     Frame::default().id(watch.seen().to_string())
 }
 
-fn dropped_frame(watch: &Watch) -> Frame {
-    let detail = "This client reads more slowly than events happen. Connect again with the last id.";
-    let data = serde_json::json!({ "detail": detail });
-    id_frame(watch).event("dropped").data(data.to_string())
+fn dropped_frame(from: EventCursor, to: EventCursor) -> Frame {
+    let (from, to) = (from.to_string(), to.to_string());
+    let reason = "Events after `from` and up to `to` may be missing: the store has lost them, or the engine that has them was left.";
+    let data = serde_json::json!({ "id": to, "kind": "dropped", "from": from, "to": to, "reason": reason });
+    Frame::default().id(to).event("dropped").data(data.to_string())
 }
 
 fn event_frame(event: &LoggedEvent) -> Frame {

@@ -151,7 +151,7 @@ impl LockMetrics {
         page.counter("latchgate_cache_hits", help, self.cache_hits.get());
         let help = "Batches of a key that began without a cached state.";
         page.counter("latchgate_cache_misses", help, self.cache_misses.get());
-        let help = "Events that were not written, and event streams that were ended because their client was too slow.";
+        let help = "Events that were not written, and events `dropped` on streams, after which events are missing.";
         page.counter("latchgate_events_dropped", help, self.events_dropped.get());
         let help = "Events of the store that this node could not decode.";
         page.counter("latchgate_events_unreadable", help, self.events_unreadable.get());

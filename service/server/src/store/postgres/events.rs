@@ -19,27 +19,26 @@ use sqlx::query::Query;
 use super::rows::read_timestamp;
 use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
-use crate::store::{EventCursor, LoggedEvent, Scope};
+use crate::store::{Epoch, EventCursor, LoggedEvent, Scope};
 
-const LOG: &str = "select log_lock_events($1, $2, $3, $4, $5)";
+/// A commit without changes, whose clock may be any.
+const LOG: &str = "
+select is_in_force
+from commit_locks('{}', '{}', '{}', '{}', '{}', '{}', '{}', 0, 9223372036854775807, $6, $7, '100ms', $1, $2, $3, $4, $5)";
 
 /// The most events that one statement numbers.
 const LOGGED_MAX: usize = 1 << 20;
 
-/// The condition that no transaction up to this `xid` is still open.
-macro_rules! settled {
-    () => {
-        "xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-    };
-}
-
 /// Each event in the scope, together with the position of the last event that was looked at. Rows after those that reach the limit
-/// are not unpacked.
-const EVENTS: &str = concat!(
-    "with found as materialized (
-        select xid, last, at, count, apps, keys, events from lock_events where (xid, last) > ($1, $2) and ",
-    settled!(),
-    " order by xid, last limit $3
+/// are not unpacked. In a store that is retired no transaction writes events any more.
+const EVENTS: &str = "
+with found as materialized (
+        select xid, last, at, count, apps, keys, events from lock_events
+        where (xid, last) > ($1, $2) and xid < case
+            when exists (select from engine_records where purpose = 'locks' and state = 'retired') then 9223372036854775807
+            else pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+        end
+        order by xid, last limit $3
     ), page as materialized (
         select f.xid, u.number, u.app, u.key, u.event, f.at
         from (
@@ -55,18 +54,16 @@ const EVENTS: &str = concat!(
     )
     select p.xid, p.number, p.key, p.event, p.at, last.xid, last.number
     from last left join page p on p.app = $4 and case when $5 then p.key = $6 else starts_with(p.key, $6) end
-    order by p.xid, p.number"
-);
+    order by p.xid, p.number";
 
 const NEXT: &str = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
 
 const HISTORY: &str = "select xid, number, $2, event, at from lock_history($1, $2, $3, $4, $5, $6)";
 
-const OLDEST: &str = concat!(
-    "select xid, last, at, count from lock_events where (xid, last) > ($1, $2) and ",
-    settled!(),
-    " order by xid, last limit $3"
-);
+const OLDEST: &str = "
+select xid, last, at, count from lock_events
+where (xid, last) > ($1, $2) and xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+order by xid, last limit $3";
 
 const DELETE: &str = "
 with gone as (delete from lock_events where (xid, last) > ($1, $2) and (xid, last) <= ($3, $4) returning count)
@@ -90,13 +87,16 @@ pub(super) fn bind<'q>(
         .bind(newest.as_ms().cast_signed()))
 }
 
-pub(super) async fn log(connection: &mut Session, events: &[(Address, Event)]) -> Result<(), sqlx::Error> {
-    if events.is_empty() {
-        return Ok(());
-    }
+/// Returns whether the epoch is in force. Otherwise nothing is written.
+pub(super) async fn log(
+    connection: &mut Session,
+    epoch: Epoch,
+    knows_timeline: bool,
+    events: &[(Address, Event)],
+) -> Result<bool, sqlx::Error> {
     let events: Vec<(&Address, &Event)> = events.iter().map(|(address, event)| (address, event)).collect();
-    bind(connection.query(LOG), &events)?.execute(&mut **connection).await?;
-    Ok(())
+    let log = bind(connection.query(LOG), &events)?.bind(epoch.number().cast_signed()).bind(knows_timeline);
+    log.fetch_one(&mut **connection).await?.try_get(0)
 }
 
 pub(super) async fn page(

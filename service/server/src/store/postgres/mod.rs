@@ -242,10 +242,11 @@ impl LockStore for PostgresStore {
         connection.read(collected).await?.ok_or(StoreError::EpochOver)
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let logged = events::log(&mut connection, events).await;
-        connection.written(logged).await
+        let logged = events::log(&mut connection, epoch, self.knows_timeline, events).await;
+        let is_in_force = connection.written(logged).await?;
+        if is_in_force { Ok(()) } else { Err(StoreError::EpochOver) }
     }
 
     async fn events(

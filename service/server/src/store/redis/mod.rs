@@ -187,10 +187,10 @@ impl LockStore for RedisStore {
         listing::collect(&self.shared, epoch, after, limit).await
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let entries = events.iter().map(|(address, event)| Entry::of_event(address, event));
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        commit::put(&self.shared, None, None, &entries, Rule::Each, Locker::default()).await?;
+        commit::put(&self.shared, None, Some(epoch), &entries, Rule::Each, Locker::default()).await?;
         Ok(())
     }
 

@@ -136,9 +136,13 @@ impl LockStore for SqliteStore {
         collect.await
     }
 
-    async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
+    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let row = EventRow::of(events).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        self.database.write(move |connection| Ok(events::log(connection, row)?)).await
+        let log = self.database.write(move |connection| {
+            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
+            Ok(events::log(connection, row)?)
+        });
+        log.await
     }
 
     async fn events(

@@ -4,4 +4,5 @@ mod beside;
 mod copied;
 mod lost;
 mod refused;
+mod streams;
 mod world;
