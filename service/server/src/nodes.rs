@@ -134,8 +134,7 @@ impl Inner {
         let (used, name) = (self.locks.engines().used()?, self.name());
         let report = serde_json::to_value(self.report()).unwrap_or_default();
         let mut document = Document::new();
-        if used.store.kind() == "sqlite" {
-            // One node has the file.
+        if used.store.is_of_one_node() {
             return Ok(document);
         }
         for _ in 0..TRIES {

@@ -61,7 +61,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = args.http.waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
-    let locks = Locks::start_on(store.clone(), args.runtime_limits()).await?;
+    let locks = Locks::start_on(store.clone(), store.node_id(), args.runtime_limits()).await?;
     let clock: Clock = Arc::new({
         let locks = locks.clone();
         move || locks.now()

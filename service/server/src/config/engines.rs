@@ -72,7 +72,6 @@ impl StoreArgs {
             LocksKind::Redis(RedisConfig {
                 url: url.to_owned(),
                 prefix: self.locks_prefix.clone(),
-                shards: usize::from(self.shards),
                 timeout: Duration::from_millis(self.store_timeout_ms),
                 history_retention,
                 allow_eviction: self.allow_eviction,

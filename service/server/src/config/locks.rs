@@ -114,8 +114,9 @@ impl LockArgs {
         Duration::from_millis(self.idle_retention_ms)
     }
 
-    pub fn runtime_limits(&self, store_timeout: Duration, history: &HistoryArgs) -> Limits {
+    pub fn runtime_limits(&self, shards: u16, store_timeout: Duration, history: &HistoryArgs) -> Limits {
         Limits {
+            shards: usize::from(shards),
             calls_per_shard: self.calls_per_shard,
             waiters_per_key: self.waiters_per_key,
             waiters_per_shard: self.waiters_per_shard,

@@ -280,7 +280,7 @@ impl ServeArgs {
     }
 
     pub fn runtime_limits(&self) -> Limits {
-        self.locks.runtime_limits(self.store.store_timeout(), &self.history)
+        self.locks.runtime_limits(self.store.shards, self.store.store_timeout(), &self.history)
     }
 
     pub fn gate_limits(&self) -> GateLimits {

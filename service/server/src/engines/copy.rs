@@ -7,8 +7,10 @@ use futures::future::join;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::copying::Copying;
+use super::engine::Engine;
+use super::pair::{Inner, Looks};
 use super::slot::no_answer;
-use super::{Engine, Inner, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
@@ -16,30 +18,8 @@ use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 const PAGE: usize = 1_000;
 /// A copy whose count has not risen for so long is taken over.
 const TAKE_OVER: Duration = Duration::from_secs(1);
-/// A copy whose count has not risen for so long is given up.
-const STALLED: Duration = Duration::from_secs(10);
 /// A page is more work than a call of a client.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// A copy that is under way, as a node follows it from look to look.
-pub(super) struct Copying {
-    pub epoch: Epoch,
-    copied: u64,
-    progressed: Instant,
-    /// This node copies.
-    is_own: bool,
-    task: Option<AbortOnDropHandle<()>>,
-}
-
-impl Copying {
-    pub(super) fn new(epoch: Epoch, is_own: bool) -> Self {
-        Self { epoch, copied: 0, progressed: Instant::now(), is_own, task: None }
-    }
-
-    pub(super) fn is_stalled(&self) -> bool {
-        self.progressed.elapsed() > STALLED
-    }
-}
 
 impl<E: ?Sized + Engine> Inner<E> {
     /// Takes note of the progress of a copy. One that has ended is aborted here.

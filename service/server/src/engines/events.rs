@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use latchgate_core::{App, Key};
 
-use super::{LockEngines, Slot, UsedLocks};
+use super::locks::{LockEngines, UsedLocks};
+use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
 use crate::store::{EventCursor, LockStore, LoggedEvent, Scope, StoreError};
 

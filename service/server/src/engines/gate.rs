@@ -6,7 +6,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use latchgate_core::gate::{Command, OperationAddress, OperationRecord, step};
 use tokio::time::Instant;
 
-use super::{Engine, Engines};
+use super::engine::Engine;
+use super::pair::Engines;
 use crate::store::engine_record::Epoch;
 use crate::store::gate::{At, Change, Claimed, Fence, GateStore, Replaced, Stored};
 use crate::store::store_clock::StoreClock;

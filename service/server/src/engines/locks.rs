@@ -8,11 +8,12 @@ use latchgate_core::lock::{Event, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep};
 
-use super::slot::Slot;
-use super::{Engine, EngineSpec, Engines, Standing};
+use super::engine::Engine;
+use super::pair::{Engines, Standing};
+use super::slot::EngineSpec;
 use crate::store::documents::{ACCESS, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp, fresh_node_id};
+use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp};
 
 /// One store of locks, or a pair.
 pub type LockEngines = Engines<dyn LockStore>;
@@ -70,12 +71,15 @@ impl LockEngines {
         self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
     }
 
+    /// Whether there is one store, which only this node can have open. Of a pair, the other engine may have several nodes.
+    pub fn is_for_one_node(&self) -> bool {
+        matches!(&self.inner.slots[..], [only] if only.if_open().is_some_and(|store| store.is_of_one_node()))
+    }
+
+    /// The id of a node that starts. The only node of a file has the same one after a restart, and with it its old turns.
     pub fn node_id(&self) -> NodeId {
-        // The file of a SQLite store has one node, and the other engine of its pair may have several.
-        let is_alone = self.inner.slots.len() == 1;
-        let mut stores = self.inner.slots.iter().filter_map(Slot::if_open);
-        let named = stores.find(|store| is_alone || store.kind() != "sqlite");
-        named.map_or_else(fresh_node_id, |store| store.node_id())
+        let fresh = || NodeId::new(&format!("{:016x}", rand::random::<u64>()));
+        if self.is_for_one_node() { NodeId::new("embedded") } else { fresh() }
     }
 
     /// The epoch of the engine in use; [`Epoch::NONE`] while none is.

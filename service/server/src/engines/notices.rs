@@ -3,7 +3,8 @@
 
 use latchgate_core::Timestamp;
 
-use super::{Engine, Engines};
+use super::engine::Engine;
+use super::pair::Engines;
 use crate::store::engine_record::{EngineRecord, EngineState, Noticed, Reading};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use latchgate_core::Timestamp;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::copy::{Copying, bounded};
+use super::copy::bounded;
+use super::copying::Copying;
 use super::decide::{emptied, given_up, may_be_given_up};
-use super::{Engine, Engines, Inner, LOOK_SOON, Looks};
+use super::engine::Engine;
+use super::pair::{Engines, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::JUMP_MS_MIN;

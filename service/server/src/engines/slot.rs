@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use tokio::time::{Duration, timeout};
 
-use super::Engine;
+use super::engine::Engine;
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, Reading};
 

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use super::answers::{acquired, refused, released, renewed};
 use super::batch::{Done, Evaluated, Failed};
+use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
 use super::key_queue::{KeyQueue, Waiter};
-use super::shard::{BatchInput, Shard};
+use super::shard::Shard;
 use crate::observe::metrics::LockMetrics;
 
 /// Most waiters of a key that an inspection names.

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::batch::{Apart, Done, Failed, run_locked};
+use super::batch_input::BatchInput;
 use super::call::{Call, Failure};
 use super::key_queue::KeyQueue;
 use super::node::Node;
-use super::shard::BatchInput;
 use crate::store::APART_AT_ONCE;
 
 /// For how long a key that was busy goes apart at once.

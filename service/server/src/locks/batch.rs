@@ -10,9 +10,9 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, Span};
 
-use super::call::Failure;
+use super::call::{Failure, unreadable};
 use super::key_queue::WaitQueue;
-use super::node::{Node, unreadable};
+use super::node::Node;
 use crate::engines::UsedLocks;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};

@@ -11,8 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::call::{Call, Envelope};
 use super::limits::Limits;
-use super::node::Node;
-use super::shard_of;
+use super::node::{Node, shard_of};
 use crate::store::{Collected, StoreError};
 
 /// A step or a walk that removes at least one in so many of its rows is productive.

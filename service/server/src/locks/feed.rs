@@ -6,14 +6,16 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use latchgate_core::App;
-use tokio::sync::broadcast;
+use latchgate_core::lock::EventKind;
+use latchgate_core::{App, Key};
+use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-use super::call::Answer;
-use super::node::Node;
-use super::watch::Watched;
-use crate::engines::EventPage;
+use super::call::{Answer, read};
+use super::limits::Limits;
+use crate::engines::{EventPage, LockEngines};
+use crate::observe::metrics::LockMetrics;
 use crate::store::{EventCursor, LoggedEvent, Scope};
 
 /// How long watchers may lag behind the commits of other nodes, which do not notify this one.
@@ -23,7 +25,24 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 /// The pause is this much longer for each watcher, because each batch wakes all of them.
 const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
 /// Events that one read returns at most.
-pub(super) const READ_MAX: usize = 500;
+const READ_MAX: usize = 500;
+
+/// Which keys are watched.
+#[derive(Clone, Debug)]
+pub enum Watched {
+    Key(Key),
+    /// The keys that begin with this text.
+    Prefix(String),
+}
+
+impl Watched {
+    fn scope(&self) -> Scope<'_> {
+        match self {
+            Self::Key(key) => Scope::Key(key),
+            Self::Prefix(prefix) => Scope::Prefix(prefix),
+        }
+    }
+}
 
 /// What one read has found.
 pub(super) struct Batch {
@@ -76,13 +95,26 @@ struct Feed {
 /// The readers of a node: one for each app that is watched. A reader ends when it has no watcher left.
 pub(super) struct Feeds {
     feeds: Mutex<HashMap<App, Feed>>,
+    store: LockEngines,
     /// Batches that a watcher may be behind.
     lag_max: usize,
+    store_timeout: Duration,
+    /// Counts the commits of this node that wrote events.
+    commits: watch::Receiver<u64>,
+    closing: CancellationToken,
+    metrics: Arc<LockMetrics>,
 }
 
 impl Feeds {
-    pub(super) fn new(lag_max: usize) -> Self {
-        Self { feeds: Mutex::default(), lag_max }
+    pub(super) fn new(
+        store: LockEngines,
+        limits: &Limits,
+        commits: watch::Receiver<u64>,
+        closing: CancellationToken,
+        metrics: Arc<LockMetrics>,
+    ) -> Self {
+        let (lag_max, store_timeout) = (limits.watcher_lag, limits.store_timeout);
+        Self { feeds: Mutex::default(), store, lag_max, store_timeout, commits, closing, metrics }
     }
 
     /// Joins the reader of this app, if there is one. Returns where its batches begin, too.
@@ -90,19 +122,43 @@ impl Feeds {
         self.feeds().get(app).map(|feed| (feed.batches.subscribe(), feed.position))
     }
 
-    /// The same, with a new reader that begins at `now` if there is none yet.
-    pub(super) fn join_or_start(
-        node: &Arc<Node>,
+    /// The same, with a new reader that begins now if there is none yet.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub(super) async fn join_or_start(
+        self: &Arc<Self>,
         app: &App,
-        now: EventCursor,
-    ) -> (broadcast::Receiver<Arc<Batch>>, EventCursor) {
-        let feeds = &node.history.feeds;
-        let mut joined = feeds.feeds();
+    ) -> Answer<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+        if let Some(joined) = self.join(app) {
+            return Ok(joined);
+        }
+        let store = self.store.clone();
+        let now = read(self.store_timeout, async move { store.last_event().await }).await?;
+        let mut joined = self.feeds();
         let feed = joined.entry(app.clone()).or_insert_with(|| {
-            tokio::spawn(read_on(Arc::clone(node), app.clone(), now));
-            Feed { batches: broadcast::Sender::new(feeds.lag_max), position: now }
+            tokio::spawn(read_on(Arc::clone(self), app.clone(), now));
+            Feed { batches: broadcast::Sender::new(self.lag_max), position: now }
         });
-        (feed.batches.subscribe(), feed.position)
+        Ok((feed.batches.subscribe(), feed.position))
+    }
+
+    /// Reads events after `after`.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub(super) async fn read(&self, app: &App, watched: &Watched, after: EventCursor) -> Answer<EventPage> {
+        let (store, app, watched) = (self.store.clone(), app.clone(), watched.clone());
+        let page = async move { store.events(&app, watched.scope(), after, READ_MAX).await };
+        let page = read(self.store_timeout, page).await?;
+        self.count_unreadable(&page.events);
+        Ok(page)
+    }
+
+    /// Counts the events that the store has and this node cannot decode.
+    pub(super) fn count_unreadable(&self, events: &[LoggedEvent]) {
+        let unreadable = events.iter().filter(|logged| logged.event.kind == EventKind::Unreadable).count();
+        self.metrics.events_unreadable.add(unreadable as u64);
     }
 
     /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.
@@ -125,18 +181,18 @@ impl Feeds {
 }
 
 /// Reads on while there are watchers. While the store does not answer, they wait.
-async fn read_on(node: Arc<Node>, app: App, mut position: EventCursor) {
-    let mut commits = node.history.commits.subscribe();
+async fn read_on(feeds: Arc<Feeds>, app: App, mut position: EventCursor) {
+    let (mut commits, all) = (feeds.commits.clone(), Watched::Prefix(String::new()));
     loop {
         // Marked as seen before the read: a commit during the read causes another one.
         commits.borrow_and_update();
-        let batch = match read(&node, &app, position).await {
+        let batch = match feeds.read(&app, &all, position).await {
             Ok(page) if page.next != position => Some(Batch::new(position, page)),
             _ => None,
         };
         let has_moved = batch.is_some();
         position = batch.as_ref().map_or(position, |batch| batch.end);
-        let watchers = node.history.feeds.publish(&app, batch);
+        let watchers = feeds.publish(&app, batch);
         if watchers == 0 {
             return;
         }
@@ -150,23 +206,15 @@ async fn read_on(node: Arc<Node>, app: App, mut position: EventCursor) {
         tokio::select! {
             () = pause => {}
             // The streams end by themselves.
-            () = node.closing.cancelled() => return,
+            () = feeds.closing.cancelled() => return,
         }
     }
-}
-
-async fn read(node: &Node, app: &App, after: EventCursor) -> Answer<EventPage> {
-    let (store, app) = (node.store.clone(), app.clone());
-    let read = node.read(async move { store.events(&app, Scope::Prefix(""), after, READ_MAX).await });
-    let page = read.await?;
-    node.history.count_unreadable(&page.events);
-    Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
     use latchgate_core::lock::{Event, Mode};
-    use latchgate_core::{Address, Key, Timestamp};
+    use latchgate_core::{Address, Timestamp};
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Lost, Outcome, Release, Renew, Terms, step};
 use latchgate_core::{Address, Timestamp};
 
-use super::Locks;
 use super::answers::too_late;
 use super::call::Answer;
+use super::handle::Locks;
 use super::together::Decision;
 
 /// The answer to a renewal of many keys.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Event, EventKind};
+use latchgate_core::lock::Event;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Duration, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::feed::Feeds;
 use super::limits::Limits;
 use crate::engines::LockEngines;
 use crate::observe::metrics::LockMetrics;
-use crate::store::LoggedEvent;
 
 /// More events than this at once are not written.
 const PENDING_MAX: usize = 10_000;
@@ -34,17 +34,23 @@ pub(super) struct History {
     /// Counts the commits of this node that wrote events.
     pub commits: Arc<watch::Sender<u64>>,
     pub watchers: Arc<Semaphore>,
-    pub feeds: Feeds,
+    pub feeds: Arc<Feeds>,
     pub catch_ups: Semaphore,
     metrics: Arc<LockMetrics>,
 }
 
 impl History {
     /// Writes until it is dropped.
-    pub(super) fn start(store: LockEngines, limits: &Limits, metrics: Arc<LockMetrics>) -> Self {
+    pub(super) fn start(
+        store: LockEngines,
+        limits: &Limits,
+        closing: CancellationToken,
+        metrics: Arc<LockMetrics>,
+    ) -> Self {
         let (pending, mut arriving) = mpsc::channel(PENDING_MAX);
         let commits = Arc::new(watch::Sender::new(0));
         let (settling, settled) = watch::channel(0);
+        let feeds = Feeds::new(store.clone(), limits, commits.subscribe(), closing, Arc::clone(&metrics));
         let (counted, counters) = (Arc::clone(&commits), Arc::clone(&metrics));
         tokio::spawn(async move {
             let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -65,7 +71,7 @@ impl History {
             settled,
             commits,
             watchers: Arc::new(Semaphore::new(limits.watchers)),
-            feeds: Feeds::new(limits.watcher_lag),
+            feeds: Arc::new(feeds),
             catch_ups: Semaphore::new(CATCH_UPS_MAX),
             metrics,
         }
@@ -97,12 +103,6 @@ impl History {
             let events = queued.saturating_sub(*self.settled.borrow());
             tracing::warn!(events, "ends of waits and notices were not written: the store takes too long");
         }
-    }
-
-    /// Counts the events that the store has and this node cannot decode.
-    pub(super) fn count_unreadable(&self, events: &[LoggedEvent]) {
-        let unreadable = events.iter().filter(|logged| logged.event.kind == EventKind::Unreadable).count();
-        self.metrics.events_unreadable.add(unreadable as u64);
     }
 
     /// Notifies this node's watchers that a commit has written events.

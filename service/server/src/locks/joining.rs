@@ -3,9 +3,10 @@
 use latchgate_core::Address;
 use latchgate_core::lock::{Acquire, Position, WaiterId};
 
+use super::batch_input::{BatchInput, Inputs};
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
-use super::shard::{BatchInput, Inputs, Shard};
+use super::shard::Shard;
 use crate::observe::traces::Origin;
 
 impl Shard {

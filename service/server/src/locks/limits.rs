@@ -7,6 +7,8 @@ use super::cache::CACHE_MAX_AGE;
 /// The bounds of a node's queues, caches and waits.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Tasks that each serve a part of the keys. A file of one node has one in any case.
+    pub shards: usize,
     /// Calls that may wait for one shard.
     pub calls_per_shard: usize,
     pub waiters_per_key: usize,
@@ -50,6 +52,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            shards: 2,
             calls_per_shard: 8_192,
             waiters_per_key: 10_000,
             waiters_per_shard: 50_000,

@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use super::Locks;
 use super::answers::{acquired, too_late};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
+use super::handle::{Locks, unanswered};
 use super::node::Node;
 use super::together::{Decision, Undone};
 
@@ -94,7 +94,7 @@ impl Locks {
         // In a task of its own, which runs to its end even if the client goes away.
         let may_wait = !request.wait.is_zero();
         tokio::spawn(acquire_and_answer(self.clone(), request, reply).in_current_span());
-        let Ok((answer, received)) = answer.await else { return Err(super::unanswered(&lease_id)) };
+        let Ok((answer, received)) = answer.await else { return Err(unanswered(&lease_id)) };
         if may_wait {
             self.node.metrics.wait_seconds.add_duration(began.elapsed());
         }

@@ -1,5 +1,6 @@
 //! What the shards of a node share: its name, its store, the store's clock, and the notifications.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -9,9 +10,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Answer, Failure};
+use super::call::{self, Answer, Failure, unreadable};
 use super::health::Health;
 use super::history::History;
+use super::limits::Limits;
 use super::waker::Waker;
 use crate::engines::{LockEngines, UsedLocks};
 use crate::observe::metrics::LockMetrics;
@@ -26,7 +28,7 @@ pub(super) struct Node {
     pub waker: Waker,
     pub history: History,
     pub metrics: Arc<LockMetrics>,
-    pub limits: super::Limits,
+    pub limits: Limits,
     /// One task at a time deals with a jump of the store's clock.
     pub after_jump: tokio::sync::Mutex<()>,
     /// Ends all waits.
@@ -51,7 +53,7 @@ impl Node {
     /// Has the key evaluated again, if it has waiters at this node.
     pub(super) fn recheck(&self, address: &Address) {
         let Some(shards) = self.rechecks.get() else { return };
-        let _ = shards[super::shard_of(address, shards.len())].try_send(Some(address.clone()));
+        let _ = shards[shard_of(address, shards.len())].try_send(Some(address.clone()));
     }
 
     /// Locks states; `None` if the epoch is over. If another caller keeps them locked until `deadline`, that does not count as a
@@ -103,19 +105,12 @@ impl Node {
         }
     }
 
-    /// Reads for a client, in a task of its own: a client that goes away does not cut off the statement half-way.
+    /// As [`call::read`], within the time for the store.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Answer<T> {
-        let reading = tokio::spawn(timeout(self.limits.store_timeout, read));
-        let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
-        let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-        read.map_err(|error| match error {
-            StoreError::Contended(what) => Failure::Overloaded(what),
-            StoreError::Unreadable { keys, reason } => unreadable(&keys, reason),
-            other => Failure::StoreUnavailable(other.to_string()),
-        })
+        call::read(self.limits.store_timeout, read).await
     }
 
     /// As [`Node::failure`], for the error of a commit.
@@ -150,6 +145,8 @@ const LOCK_ATTEMPT: Duration = Duration::from_millis(100);
 /// Between two attempts, for a store that gives up at once.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) fn unreadable(keys: &[Address], reason: String) -> Failure {
-    Failure::Unreadable { key: keys.first().map(|address| address.key.clone()), reason }
+pub(super) fn shard_of(address: &Address, shards: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    usize::try_from(hasher.finish() % shards as u64).unwrap_or_default()
 }

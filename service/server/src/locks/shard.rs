@@ -1,24 +1,24 @@
 //! A shard: one task that serves its keys in batches. It takes the calls that have arrived, loads the states that it has
 //! not cached, evaluates each key, writes all changes in one commit, and replies.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Command, LockState, Rank, Release, can_only_wait};
+use latchgate_core::lock::{Command, LockState, Release, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::apart::{ApartKeys, Arrived, Returned};
 use super::batch::{self, Apart, Done, Failed, Work};
+use super::batch_input::{BatchInput, Inputs};
 use super::cache::Cache;
 use super::call::{Call, Envelope, Failure, Reply};
-use super::key_queue::{KeyQueue, WaitQueue, Waiter};
+use super::key_queue::{KeyQueue, WaitQueue};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::observe::traces::Origin;
 use crate::store::{Epoch, Stored};
 
 /// How many calls one batch takes.
@@ -38,37 +38,6 @@ pub(super) struct Shard {
     /// How many of the waiters are in the node's count.
     counted: usize,
 }
-
-/// What one batch brings to one key.
-#[derive(Default)]
-pub(super) struct BatchInput {
-    pub commands: Vec<Command>,
-    /// One for each command, in order.
-    pub replies: Vec<Reply>,
-    /// Waiters that joined the queue.
-    pub arrived: Vec<Rank>,
-    /// Waiters whose wait ends with this batch.
-    pub ended: Vec<Rank>,
-    /// Why the batch was not evaluated, or its changes not written.
-    pub failure: Option<Failure>,
-    /// The state must be loaded, whatever is cached.
-    pub must_load: bool,
-    /// The requests of the commands.
-    pub origins: Vec<Origin>,
-    /// A timer found the key, and no call or notification did.
-    pub is_timed: bool,
-    /// The only call: the key has no queue, and looks free. As soon as there is more than this, it joins a queue.
-    pub alone: Option<Box<Waiter>>,
-}
-
-impl BatchInput {
-    fn calls(&self) -> usize {
-        self.commands.len() + self.arrived.len() + usize::from(self.alone.is_some())
-    }
-}
-
-/// In the order of the keys.
-pub(super) type Inputs = BTreeMap<Address, BatchInput>;
 
 impl Shard {
     pub(super) fn new(

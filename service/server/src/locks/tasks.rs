@@ -7,8 +7,7 @@ use latchgate_core::Address;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::node::Node;
-use super::shard_of;
+use super::node::{Node, shard_of};
 use crate::store::{StoreError, WakeUp};
 
 /// How often a store is asked for its clock that is up and takes no commits.

@@ -7,9 +7,9 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
 
-use super::Locks;
 use super::batch::Round;
 use super::call::Failure;
+use super::handle::Locks;
 use super::node::Node;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};

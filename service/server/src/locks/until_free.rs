@@ -6,8 +6,8 @@ use latchgate_core::Address;
 use latchgate_core::lock::Lease;
 use tokio::time::{Instant, sleep_until};
 
-use super::Locks;
 use super::call::{Answer, Inspected};
+use super::handle::Locks;
 
 /// Between two looks at the lock: a quarter of the time that the wait has taken, within these bounds. So a short wait notices at
 /// once, and long waits cost the store one read a second each.

@@ -4,36 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::Event;
-use latchgate_core::{Address, App, Key};
+use latchgate_core::{Address, App};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Instant, sleep_until};
 
-use super::Locks;
 use super::call::{Answer, Failure};
-use super::feed::{Batch, Feeds, READ_MAX};
+use super::feed::{Batch, Watched};
+use super::handle::Locks;
 use super::node::Node;
-use crate::store::{EventCursor, LoggedEvent, Scope};
+use crate::store::{EventCursor, LoggedEvent};
 
 /// A watcher without events learns its position this often, if it has moved.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
-
-/// Which keys are watched.
-#[derive(Clone, Debug)]
-pub enum Watched {
-    Key(Key),
-    /// The keys that begin with this text.
-    Prefix(String),
-}
-
-impl Watched {
-    fn scope(&self) -> Scope<'_> {
-        match self {
-            Self::Key(key) => Scope::Key(key),
-            Self::Prefix(prefix) => Scope::Prefix(prefix),
-        }
-    }
-}
 
 /// What a watcher sees next.
 pub enum Next {
@@ -114,11 +97,7 @@ impl Watch {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
             () = node.closing.cancelled() => return None,
         };
-        let (app, watched, after) = (self.app.clone(), self.watched.clone(), self.after);
-        let store = node.store.clone();
-        let read = node.read(async move { store.events(&app, watched.scope(), after, READ_MAX).await }).await;
-        let page = read.ok()?;
-        node.history.count_unreadable(&page.events);
+        let page = node.history.feeds.read(&self.app, &self.watched, self.after).await.ok()?;
         if page.next == self.after || page.next >= end {
             self.catches_up_to = None;
         }
@@ -164,7 +143,7 @@ impl Locks {
     ) -> Answer<Option<Vec<LoggedEvent>>> {
         let Address { app, key } = address.clone();
         let events = self.read(|store| async move { store.history(&app, &key, before, limit).await }).await?;
-        self.node.history.count_unreadable(events.as_deref().unwrap_or_default());
+        self.node.history.feeds.count_unreadable(events.as_deref().unwrap_or_default());
         Ok(events)
     }
 
@@ -178,14 +157,7 @@ impl Locks {
         }
         let permit = Arc::clone(&self.node.history.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| Failure::Overloaded("this node has too many watchers"))?;
-        let (batches, begin) = match self.node.history.feeds.join(app) {
-            Some(joined) => joined,
-            None => {
-                let store = self.node.store.clone();
-                let now = self.node.read(async move { store.last_event().await }).await?;
-                Feeds::join_or_start(&self.node, app, now)
-            }
-        };
+        let (batches, begin) = self.node.history.feeds.join_or_start(app).await?;
         let after = after.unwrap_or(begin);
         Ok(Watch {
             node: Arc::clone(&self.node),

@@ -236,17 +236,14 @@ pub struct Collected {
 /// that was dropped is unknown.
 #[async_trait]
 pub trait LockStore: RecordStore + DocumentStore {
-    /// How many shards a node should use with this store.
-    fn shards(&self) -> usize;
-
     /// Whether a crash may lose acknowledged commits.
     fn is_volatile(&self) -> bool {
         false
     }
 
-    /// The id of a node that starts with this store.
-    fn node_id(&self) -> NodeId {
-        fresh_node_id()
+    /// Whether only one node at a time can have it open.
+    fn is_of_one_node(&self) -> bool {
+        false
     }
 
     /// Loads states in `epoch`.
@@ -372,11 +369,6 @@ pub(crate) fn end_of_prefix(prefix: &str) -> String {
     }
     // It is longer than any key, so it comes after all of them.
     char::MAX.to_string().repeat(latchgate_core::key::KEY_MAX_BYTES)
-}
-
-/// A random id, for a node that shares its store with other nodes.
-pub(crate) fn fresh_node_id() -> NodeId {
-    NodeId::new(&format!("{:016x}", rand::random::<u64>()))
 }
 
 #[cfg(test)]

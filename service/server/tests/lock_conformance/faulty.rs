@@ -147,10 +147,6 @@ impl DocumentStore for Faulty {
 
 #[async_trait]
 impl LockStore for Faulty {
-    fn shards(&self) -> usize {
-        1
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.check_up()?;
         self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);

@@ -51,7 +51,6 @@ impl World {
             url: latchgate_testkit::redis::shared_url(),
             // Tests share the server and must not see each other's locks.
             prefix: format!("test-{:016x}", rand::random::<u64>()),
-            shards: 2,
             timeout: PATIENCE,
             history_retention: Duration::from_secs(3_600),
             allow_eviction: false,
@@ -85,7 +84,7 @@ impl World {
 
     /// Starts another node. A file can have only one.
     pub async fn node(&self) -> Locks {
-        start(self.store().await).await
+        start_with(self.store().await, Limits { shards: 2, ..patient() }).await
     }
 }
 
@@ -112,7 +111,7 @@ pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
     Locks::start(store, limits).await.unwrap()
 }
 
-/// Limits with a long time-out, because the disk of a busy machine may be slow.
+/// Limits with a long time-out, because the disk of a busy machine may be slow, and one shard, so that a batch can have any keys.
 pub fn patient() -> Limits {
-    Limits { store_timeout: PATIENCE, ..Limits::default() }
+    Limits { shards: 1, store_timeout: PATIENCE, ..Limits::default() }
 }

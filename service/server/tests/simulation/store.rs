@@ -26,7 +26,6 @@ const LOCKED_MAX: Duration = Duration::from_secs(1);
 pub struct SimulatedStore {
     pub database: Arc<Database>,
     pub link: Arc<Link>,
-    pub node: NodeId,
 }
 
 impl SimulatedStore {
@@ -111,14 +110,6 @@ impl DocumentStore for SimulatedStore {
 
 #[async_trait]
 impl LockStore for SimulatedStore {
-    fn shards(&self) -> usize {
-        2
-    }
-
-    fn node_id(&self) -> NodeId {
-        self.node.clone()
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let what = format!("load {}", keys(addresses.iter()));
         let addresses = addresses.to_vec();

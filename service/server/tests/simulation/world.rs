@@ -240,18 +240,18 @@ impl World {
             link.set_cut(self.down(engine));
         }
         let left_out = (0..2).find(|engine| self.down(*engine).is_some_and(|cut| cut != Cut::ReadOnly));
-        let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &name, &links));
+        let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &links));
         let stores = (0..self.databases.len()).map(store).collect();
         let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
-        let locks = Locks::start_on(engines, limits).await.unwrap();
+        let locks = Locks::start_on(engines, NodeId::new(&name), limits).await.unwrap();
         self.log.line(|| format!("{name}  has started"));
         Node { name, locks, links }
     }
 
     /// A store of a node, over its link.
-    fn open_store(&self, index: usize, name: &str, links: &[Arc<Link>]) -> Arc<dyn LockStore> {
+    fn open_store(&self, index: usize, links: &[Arc<Link>]) -> Arc<dyn LockStore> {
         let (database, link) = (Arc::clone(&self.databases[index]), Arc::clone(&links[index]));
-        Arc::new(SimulatedStore { database, link, node: NodeId::new(name) })
+        Arc::new(SimulatedStore { database, link })
     }
 
     pub fn set_faults(&self, faults: Faults) {

@@ -106,7 +106,6 @@ pub fn redis_config(url: String) -> RedisConfig {
     RedisConfig {
         url,
         prefix: format!("test-{:016x}", rand::random::<u64>()),
-        shards: 2,
         timeout: PATIENCE,
         history_retention: Duration::from_secs(3_600),
         allow_eviction: false,

@@ -272,10 +272,6 @@ impl DocumentStore for MemoryStore {
 
 #[async_trait]
 impl LockStore for MemoryStore {
-    fn shards(&self) -> usize {
-        2
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.shared.load(epoch, addresses)
     }

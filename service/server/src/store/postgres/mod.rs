@@ -66,7 +66,6 @@ pub struct PostgresStore {
     /// For LISTEN.
     direct: Route,
     knows_timeline: bool,
-    shards: usize,
     /// See [`PostgresConfig`].
     row_wait: Duration,
     trimmed: Trimmed,
@@ -100,7 +99,6 @@ impl PostgresStore {
             connections,
             direct,
             knows_timeline,
-            shards: config.shards,
             row_wait: config.row_wait,
             trimmed: Trimmed::default(),
         })
@@ -170,10 +168,6 @@ impl RecordStore for PostgresStore {
 
 #[async_trait]
 impl LockStore for PostgresStore {
-    fn shards(&self) -> usize {
-        self.shards
-    }
-
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let mut connection = self.connections.check_out().await?;
         let loaded = fetch_loaded(&mut connection, epoch, self.knows_timeline, addresses).await;

@@ -46,7 +46,6 @@ pub struct RedisConfig {
     pub url: String,
     /// The beginning of all its keys. Keys of other programs must not begin with it.
     pub prefix: String,
-    pub shards: usize,
     /// Longest wait for a connection, and for an answer.
     pub timeout: Duration,
     /// How long the history of a key is kept after its last event.
@@ -66,7 +65,6 @@ pub struct RedisStore {
 struct Shared {
     link: Link,
     layout: Layout,
-    shards: usize,
     timeout: Duration,
     history_ms: u64,
     allow_eviction: bool,
@@ -84,7 +82,6 @@ impl RedisStore {
         let shared = Shared {
             link,
             layout: Layout::new(&config.prefix),
-            shards: config.shards,
             timeout: config.timeout,
             history_ms: history_ms.clamp(1, layout::KEEP_UNTIL_MAX),
             allow_eviction: config.allow_eviction,
@@ -158,10 +155,6 @@ impl RecordStore for RedisStore {
 
 #[async_trait]
 impl LockStore for RedisStore {
-    fn shards(&self) -> usize {
-        self.shared.shards
-    }
-
     fn is_volatile(&self) -> bool {
         true
     }

@@ -68,14 +68,8 @@ impl RecordStore for SqliteStore {
 
 #[async_trait]
 impl LockStore for SqliteStore {
-    /// One shard: with a single writer, more shards would only make smaller batches.
-    fn shards(&self) -> usize {
-        1
-    }
-
-    /// Always the same id: only one node uses the file at a time, and after a restart it has its old turns back.
-    fn node_id(&self) -> NodeId {
-        NodeId::new("embedded")
+    fn is_of_one_node(&self) -> bool {
+        true
     }
 
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {

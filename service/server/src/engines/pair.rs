@@ -1,0 +1,441 @@
+//! One store, or a pair of which one is active, as a node uses it: it reads the records, and does what they ask for.
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::{BoxFuture, join_all};
+use latchgate_core::Timestamp;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Duration, Instant, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::copying::Copying;
+use super::decide::{self, Candidate, Change, Known, Next};
+use super::engine::Engine;
+use super::lease_max::LeaseMax;
+use super::slot::{EngineSpec, Slot, no_answer};
+use crate::store::StoreError;
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
+
+/// How often a node reads the records while one engine serves, and while none does.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
+/// Changes that one look makes at most.
+const ROUNDS_MAX: usize = 16;
+/// How long a node that starts waits for an engine to serve.
+const START_MAX: Duration = Duration::from_secs(15);
+
+/// The engine in use, as this node knows it. The engine itself refuses what names another epoch.
+pub struct Standing<E: ?Sized> {
+    pub store: Arc<E>,
+    pub index: usize,
+    pub epoch: Epoch,
+    pub hold_off_until: Timestamp,
+    pub forced_until: Timestamp,
+    /// See [`EngineRecord::since`] and [`EngineRecord::era`].
+    pub(crate) since: Epoch,
+    pub(crate) era: u64,
+}
+
+impl<E: ?Sized> Standing<E> {
+    /// The end of the hold-off, if it is still to come.
+    pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(self.hold_off_until).filter(|until| *until > now)
+    }
+}
+
+/// An open engine that is not in use.
+pub struct Other<E: ?Sized> {
+    pub name: String,
+    pub store: Arc<E>,
+    /// What this node read last in its record.
+    pub record: Option<(EngineState, Epoch)>,
+}
+
+/// One engine as this node saw it last.
+#[derive(Clone, Debug)]
+pub struct EngineView {
+    pub name: String,
+    pub kind: &'static str,
+    /// The record, or why the engine does not answer.
+    pub reading: Result<Reading, String>,
+}
+
+/// Both engines as this node saw them last.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    pub engines: Vec<EngineView>,
+    /// Why no engine is in use.
+    pub trouble: Option<String>,
+}
+
+/// One store, or a pair of which one is active. Clones share it.
+pub struct Engines<E: ?Sized> {
+    pub(super) inner: Arc<Inner<E>>,
+    /// Ends the looks with the last handle.
+    _running: Arc<DropGuard>,
+}
+
+impl<E: ?Sized> Clone for Engines<E> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _running: Arc::clone(&self._running) }
+    }
+}
+
+pub(super) struct Inner<E: ?Sized> {
+    pub(super) slots: Vec<Slot<E>>,
+    /// The names in alphabetical order; empty for one store.
+    pub(super) pair: Vec<String>,
+    /// Longest time for an engine's answer.
+    pub(super) patience: Duration,
+    /// The longest lease that is allowed, in ms.
+    pub(super) ttl_ms_max: u64,
+    standing: watch::Sender<Option<Arc<Standing<E>>>>,
+    view: watch::Sender<View>,
+    /// One look at a time.
+    pub(super) looking: tokio::sync::Mutex<Looks>,
+    /// Something has happened that the next look is to see at once.
+    pub(super) changed: Notify,
+    pub(super) lease_max: Mutex<LeaseMax>,
+}
+
+/// What a node remembers between looks.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// The highest epoch in which it has used an engine.
+    pub(super) epoch: Epoch,
+    /// Which engines have answered since the node started.
+    has_answered: [bool; 2],
+    /// The copy that this node makes or follows.
+    pub(super) copying: Option<Copying>,
+    /// The last change of an engine that does not serve.
+    chore: Option<(Change, AbortOnDropHandle<()>)>,
+}
+
+impl<E: ?Sized + Engine> Engines<E> {
+    /// Finds out which engine is active, and keeps looking. `patience` is the longest time for an engine's answer.
+    ///
+    /// # Errors
+    /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
+    pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
+        let engines = Self::join(specs, patience, ttl_ms_max);
+        if let [only] = &engines.inner.slots[..] {
+            // A look does not wait until it is open, and does not keep the reason if that fails.
+            only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
+        }
+        let mut failure = String::new();
+        let started = Instant::now();
+        while engines.standing().is_none() {
+            let View { engines: seen, trouble } = engines.view();
+            let trouble = trouble.unwrap_or_else(|| "no engine answers".to_owned());
+            let slots = &engines.inner.slots;
+            let is_one_left_out = slots.iter().any(|slot| slot.spec.is_left_out);
+            let have_others_answered = !seen.is_empty()
+                && slots.iter().zip(&seen).all(|(slot, engine)| slot.spec.is_left_out || engine.reading.is_ok());
+            // A node without one engine may be what the operator has to talk to.
+            if is_one_left_out && have_others_answered && !failure.is_empty() {
+                tracing::warn!(trouble, "no engine serves: an operator must switch to one");
+                break;
+            }
+            if started.elapsed() > START_MAX || (engines.inner.slots.len() == 1 && engines.is_hopeless()) {
+                anyhow::bail!("{trouble}");
+            }
+            failure = trouble;
+            let mut standing = engines.inner.standing.subscribe();
+            let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
+        }
+        Ok(engines)
+    }
+
+    /// As [`Engines::start`], without waiting for an engine to serve.
+    pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
+        let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+        pair.sort();
+        let inner = Arc::new(Inner {
+            pair: if pair.len() > 1 { pair } else { Vec::new() },
+            slots: specs.into_iter().map(Slot::new).collect(),
+            patience,
+            ttl_ms_max,
+            standing: watch::Sender::new(None),
+            view: watch::Sender::default(),
+            looking: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            lease_max: Mutex::default(),
+        });
+        let running = CancellationToken::new();
+        let looks = Arc::clone(&inner);
+        tokio::spawn(running.clone().run_until_cancelled_owned(async move {
+            loop {
+                looks.look(&mut *looks.looking.lock().await).await;
+                let pause = if looks.standing.borrow().is_some() { LOOK_EVERY } else { LOOK_SOON };
+                let _ = timeout(pause, looks.changed.notified()).await;
+            }
+        }));
+        Self { inner, _running: Arc::new(running.drop_guard()) }
+    }
+
+    /// The engine in use.
+    ///
+    /// # Errors
+    /// `Unavailable` while none is.
+    pub fn used(&self) -> Result<Arc<Standing<E>>, StoreError> {
+        self.standing().ok_or_else(|| self.unavailable())
+    }
+
+    /// The engine in use; `None` while none is.
+    pub fn standing(&self) -> Option<Arc<Standing<E>>> {
+        self.inner.standing.borrow().clone()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<Option<Arc<Standing<E>>>> {
+        self.inner.standing.subscribe()
+    }
+
+    pub fn view(&self) -> View {
+        self.inner.view.borrow().clone()
+    }
+
+    /// Why the engine in use may forget what it acknowledges, if it may.
+    pub fn risk(&self) -> Option<Risk> {
+        let index = self.standing()?.index;
+        self.inner.view.borrow().engines.get(index)?.reading.as_ref().ok()?.risk.clone()
+    }
+
+    /// Reads the records again, because a store has refused the epoch of `stale`.
+    pub async fn refresh(&self, stale: Epoch) {
+        let Ok(mut looks) = self.inner.looking.try_lock() else {
+            // Another task is at it.
+            let mut standing = self.inner.standing.subscribe();
+            let is_fresh =
+                |standing: &Option<Arc<Standing<E>>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
+            let _ = timeout(self.inner.patience, standing.wait_for(is_fresh)).await;
+            return;
+        };
+        if self.standing().is_some_and(|standing| standing.epoch == stale) {
+            self.inner.look(&mut looks).await;
+        }
+    }
+
+    /// The engines that are open and not in use.
+    pub fn others(&self) -> Vec<Other<E>> {
+        let used = self.standing().map(|used| used.index);
+        let view = self.inner.view.borrow();
+        let slots = self.inner.slots.iter().enumerate().filter(|(index, _)| Some(*index) != used);
+        let others = slots.filter_map(|(index, slot)| {
+            let store = Arc::clone(slot.if_open()?);
+            let reading = view.engines.get(index).and_then(|engine| engine.reading.as_ref().ok());
+            let record = reading.and_then(|reading| reading.record.as_ref()).map(|it| (it.state, it.epoch));
+            Some(Other { name: slot.spec.name.clone(), store, record })
+        });
+        others.collect()
+    }
+
+    /// # Errors
+    /// Those of the call, and `Unavailable` if an engine does not answer it in time.
+    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        timeout(self.inner.patience, call).await.unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    /// What an engine in use was refused for, to a caller.
+    pub(crate) fn unavailable(&self) -> StoreError {
+        let trouble = self.inner.view.borrow().trouble.clone();
+        StoreError::Unavailable(trouble.unwrap_or_else(|| "no engine is in use".to_owned()))
+    }
+
+    /// Whether reading the records again will not help.
+    fn is_hopeless(&self) -> bool {
+        let view = self.inner.view.borrow();
+        let is_of_pair = |engine: &EngineView| {
+            engine
+                .reading
+                .as_ref()
+                .is_ok_and(|reading| reading.record.as_ref().is_some_and(|record| !record.pair.is_empty()))
+        };
+        view.engines.first().is_some_and(is_of_pair)
+    }
+}
+
+impl<E: ?Sized + Engine> Inner<E> {
+    /// Reads the records and does what they ask for, until an engine serves or nothing more can be done.
+    pub(super) fn look<'a>(self: &'a Arc<Self>, looks: &'a mut Looks) -> BoxFuture<'a, ()> {
+        // Boxed: the compiler cannot tell otherwise that callers' futures can move between threads.
+        Box::pin(self.look_until_settled(looks))
+    }
+
+    async fn look_until_settled(self: &Arc<Self>, looks: &mut Looks) {
+        for _ in 0..ROUNDS_MAX {
+            let readings = self.read_all(looks).await;
+            match decide::next(&self.candidates(looks, &readings), &self.pair, self.known(looks)) {
+                Next::Serve { engine, chore } => {
+                    self.serve(looks, engine, &readings);
+                    return self.do_beside(looks, chore, &readings);
+                }
+                Next::Wait(trouble) => return self.wait(readings, trouble),
+                Next::Write(change) => {
+                    let Ok(read) = &readings[change.engine] else { return };
+                    if let Err(error) = self.write(&change, read).await {
+                        let name = &self.slots[change.engine].spec.name;
+                        return self.wait(readings, format!("the engine record of {name} cannot be changed: {error}"));
+                    }
+                }
+                Next::Copy { from, to } => {
+                    if let Ok(source) = &readings[from] {
+                        self.copy(looks, from, to, source);
+                    }
+                    return self.wait(readings, format!("{} is being filled", self.slots[to].spec.name));
+                }
+            }
+        }
+    }
+
+    pub(super) async fn write(
+        &self,
+        Change { engine, record, why }: &Change,
+        read: &Reading,
+    ) -> Result<(), StoreError> {
+        let slot = &self.slots[*engine];
+        if slot.write(self.patience, read, record).await? {
+            let (engine, state, epoch) = (&slot.spec.name, record.state.as_str(), record.epoch.number());
+            tracing::warn!(%engine, state, epoch, why, "the engine record was changed");
+        }
+        Ok(())
+    }
+
+    /// Changes the record of an engine that does not serve. It may refuse or never answer: nothing waits for it.
+    fn do_beside(self: &Arc<Self>, looks: &mut Looks, chore: Option<Change>, readings: &[Result<Reading, StoreError>]) {
+        let Some(change) = chore else { return };
+        let Ok(read) = readings[change.engine].clone() else { return };
+        let before = looks.chore.take();
+        if before.as_ref().is_some_and(|(_, task)| !task.is_finished()) {
+            looks.chore = before;
+            return;
+        }
+        // It is tried at every look, and reported once.
+        let is_reported = before.is_some_and(|(before, _)| before == change);
+        let (inner, record) = (Arc::clone(self), change.clone());
+        let task = tokio::spawn(async move {
+            if let Err(error) = inner.write(&record, &read).await
+                && !is_reported
+            {
+                let engine = &inner.slots[record.engine].spec.name;
+                tracing::warn!(%engine, %error, why = record.why, "an engine that does not serve refuses a change of its record");
+            }
+        });
+        looks.chore = Some((change, AbortOnDropHandle::new(task)));
+    }
+
+    pub(super) async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {
+        let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
+        // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
+        // one shows whether it still fills, and how many states it has.
+        let is_any = |reading: Option<&Result<Reading, StoreError>>, states: &[EngineState]| {
+            reading.is_some_and(|reading| Self::state(reading).is_some_and(|state| states.contains(&state)))
+        };
+        let is_copied_to = |from: &usize| {
+            is_any(readings.get(*from), &[EngineState::Moving])
+                || is_any(readings.get(*from), &[EngineState::Retired])
+                    && is_any(readings.get(1 - *from), &[EngineState::Filling])
+        };
+        if let Some(to) = (0..2).find(is_copied_to).map(|from| 1 - from).filter(|_| self.slots.len() > 1) {
+            readings[to] = self.slots[to].read(self.patience).await;
+        }
+        for (has_answered, reading) in looks.has_answered.iter_mut().zip(&readings) {
+            *has_answered |= reading.is_ok();
+        }
+        Self::follow_copy(looks, &readings);
+        readings
+    }
+
+    fn candidates<'a>(&'a self, looks: &Looks, readings: &'a [Result<Reading, StoreError>]) -> Vec<Candidate<'a>> {
+        let candidate = |(index, reading): (usize, &'a Result<Reading, StoreError>)| {
+            let Slot { spec, .. } = &self.slots[index];
+            Candidate {
+                name: &spec.name,
+                reading: reading.as_ref().ok(),
+                // An engine of a pair that is back is no longer left out: it may become active, and then be out of reach.
+                is_left_out: spec.is_left_out && (self.pair.is_empty() || !looks.has_answered[index]),
+                may_forget: self.slots[index].may_forget(),
+                is_trusted: spec.is_trusted,
+                is_new: spec.is_new,
+            }
+        };
+        readings.iter().enumerate().map(candidate).collect()
+    }
+
+    pub(super) fn known(&self, looks: &Looks) -> Known {
+        Known {
+            epoch: looks.epoch,
+            lease_ms_max: self.lease_ms_max(),
+            ttl_ms_max: self.ttl_ms_max,
+            is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
+        }
+    }
+
+    fn serve(&self, looks: &mut Looks, index: usize, readings: &[Result<Reading, StoreError>]) {
+        let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
+        let Some(record) = &reading.record else { return };
+        looks.epoch = looks.epoch.max(record.epoch);
+        self.learn_lease_max(index, record.lease_ms_max);
+        let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
+        if before != Some((index, record.epoch)) {
+            self.report(before, index, record, reading.now);
+            self.standing.send_replace(Some(Arc::new(Standing {
+                store: Arc::clone(store),
+                index,
+                epoch: record.epoch,
+                hold_off_until: record.hold_off_until,
+                forced_until: record.forced_until,
+                since: record.since,
+                era: record.era(),
+            })));
+        }
+        self.show(readings.to_vec(), None);
+    }
+
+    fn report(&self, before: Option<(usize, Epoch)>, index: usize, record: &EngineRecord, now: Timestamp) {
+        let (engine, epoch) = (self.slots[index].spec.name.as_str(), record.epoch.number());
+        if before.is_none_or(|(before, _)| before != index) {
+            tracing::info!(engine, epoch, "this engine is in use");
+        }
+        if record.hold_off_until > now {
+            let for_ms = record.hold_off_until.ms_since(now);
+            tracing::warn!(engine, epoch, for_ms, "HOLD-OFF: no new grants; known leases are renewed and released");
+        } else if before.is_some_and(|(before, _)| before == index) {
+            tracing::info!(engine, epoch, "a new epoch, without a hold-off");
+        }
+    }
+
+    fn wait(&self, readings: Vec<Result<Reading, StoreError>>, trouble: String) {
+        let errors =
+            self.slots.iter().zip(&readings).filter_map(|(slot, reading)| Some((slot, reading.as_ref().err()?)));
+        let errors: Vec<String> =
+            errors.map(|(slot, error)| format!("{}: {}", slot.spec.name, error.reason())).collect();
+        let trouble = if errors.is_empty() { trouble } else { format!("{trouble} ({})", errors.join("; ")) };
+        // An engine that does not answer stays in use: it refuses this node itself if it is left meanwhile.
+        let is_away = |standing: &Standing<E>| readings.get(standing.index).is_some_and(Result::is_err);
+        if self.standing.borrow().as_ref().is_some_and(|standing| !is_away(standing)) {
+            tracing::warn!(trouble, "no engine is in use");
+            self.standing.send_replace(None);
+        }
+        self.show(readings, Some(trouble));
+    }
+
+    fn show(&self, readings: Vec<Result<Reading, StoreError>>, trouble: Option<String>) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            let known = self.view.borrow().engines.get(index).map(|engine| engine.reading.clone());
+            slot.report_risk(known.as_ref().and_then(|known| known.as_ref().ok()), readings[index].as_ref().ok());
+        }
+        let engine = |(slot, reading): (&Slot<E>, Result<Reading, StoreError>)| EngineView {
+            name: slot.spec.name.clone(),
+            kind: slot.spec.kind,
+            reading: reading.map_err(|error| error.to_string()),
+        };
+        let engines = self.slots.iter().zip(readings).map(engine).collect();
+        self.view.send_replace(View { engines, trouble });
+    }
+
+    /// The state of an engine as its record says.
+    pub(super) fn state(reading: &Result<Reading, StoreError>) -> Option<EngineState> {
+        reading.as_ref().ok()?.record.as_ref().map(|record| record.state)
+    }
+}

@@ -1,0 +1,41 @@
+//! What one batch brings to its keys.
+
+use std::collections::BTreeMap;
+
+use latchgate_core::Address;
+use latchgate_core::lock::{Command, Rank};
+
+use super::call::{Failure, Reply};
+use super::key_queue::Waiter;
+use crate::observe::traces::Origin;
+
+/// What one batch brings to one key.
+#[derive(Default)]
+pub(super) struct BatchInput {
+    pub commands: Vec<Command>,
+    /// One for each command, in order.
+    pub replies: Vec<Reply>,
+    /// Waiters that joined the queue.
+    pub arrived: Vec<Rank>,
+    /// Waiters whose wait ends with this batch.
+    pub ended: Vec<Rank>,
+    /// Why the batch was not evaluated, or its changes not written.
+    pub failure: Option<Failure>,
+    /// The state must be loaded, whatever is cached.
+    pub must_load: bool,
+    /// The requests of the commands.
+    pub origins: Vec<Origin>,
+    /// A timer found the key, and no call or notification did.
+    pub is_timed: bool,
+    /// The only call: the key has no queue, and looks free. As soon as there is more than this, it joins a queue.
+    pub alone: Option<Box<Waiter>>,
+}
+
+impl BatchInput {
+    pub(super) fn calls(&self) -> usize {
+        self.commands.len() + self.arrived.len() + usize::from(self.alone.is_some())
+    }
+}
+
+/// In the order of the keys.
+pub(super) type Inputs = BTreeMap<Address, BatchInput>;

@@ -1,0 +1,357 @@
+//! The handle on the locks of a node, which sends each call to the shard of its key.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, NodeId, Outcome, Renew, WaiterId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
+
+use super::call::{
+    AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, RefusedBecause,
+    Released, Renewed, Undelivered,
+};
+use super::collector;
+use super::health::Health;
+use super::history::History;
+use super::limits::Limits;
+use super::node::{Node, shard_of};
+use super::shard::Shard;
+use super::tasks::{exit_if_it_panics, pass_on, probe};
+use super::waker::Waker;
+use crate::engines::LockEngines;
+use crate::observe::metrics::LockMetrics;
+use crate::observe::traces;
+use crate::store::store_clock::StoreClock;
+use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
+
+/// Listings that run at once at a node.
+const LISTS_MAX: usize = 4;
+/// Acquires of many keys that use the store at once. The rest is left for renewals and releases of many keys.
+const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
+
+/// This node's locks. Clones are handles on the same shards.
+#[derive(Clone)]
+pub struct Locks {
+    shards: Arc<[mpsc::Sender<Envelope>]>,
+    pub(super) node: Arc<Node>,
+    next_waiter: Arc<AtomicU64>,
+    /// Permits for listings.
+    lists: Arc<Semaphore>,
+    /// Permits for multilocks at the store.
+    pub(super) many: Arc<Semaphore>,
+    /// Permits for acquires of multilocks.
+    pub(super) acquire_many: Arc<Semaphore>,
+    /// Ends the node's own tasks when the last handle is dropped.
+    _running: Arc<DropGuard>,
+}
+
+impl Locks {
+    /// Starts the shards.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn start(store: Arc<dyn LockStore>, limits: Limits) -> anyhow::Result<Self> {
+        let engines = LockEngines::alone(store).await?;
+        let id = engines.node_id();
+        Self::start_on(engines, id, limits).await
+    }
+
+    /// Starts the shards of the node with this id on one store or a pair.
+    ///
+    /// # Errors
+    /// When no engine is in use, or it cannot be reached.
+    pub async fn start_on(store: LockEngines, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
+        let clock = StoreClock::default();
+        let sent = Instant::now();
+        match store.used() {
+            Ok(used) => clock.learn(used.index, used.store.ping().await?, sent, Instant::now()),
+            // The node was started without one engine, and the operator has to switch to one.
+            Err(error) => tracing::warn!(%error, "no engine is in use yet"),
+        }
+        let wake_ups = store.wake_ups(&id);
+        let running = CancellationToken::new();
+        let (metrics, closing) = (Arc::new(LockMetrics::default()), CancellationToken::new());
+        let node = Arc::new(Node {
+            id,
+            clock,
+            health: Health::default(),
+            waker: Waker::start(store.clone(), limits.store_timeout, Arc::clone(&metrics)),
+            after_jump: tokio::sync::Mutex::default(),
+            rechecks: OnceLock::new(),
+            waiters: AtomicU64::new(0),
+            history: History::start(store.clone(), &limits, closing.clone(), Arc::clone(&metrics)),
+            closing,
+            metrics,
+            store,
+            limits,
+        });
+        let mut shards = Vec::new();
+        let mut shard_wake_ups = Vec::new();
+        // With a single writer, more shards would only make smaller batches.
+        let count = if node.store.is_for_one_node() { 1 } else { node.limits.shards.max(1) };
+        for _ in 0..count {
+            let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
+            let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
+            exit_if_it_panics(tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run()));
+            shards.push(sender);
+            shard_wake_ups.push(wake_sender);
+        }
+        let _ = node.rechecks.set(shard_wake_ups.clone());
+        tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
+        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
+        let shards: Arc<[mpsc::Sender<Envelope>]> = shards.into();
+        let collector = collector::run(Arc::clone(&node), Arc::clone(&shards));
+        tokio::spawn(running.clone().run_until_cancelled_owned(collector));
+        Ok(Self {
+            shards,
+            node,
+            next_waiter: Arc::default(),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            many: Arc::new(Semaphore::new(LOCKED_AT_ONCE)),
+            acquire_many: Arc::new(Semaphore::new(ACQUIRE_MANY_AT_ONCE)),
+            _running: Arc::new(running.drop_guard()),
+        })
+    }
+
+    /// # Errors
+    /// When there is no answer; then see [`Failure`] for whether something was done.
+    pub async fn acquire(&self, address: &Address, request: LockRequest) -> Answer<Acquired> {
+        let mut request = request;
+        // While the node shuts down no caller waits: it gets a ticket at once and resumes at another node.
+        let ends_at_once = self.node.closing.is_cancelled() && !request.wait.is_zero();
+        if ends_at_once {
+            request.wait = Duration::ZERO;
+        }
+        let shard = self.shard(address);
+        // The last quarter of the shard's queue is for renewals and releases.
+        if shard.capacity() < shard.max_capacity() / 4 {
+            return Err(Failure::Overloaded("too many calls wait for this key's shard"));
+        }
+        let began = Instant::now();
+        self.allow_lease(Some(request.lease.ttl_ms)).await?;
+        request.wait = request.wait.saturating_sub(began.elapsed());
+        let id = self.next_waiter();
+        let (reply, answer) = oneshot::channel();
+        let lease_id = request.lease.lease_id.clone();
+        let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
+        self.send(address, Call::Acquire(call))?;
+        let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };
+        let delivery = answer.instrument(traces::call("acquire")).await;
+        leaving.is_armed = false;
+        match delivery.map_or_else(|_| Err(unanswered(&lease_id)), Delivery::accept) {
+            Ok(Acquired::Refused(refused)) if ends_at_once => {
+                Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
+            }
+            answer => answer,
+        }
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn renew(&self, address: &Address, lease_id: LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
+        self.renew_with(address, lease_id, ttl_ms, None).await
+    }
+
+    /// As [`Locks::renew`]; `metadata`, if any, replace those of the lease.
+    ///
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn renew_with(
+        &self,
+        address: &Address,
+        lease_id: LeaseId,
+        ttl_ms: Option<u64>,
+        metadata: Option<Metadata>,
+    ) -> Answer<Renewed> {
+        self.allow_lease(ttl_ms).await?;
+        let renewal = Renew { metadata, ..Renew::new(lease_id.clone(), ttl_ms) };
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Renew { renewal, reply })?;
+        answer.instrument(traces::call("renew")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
+        answer.instrument(traces::call("release")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+    }
+
+    /// Undoes a grant that is not answered to its client after all, as one that cannot reach it.
+    pub fn give_back(&self, address: &Address, lease: &Lease) {
+        Undelivered::new(self.shard(address).downgrade(), address.clone()).add(lease, false);
+    }
+
+    /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.
+    ///
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn command(&self, address: &Address, command: Command) -> Answer<(Outcome, Timestamp)> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Command { command, reply })?;
+        let stopped = || Err(Failure::OutcomeUnknown("the node stopped while it served this".to_owned()));
+        answer.instrument(traces::call("command")).await.unwrap_or_else(|_| stopped())
+    }
+
+    /// # Errors
+    /// See [`Locks::acquire`].
+    pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
+        let (reply, answer) = oneshot::channel();
+        self.send(address, Call::Inspect { reply })?;
+        answer.instrument(traces::call("inspect")).await.unwrap_or(Err(Failure::ShuttingDown))
+    }
+
+    /// States in key order, read from the store, and the store's time.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
+        let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
+        let list = |engines: LockEngines| async move {
+            engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await
+        };
+        let page = self.read(list).await?;
+        Ok((page, self.node.clock.now().unwrap_or_default()))
+    }
+
+    /// Reads from the store what may be large. Only some such reads run at once.
+    pub(super) async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(LockEngines) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let permit = Arc::clone(&self.lists).try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::Overloaded("too many listings at once"))?;
+        let read = read(self.node.store.clone());
+        // The permit is returned when the store has answered, and not when the client has gone.
+        let bounded = async move {
+            let read = read.await;
+            drop(permit);
+            read
+        };
+        self.node.read(bounded).await
+    }
+
+    /// Whether the store takes commits, and the node is not shutting down.
+    pub fn is_ready(&self) -> bool {
+        self.trouble().is_none()
+    }
+
+    /// Why the node should get no new callers.
+    pub fn trouble(&self) -> Option<String> {
+        if self.node.closing.is_cancelled() {
+            return Some("this node is shutting down".to_owned());
+        }
+        let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
+        self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
+    }
+
+    pub fn metrics(&self) -> &LockMetrics {
+        &self.node.metrics
+    }
+
+    /// How many waiters this node's queues have.
+    pub fn waiters(&self) -> u64 {
+        self.node.waiters.load(Ordering::Relaxed)
+    }
+
+    /// For how long no new lease will be granted, in ms.
+    pub fn hold_off_ms(&self) -> u64 {
+        let until = self.node.store.standing().and_then(|used| used.hold_off(self.now()));
+        until.map_or(0, |until| until.ms_since(self.now()))
+    }
+
+    /// Waits until the store answers again, but no longer than `patience`.
+    pub async fn until_ready(&self, patience: Duration) {
+        let mut health = self.node.health.watch();
+        let _ = tokio::time::timeout(patience, health.wait_for(Option::is_none)).await;
+    }
+
+    /// The store's clock, as far as this node knows.
+    pub fn now(&self) -> Timestamp {
+        self.node.clock.now().unwrap_or_default()
+    }
+
+    /// The store of these locks, or the pair.
+    pub fn engines(&self) -> &LockEngines {
+        &self.node.store
+    }
+
+    pub fn node_id(&self) -> &NodeId {
+        &self.node.id
+    }
+
+    pub fn store_name(&self) -> &'static str {
+        self.node.store.name()
+    }
+
+    /// Whether a crash of the store may lose acknowledged leases.
+    pub fn is_volatile(&self) -> bool {
+        self.node.store.standing().is_some_and(|used| used.store.is_volatile())
+    }
+
+    /// For how long leases of an engine that was left by force may be live besides those known, in ms.
+    pub fn forced_ms(&self) -> Option<u64> {
+        let left = self.node.store.standing()?.forced_until.ms_since(self.now());
+        Some(left).filter(|left| *left > 0)
+    }
+
+    /// Ends all waits and begins no new ones. All other calls are still served.
+    pub fn close(&self) {
+        self.node.closing.cancel();
+    }
+
+    /// Returns when leases of this length may be granted: see [`LockEngines::allow_lease`]. A lease that is renewed by its own length is
+    /// one already.
+    pub(super) async fn allow_lease(&self, ttl_ms: Option<u64>) -> Answer<()> {
+        let Some(ttl_ms) = ttl_ms else { return Ok(()) };
+        let allowed = self.node.store.allow_lease(ttl_ms).await;
+        allowed.map_err(|error| Failure::StoreUnavailable(error.to_string()))
+    }
+
+    pub(super) fn next_waiter(&self) -> WaiterId {
+        self.next_waiter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn send(&self, address: &Address, call: Call) -> Result<(), Failure> {
+        if !self.node.health.is_up() {
+            return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
+        }
+        let envelope = Envelope::of_request(address.clone(), call);
+        self.shard(address).try_send(envelope).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for this key's shard"),
+            mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
+        })
+    }
+
+    pub(super) fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
+        &self.shards[shard_of(address, self.shards.len())]
+    }
+}
+
+/// Leaves the queue when the handler is dropped, because the client has gone.
+struct LeaveOnDrop<'a> {
+    shard: &'a mpsc::Sender<Envelope>,
+    address: &'a Address,
+    id: WaiterId,
+    is_armed: bool,
+}
+
+impl Drop for LeaveOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            // If the shard is full, it notices the closed reply when it comes to this waiter.
+            let _ = self.shard.try_send(Envelope::new(self.address.clone(), Call::Leave(self.id)));
+        }
+    }
+}
+
+/// The shard stopped while it served this call.
+pub(super) fn unanswered(lease_id: &LeaseId) -> Failure {
+    Failure::OutcomeUnknown(format!("the node stopped while it served lease {}", lease_id.as_str()))
+}
