@@ -176,11 +176,11 @@ pub async fn acquire(
         ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let lease_id = ask.lease.lease_id.clone();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
-    quotas::check_leases(&context, &caller, &wanted, &lease_id).await?;
+    let reserved = quotas::check_leases(&context, &caller, &wanted, &ask.lease).await?;
     match context.locks.acquire_many(ask).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
-            quotas::count_leases(&context, &caller, &granted, now)?;
+            quotas::count_leases(&context, &caller, &reserved, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
             let Some(first) = first else {
                 return Err(Problem::defect());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use latchgate_core::gate::{OperationId, Outcome, Phase};
-use latchgate_core::lock::{Lease, LeaseId, Metadata};
+use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use super::Context;
@@ -32,23 +32,31 @@ pub fn reached(excess: &Excess) -> Problem {
         .retry_after_ms(retry_after_ms.max(1))
 }
 
-/// Whether the caller's app may get a lease of each key.
+/// Leases that a request may get, counted from before they are granted.
+pub type ReservedLeases<'a> = Option<Reserved<'a, (Key, LeaseId)>>;
+
+/// Whether the caller's app may get a lease of each key. Leases that may nest are counted from now on, because a nested lease is
+/// not given back.
 ///
 /// # Errors
 /// `quota-reached`.
-pub async fn check_leases(
+pub async fn check_leases<'a>(
     context: &Context,
-    caller: &Caller,
+    caller: &'a Caller,
     wanted: &[&Address],
-    lease_id: &LeaseId,
-) -> Result<(), Problem> {
-    let Some((table, limit)) = caller.app_use.leases() else { return Ok(()) };
-    let leases: Vec<(Key, LeaseId)> = wanted.iter().map(|address| lease_of(address, lease_id)).collect();
-    if table.check(&leases, limit).is_ok() {
-        return Ok(());
+    lease: &LeaseTerms,
+) -> Result<ReservedLeases<'a>, Problem> {
+    let Some((table, limit)) = caller.app_use.leases() else { return Ok(None) };
+    let leases: Vec<(Key, LeaseId)> = wanted.iter().map(|address| lease_of(address, &lease.lease_id)).collect();
+    let check = || match lease.reentrant {
+        true => table.reserve(&leases, limit).map(Some),
+        false => table.check(&leases, limit).map(|()| None),
+    };
+    if let Ok(reserved) = check() {
+        return Ok(reserved);
     }
     table.look(|leases| look_at_leases(context, caller, leases)).await;
-    table.check(&leases, limit).map_err(|excess| reached(&caller.app_use.reached(excess)))
+    check().map_err(|excess| reached(&caller.app_use.reached(excess)))
 }
 
 /// Counts leases that were granted since [`check_leases`].
@@ -58,12 +66,17 @@ pub async fn check_leases(
 pub fn count_leases(
     context: &Context,
     caller: &Caller,
+    reserved: &ReservedLeases<'_>,
     granted: &[(&Address, &Lease)],
     now: Timestamp,
 ) -> Result<(), Problem> {
     let Some((table, limit)) = caller.app_use.leases() else { return Ok(()) };
     let begun = granted.iter().map(|(address, lease)| (lease_of(address, &lease.lease_id), lasts(lease, now)));
-    // A grant that is repeated has been answered before, and a nested one is not given back.
+    if let Some(reserved) = reserved {
+        begun.for_each(|(lease, lasts)| reserved.begin(&lease, lasts));
+        return Ok(());
+    }
+    // A grant that is repeated has been answered before.
     let must = granted.iter().any(|(_, lease)| lease.acknowledged);
     table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
         granted.iter().for_each(|(address, lease)| context.locks.give_back(address, lease));
@@ -82,10 +95,10 @@ pub async fn acquire(
     request: LockRequest,
 ) -> Result<Acquired, Problem> {
     let lease_id = request.lease.lease_id.clone();
-    check_leases(context, caller, &[address], &lease_id).await?;
+    let reserved = check_leases(context, caller, &[address], &request.lease).await?;
     let acquired = context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
     if let Acquired::Granted(granted) = &acquired {
-        count_leases(context, caller, &[(address, &granted.lease)], granted.now)?;
+        count_leases(context, caller, &reserved, &[(address, &granted.lease)], granted.now)?;
     }
     Ok(acquired)
 }

@@ -94,12 +94,12 @@ pub(super) async fn acquire(
 ) -> Result<Response, Problem> {
     let request: AcquireRequest = body::parse(body)?;
     let ask = request.parse(context, address)?;
-    quotas::check_leases(context, caller, &[address], &ask.lease.lease_id).await?;
+    let reserved = quotas::check_leases(context, caller, &[address], &ask.lease).await?;
     let _waits = context.waits.enter_for(caller, ask.wait)?;
     let (lease_id, requested) = (ask.lease.lease_id.clone(), (ask.lease.mode, ask.lease.limit));
     match context.locks.acquire(address, ask).await {
         Ok(Acquired::Granted(granted)) => {
-            quotas::count_leases(context, caller, &[(address, &granted.lease)], granted.now)?;
+            quotas::count_leases(context, caller, &reserved, &[(address, &granted.lease)], granted.now)?;
             Ok(answer::ok(&granted_answer(context, address, &granted)))
         }
         Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, requested)], &lease_id, &refused)),

@@ -116,6 +116,22 @@ async fn concurrent_requests_never_get_more_leases_than_the_quota() {
 }
 
 #[tokio::test]
+async fn concurrent_requests_never_get_more_nested_leases_than_the_quota() {
+    let node = guarded(&[]).await;
+    let billing = app(&node, "billing", json!({ "leases": 5 })).await;
+    let nested = json!({ "owner": "ann", "reentrant": true, "ttl_ms": 600_000 });
+    assert_eq!(billing.acquire("k", nested.clone()).await.status, 200);
+    let (billing, nested) = (&billing, &nested);
+    let answers = futures::future::join_all(
+        (0..40).map(|_| async move { billing.acquire("k", nested.clone()).await.status.as_u16() }),
+    );
+    let answers = answers.await;
+    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 4, "{answers:?}");
+    assert!(answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
+    assert_eq!(billing.get("/v1/locks/k").await.body["holders"].as_array().unwrap().len(), 5);
+}
+
+#[tokio::test]
 async fn waiters_and_event_streams_are_counted_while_they_last() {
     let node = guarded(&["--wait-ms-max", "600000"]).await;
     let billing = app(&node, "billing", json!({ "waiters": 1, "event_streams": 1 })).await;
