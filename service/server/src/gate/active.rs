@@ -67,6 +67,25 @@ impl Inner {
         self.active(Home::Primary).map_or(&self.primary, |active| active.target).gate.clock_now()
     }
 
+    /// Whether the engine does not answer. A call to it has failed with `error`.
+    pub(super) async fn is_outage(&self, active: &Active<'_>, error: &StoreError) -> bool {
+        // It has answered.
+        if matches!(error, StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver) {
+            return false;
+        }
+        if active.is_primary && self.outage.is_down() {
+            return true;
+        }
+        if active.target.gate.is_up(active.fence()).await {
+            tracing::debug!(%error, "a call to the gate's store failed, but the store is up");
+            return false;
+        }
+        if active.is_primary {
+            self.outage.begin(error);
+        }
+        true
+    }
+
     /// Calls the engine in use, unless that is the primary and is known not to answer; takes note if it does not.
     pub(super) async fn call<T>(
         &self,
@@ -79,11 +98,11 @@ impl Inner {
         if self.outage.is_down() {
             return Err(is_down());
         }
-        call.await.inspect_err(|error| {
-            if !matches!(error, StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver) {
-                self.outage.begin(error);
-            }
-        })
+        let answer = call.await;
+        if let Err(error) = &answer {
+            self.is_outage(active, error).await;
+        }
+        answer
     }
 
     pub(super) async fn apply(

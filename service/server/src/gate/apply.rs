@@ -5,7 +5,10 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, OperationAddress, OperationRecord, Outcome, Stamp, step};
+use latchgate_core::gate::{
+    Canonical, Command, Durability, Fingerprint, OnExpiry, OperationAddress, OperationName, OperationRecord, Outcome,
+    Phase, Stamp, StoreRole, step,
+};
 use latchgate_core::{App, Timestamp};
 use lru::LruCache;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +27,8 @@ const TRIES_MAX: usize = 64;
 const CLAIMS_MAX: usize = 8_192;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
+/// How long a store keeps what a probe could not remove, in ms.
+const PROBE_KEPT_MS: u64 = 60_000;
 
 /// How long a store may take.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +52,8 @@ pub struct Gate {
     clock: StoreClock,
     bounds: Bounds,
     call_seconds: Histogram,
+    /// When the store was last probed, and whether it passed. Held during a probe.
+    probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// What this node has claimed last: a post or a heartbeat begins with it, without a load. That is safe because a replacement checks
     /// the version, and no answer is given from it alone.
     claims: Mutex<LruCache<OperationAddress, Stored>>,
@@ -84,7 +91,7 @@ impl Gate {
     pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
         let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
         let (clock, call_seconds) = (StoreClock::default(), Histogram::of_durations());
-        Self { store, clock, bounds, call_seconds, claims: Mutex::new(claims) }
+        Self { store, clock, bounds, call_seconds, probed: tokio::sync::Mutex::default(), claims: Mutex::new(claims) }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -243,6 +250,45 @@ impl Gate {
         ping.unwrap_or_else(|| Err(timed_out()))
     }
 
+    /// Whether the store is up although a call has failed: one slow statement, one broken connection or one bad record is no outage. A
+    /// probe decides for all calls that failed before it ended.
+    pub async fn is_up(&self, fence: Fence) -> bool {
+        let failed_at = Instant::now();
+        let mut probed = self.probed.lock().await;
+        let passed = match *probed {
+            Some((at, passed)) if at >= failed_at => passed,
+            _ => self.probe(fence).await,
+        };
+        *probed = Some((Instant::now(), passed));
+        passed
+    }
+
+    /// Whether the store answers, and does not refuse to write what a claim writes. A write that takes long is no refusal.
+    async fn probe(&self, fence: Fence) -> bool {
+        let deadline = self.deadline();
+        let (address, mut record) = probe_record();
+        let read = self.load(fence, &address, deadline);
+        let write = async {
+            let now = self.now(deadline).await?;
+            record.phase = Phase::Vacant { until: now.plus_ms(PROBE_KEPT_MS) };
+            let mut written = self.claim(fence, now, &address, &record, deadline).await;
+            if matches!(written, Err(StoreError::Unavailable(_))) {
+                // The connection may have been dead.
+                written = self.claim(fence, now, &address, &record, deadline).await;
+            }
+            if let Written::Claimed(expected) = written? {
+                self.replace(fence, now, &address, Change { expected, record: None, wakes: false }, deadline).await?;
+            }
+            Ok(())
+        };
+        let (read, written) = tokio::join!(read, write);
+        match written {
+            Ok(()) => true,
+            Err(StoreError::Unavailable(_)) => false,
+            Err(_) => !matches!(read, Err(StoreError::Unavailable(_))),
+        }
+    }
+
     /// Whether a record counts here. The second store has copies that a switch has left behind, which are not the durable
     /// operations' own.
     fn has(&self, record: &OperationRecord) -> bool {
@@ -376,6 +422,28 @@ enum Written {
     Exists(Box<Stored>),
     Moved,
     ClockOff,
+}
+
+/// The record of an operation that no caller has.
+fn probe_record() -> (OperationAddress, OperationRecord) {
+    let app = App::parse("latchgate:probe").expect("it is the name of an app");
+    let operation = OperationName::parse("probe").expect("it is the name of an operation");
+    let Fingerprint { id, sha256 } = Fingerprint::of(&app, &operation, &Canonical::of_text(&fresh_stamp().to_string()));
+    let record = OperationRecord {
+        operation,
+        sha256,
+        checked: None,
+        created_at: Timestamp::default(),
+        attempt: 0,
+        double_runs: 0,
+        on_expiry: OnExpiry::Retry,
+        durability: Durability::Fast,
+        claimed_in: StoreRole::Primary,
+        awaited_until: None,
+        earlier: Vec::new(),
+        phase: Phase::Vacant { until: Timestamp::default() },
+    };
+    (OperationAddress { app, id }, record)
 }
 
 fn timed_out() -> StoreError {

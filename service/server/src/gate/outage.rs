@@ -110,7 +110,7 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
             continue;
         };
         if inner.outage.is_down() {
-            if !is_back(&inner).await {
+            if !active.target.gate.is_up(active.fence()).await {
                 tokio::time::sleep(PROBE_EVERY).await;
                 continue;
             }
@@ -135,11 +135,6 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
             tracing::info!("the gate's store is up");
         }
     }
-}
-
-async fn is_back(inner: &Inner) -> bool {
-    let ping = tokio::time::timeout(inner.limits.command_max, inner.primary.gate.store().ping()).await;
-    matches!(ping, Ok(Ok(_)))
 }
 
 /// While the second store is active, its records of the fallback are its own: nothing is carried back.
@@ -212,7 +207,7 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
                 Ok(Removed::Failed) => return Ok(()),
                 Err(StoreError::EpochOver) => return Err(StoreError::EpochOver),
                 // The primary answers, so it is about this record: the others are carried all the same.
-                Err(error) if is_back(inner).await => {
+                Err(error) if active.target.gate.is_up(active.fence()).await => {
                     tracing::warn!(%error, id = %address.id, "a record could not be carried back");
                     tries.insert(address, CARRY_TRIES_MAX);
                 }

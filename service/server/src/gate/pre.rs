@@ -137,18 +137,9 @@ impl Inner {
                     self.engines.refresh(active.epoch).await;
                     continue;
                 }
-                // It answers: that is no outage.
-                Err(Broken::Store(
-                    error @ (StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver),
-                )) => {
-                    return Err(failure_of(error));
-                }
-                Err(Broken::Store(error)) => error,
+                Err(Broken::Store(error)) if self.is_outage(&active, &error).await => error,
                 Err(broken) => return Err(broken.failure()),
             };
-            if active.is_primary {
-                self.outage.begin(&error);
-            }
             match (on_outage, &self.second) {
                 (OnOutage::Fallback, Some(_)) if active.is_primary => {
                     // The same stamp: should the claim have reached the primary after all, it is the same attempt.

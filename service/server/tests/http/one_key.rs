@@ -240,3 +240,21 @@ async fn a_connection_that_is_cut_off_is_no_outage() {
     assert_eq!(get(&node, "/readyz").await.status, 200);
     assert!(!node.log().contains("the store is down"), "{}", node.log());
 }
+
+#[tokio::test]
+async fn a_slow_operation_lets_no_other_caller_run_unguarded() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    let slow = "create function latchgate.slow() returns trigger language plpgsql as $$
+        begin if new.operation = 'slow' then perform pg_sleep(0.55); end if; return new; end $$;
+        create trigger slow before insert on latchgate.operations for each row execute function latchgate.slow()";
+    sqlx::raw_sql(slow).execute(&mut other).await.unwrap();
+    for number in 0..10 {
+        let body = |operation: &str| json!({ "operation": operation, "contents": number, "on_outage": "open" });
+        let (slow, next) = futures::future::join(pre(&node, body("slow")), pre(&node, body("pay"))).await;
+        assert_ne!(slow.body["guarded"], false, "{}", slow.body);
+        assert_ne!(next.body["guarded"], false, "{}", next.body);
+    }
+    assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
+}
