@@ -14,7 +14,6 @@ pub mod locks;
 pub mod nodes;
 pub mod notices;
 pub mod observe;
-pub mod proxy;
 pub mod seal;
 pub mod serve;
 pub mod store;

@@ -195,7 +195,7 @@ impl Drop for Attempt {
 pub(crate) async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
     let path = format!("/v1/operations/{id}/post");
     let until = Moment::now().plus(client.patience);
-    match client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await {
+    match client.transport.repeat(&Method::POST, &path, Some(&body), client.answer_max, until).await {
         Err(Error::Refused(problem)) if problem.code() == "operation-superseded" => Err(Error::AttemptLost(problem)),
         answer => answer,
     }

@@ -8,6 +8,8 @@ use tokio::task::JoinHandle;
 
 use crate::error::Error;
 
+const CALLS_MAX: usize = 1_000;
+
 /// The calls that go on in the background. Each of them has a receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Background(Arc<watch::Sender<()>>);
@@ -27,6 +29,15 @@ impl Background {
             let _running = running;
             call.await
         })
+    }
+
+    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory.
+    pub(crate) fn spawn_if_few(&self, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static) {
+        if self.0.receiver_count() < CALLS_MAX {
+            self.spawn(runtime, call);
+        } else {
+            tracing::error!("too many calls go on in the background: an operation may stay blocked");
+        }
     }
 
     /// Waits for a call that goes on if the caller stops waiting.

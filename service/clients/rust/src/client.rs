@@ -24,6 +24,7 @@ pub struct Client {
     pub(crate) transport: Arc<Transport>,
     settings: Arc<TransportSettings>,
     pub(crate) patience: Duration,
+    pub(crate) answer_max: Duration,
     pub(crate) background: Background,
 }
 
@@ -39,7 +40,7 @@ impl Client {
         }
         let settings = Arc::new(TransportSettings::of(urls));
         let transport = Arc::new(Transport::new(&settings)?);
-        Ok(Self { transport, settings, patience: PATIENCE, background: Background::new() })
+        Ok(Self { transport, settings, patience: PATIENCE, answer_max: ANSWER_MAX, background: Background::new() })
     }
 
     /// Sends this API key with each request.
@@ -70,9 +71,20 @@ impl Client {
         self
     }
 
+    /// How long a node may take to answer a call about an operation, beyond what the call asks it to wait; 10 s unless set. Then the call is
+    /// repeated at the next node.
+    #[must_use]
+    pub fn answer_max(mut self, answer_max: Duration) -> Self {
+        self.answer_max = answer_max;
+        self
+    }
+
     /// A lock that is to be acquired.
     pub fn lock(&self, key: impl Into<String>) -> LockRequest {
-        LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], false)
+        let key = key.into();
+        // URLs lose these in a path.
+        let is_multilock = [".", ".."].contains(&key.as_str());
+        LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], is_multilock)
     }
 
     /// Several locks that are to be acquired together, all or none.

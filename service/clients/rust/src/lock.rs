@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
 
 use crate::client::{Client, encode};
 use crate::clock::{Moment, sleep_until};
@@ -241,9 +242,10 @@ impl LockRequest {
             };
             match failure {
                 Failure::Decided(problem) => {
-                    pending.is_in_doubt = false;
                     was_answered = true;
                     let was_in_doubt = silent_since.take().is_some();
+                    // Another refusal, such as that of an API key, says nothing about an earlier call without an answer.
+                    pending.is_in_doubt = was_in_doubt && ![409, 410, 423].contains(&problem.status());
                     pause = self.pause();
                     match problem.code() {
                         _ if problem.status() == 423 && wait_until.has_passed() => {
@@ -351,11 +353,13 @@ struct Pending {
     /// The last call has no answer: a lease may have been granted.
     is_in_doubt: bool,
     is_over: bool,
+    runtime: Handle,
 }
 
 impl Pending {
     fn new(client: &Client, target: Target) -> Self {
-        Self { client: client.clone(), target, lease_id: new_id(), is_in_doubt: false, is_over: false }
+        let (client, lease_id, runtime) = (client.clone(), new_id(), Handle::current());
+        Self { client, target, lease_id, is_in_doubt: false, is_over: false, runtime }
     }
 
     fn begin_again(&mut self) {
@@ -368,9 +372,8 @@ impl Drop for Pending {
         if self.is_over || !self.is_in_doubt {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, target, lease_id) = (self.client.clone(), self.target.clone(), self.lease_id.clone());
-        self.client.background.spawn(&runtime, async move {
+        self.client.background.spawn(&self.runtime, async move {
             let (path, body) = (target.path("release"), Value::Object(target.body(&lease_id)));
             let until = Moment::now().plus(client.patience);
             let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;

@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Problem};
 use crate::lock::{ms, new_id};
-use crate::transport::{ANSWER_MAX, Failure, Pause};
+use crate::transport::{Failure, Pause};
 
 /// How long each call of a wait lasts.
 const WAIT_PER_CALL: Duration = Duration::from_secs(20);
@@ -250,9 +250,12 @@ impl Operation {
             pending.body["wait_ms"] = ms(wait).into();
             let sent = Moment::now();
             let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
-            let answer = self.client.transport.call(&Method::POST, PRE, Some(&pending.body), wait + ANSWER_MAX).await;
+            let answer_max = wait + self.client.answer_max;
+            let answer = self.client.transport.call(&Method::POST, PRE, Some(&pending.body), answer_max).await;
             pending.is_in_doubt = match &answer {
-                Ok(_) | Err(Failure::Decided(_)) => false,
+                Ok(_) => false,
+                // Only the gate's decision about this attempt says that an earlier call did not claim.
+                Err(Failure::Decided(problem)) => was_in_doubt && !is_about_attempt(problem),
                 Err(failure) => was_in_doubt || failure.may_have_run(),
             };
             match answer {
@@ -354,7 +357,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.is_in_doubt {
             let giving_back = give_back(self.client.clone(), self.body.take(), self.lease);
-            self.client.background.spawn(&self.runtime, giving_back);
+            self.client.background.spawn_if_few(&self.runtime, giving_back);
         }
     }
 }
@@ -368,12 +371,27 @@ async fn give_back(client: Client, mut body: Value, lease: Duration) {
         body["on_outage"] = "closed".into();
     }
     let until = Moment::now().plus(lease);
-    let Ok(answer) = client.transport.repeat(&Method::POST, PRE, Some(&body), ANSWER_MAX, until).await else { return };
+    let mut pause = Pause::new(client.transport.nodes());
+    let answer = loop {
+        match client.transport.call(&Method::POST, PRE, Some(&body), client.answer_max).await {
+            Ok(answer) => break answer,
+            Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
+            Err(failure) if pause.after(&failure, until).await => {}
+            Err(_) => {
+                return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
+            }
+        }
+    };
     if let (Some(id), Some(stamp)) = (answer["id"].as_str(), answer["stamp"].as_str()) {
         let patience = client.patience.max(lease);
         let failure = json!({ "stamp": stamp, "outcome": "failure" });
         let _ = report(client.patience(patience), id.to_owned(), failure).await;
     }
+}
+
+/// Whether the answer to a repeated pre shows that no earlier call of this attempt has claimed the operation.
+fn is_about_attempt(problem: &Problem) -> bool {
+    [409, 422].contains(&problem.status()) && !problem.code().is_empty()
 }
 
 fn refused(problem: Problem) -> Result<Begun, Error> {

@@ -77,7 +77,7 @@ impl Failure {
         match self {
             Self::Decided(_) | Self::NotSent(_) => false,
             // An answer without a code is that of a load balancer, which may have lost the node's answer.
-            Self::Later(problem) => ["", "outcome-unknown"].contains(&problem.code()),
+            Self::Later(problem) => ["", "outcome-unknown", "internal-error"].contains(&problem.code()),
             Self::NoAnswer(_) => true,
         }
     }
@@ -284,6 +284,8 @@ async fn read(response: Response) -> Result<Value, Failure> {
     let problem = Problem::new(status, fields);
     match status {
         429 | 502 | 503 | 504 => Err(Failure::Later(problem)),
+        // A defect may be that of one node, and says nothing about what was done.
+        500 if ["", "internal-error"].contains(&problem.code()) => Err(Failure::Later(problem)),
         _ => Err(Failure::Decided(problem)),
     }
 }

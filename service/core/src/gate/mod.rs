@@ -24,6 +24,7 @@ mod forget;
 mod give_back;
 mod go;
 mod heartbeat;
+mod idempotency_key;
 mod ledger;
 mod names;
 mod numbers;
@@ -37,6 +38,7 @@ mod take_over;
 pub use claim::{Claim, Command, HoldOff, Post, Report};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
+pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};
 pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{

@@ -2,38 +2,26 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use axum::http::{HeaderName, Method};
+use axum::http::{HeaderName, Method, Uri};
 use clap::Args;
+use latchgate_proxy::Settings;
 
-use super::{LogArgs, YEAR_MS};
+use super::duration::some_duration;
+use super::{LogArgs, NodeArgs, positive};
 use crate::listen::Listen;
-use crate::proxy::{ProxyLimits, Server};
 
 #[derive(Debug, Args)]
 pub struct ProxyArgs {
     /// The service behind the proxy: http://HOST:PORT.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_PROXY_UPSTREAM")]
-    pub upstream: Server,
+    #[arg(long, value_name = "URL", env = "LATCHGATE_PROXY_UPSTREAM", value_parser = server)]
+    pub upstream: Uri,
 
     /// The address that the proxy listens on: HOST:PORT, :PORT or PORT. Without a host: 127.0.0.1. Port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_PROXY_LISTEN", default_value = "127.0.0.1:7080")]
     pub listen: Listen,
 
-    /// The nodes whose gate the proxy uses: http://HOST:PORT, several with commas in between. If one does not answer, the next one
-    /// is called.
-    #[arg(
-        long,
-        value_name = "URLS",
-        env = "LATCHGATE_URL",
-        value_delimiter = ',',
-        default_value = "http://127.0.0.1:7070"
-    )]
-    pub url: Vec<Server>,
-
-    /// An API key with the scope `operations`. Prefer the environment: `ps` shows flags.
-    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
-    pub key: Option<String>,
+    #[command(flatten)]
+    pub node: NodeArgs,
 
     /// The name of the gate's operations. Proxies of different upstreams need different names.
     #[arg(long, value_name = "NAME", env = "LATCHGATE_PROXY_OPERATION", default_value = "proxy")]
@@ -49,88 +37,108 @@ pub struct ProxyArgs {
     )]
     pub methods: Vec<Method>,
 
-    /// Callers whose headers of this name differ have keys of their own. Choose one that stays the same when a caller repeats a
-    /// request: not the default if access tokens are renewed or requests are signed. Empty: all callers share their keys.
-    #[arg(long, value_name = "NAME", env = "LATCHGATE_PROXY_CALLER_HEADER", default_value = "authorization")]
-    pub caller_header: String,
+    /// Callers that differ in one of these headers have keys of their own. Choose headers that stay the same when a caller repeats a
+    /// request: not the default if access tokens are renewed, cookies change, or requests are signed. Empty: all callers share their
+    /// keys.
+    #[arg(long, value_name = "NAMES", env = "LATCHGATE_PROXY_CALLER_HEADER", default_value = "authorization,cookie")]
+    pub caller_header: HeaderNames,
 
     /// Refuse requests of these methods that have no key.
     #[arg(long, env = "LATCHGATE_PROXY_REQUIRE_KEY")]
     pub require_key: bool,
 
-    /// Without a heartbeat of the proxy for so long, in ms, the outcome of a call is unknown.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_LEASE_MS", default_value_t = 60_000)]
-    pub lease_ms: u64,
+    /// Without a heartbeat of the proxy for so long, the outcome of a call is unknown.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_LEASE", default_value = "60s", value_parser = some_duration)]
+    pub lease: Duration,
 
-    /// How long an answer is stored, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_RETENTION_MS", default_value_t = 86_400_000)]
-    pub retention_ms: u64,
+    /// How long an answer is stored.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_RETENTION", default_value = "1d", value_parser = some_duration)]
+    pub retention: Duration,
 
-    /// Longest body of a request with a key that is kept in memory, in bytes.
-    #[arg(long, value_name = "BYTES", env = "LATCHGATE_PROXY_BODY_BYTES_MAX", default_value_t = 1_048_576)]
+    /// Longest body of a request with a key, and of the answer to it, in bytes.
+    #[arg(long, value_name = "BYTES", env = "LATCHGATE_PROXY_BODY_BYTES_MAX", default_value_t = 8 << 20)]
     pub body_bytes_max: usize,
 
-    /// Disk space for longer bodies of requests with a key, in bytes, of all requests together: temporary files in TMPDIR. A body that
-    /// does not fit is refused. 0 uses no disk.
-    #[arg(long, value_name = "BYTES", env = "LATCHGATE_PROXY_SPOOL_BYTES_MAX", default_value_t = 268_435_456)]
-    pub spool_bytes_max: usize,
+    /// Longest time for a connection to the upstream, for a client's headers, and for each MiB of --body-bytes-max.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_CLIENT_TIMEOUT", default_value = "10s", value_parser = some_duration)]
+    pub client_timeout: Duration,
 
-    /// Longest time for a connection to the upstream, and for a client's headers and body to arrive, in ms. A body in a temporary
-    /// file has this time for each part of --body-bytes-max.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_CLIENT_TIMEOUT_MS", default_value_t = 10_000)]
-    pub client_timeout_ms: u64,
-
-    /// Longest pause of the upstream before or within its answer, in ms. Then the outcome of the call is unknown. Of a request without a
+    /// Longest pause of the upstream before or within its answer. Then the outcome of the call is unknown. Of a request without a
     /// key: longest pause of the upload and before the answer.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_UPSTREAM_TIMEOUT_MS", default_value_t = 60_000)]
-    pub upstream_timeout_ms: u64,
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_UPSTREAM_TIMEOUT", default_value = "60s", value_parser = some_duration)]
+    pub upstream_timeout: Duration,
 
-    /// Longest time that a node may take to answer, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_GATE_TIMEOUT_MS", default_value_t = 3_000)]
-    pub gate_timeout_ms: u64,
+    /// Longest time that a node may take to answer.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_GATE_TIMEOUT", default_value = "3s", value_parser = some_duration)]
+    pub gate_timeout: Duration,
 
-    /// Longest time for running calls to end at a shutdown, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_PROXY_DRAIN_TIMEOUT_MS", default_value_t = 30_000)]
-    pub drain_timeout_ms: u64,
-
-    /// Most connections of clients at once. Further ones wait in the operating system's queue.
-    #[arg(long, value_name = "N", env = "LATCHGATE_PROXY_CONNECTIONS_MAX", default_value_t = 1_000)]
+    /// Most connections of clients at once, together with calls whose clients have gone. A further connection takes the place of the
+    /// oldest one without a call, or waits.
+    #[arg(long, value_name = "N", env = "LATCHGATE_PROXY_CONNECTIONS_MAX", default_value_t = 1_000, value_parser = positive)]
     pub connections_max: usize,
 
     #[command(flatten)]
     pub log: LogArgs,
 }
 
+/// Names of headers with commas in between.
+#[derive(Clone, Debug)]
+pub struct HeaderNames(Vec<HeaderName>);
+
+impl std::str::FromStr for HeaderNames {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let parsed = names.map(|name| name.parse().map_err(|_| format!("{name:?} is not the name of a header")));
+        parsed.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn server(url: &str) -> Result<Uri, String> {
+    let uri = url.parse().ok().filter(|uri: &Uri| uri.scheme_str() == Some("http") && uri.query().is_none());
+    let uri = uri.filter(|uri| uri.path() == "/" && uri.authority().is_some_and(|host| !host.as_str().contains('@')));
+    uri.ok_or_else(|| "must be http://HOST:PORT".to_owned())
+}
+
 impl ProxyArgs {
-    /// # Errors
-    /// Names the flag that is out of range.
-    pub fn limits(&self) -> anyhow::Result<ProxyLimits> {
-        for (flag, value, min) in [
-            ("lease-ms", self.lease_ms, 1_000),
-            ("retention-ms", self.retention_ms, 1_000),
-            ("client-timeout-ms", self.client_timeout_ms, 1),
-            ("upstream-timeout-ms", self.upstream_timeout_ms, 1),
-            ("gate-timeout-ms", self.gate_timeout_ms, 1),
-            ("drain-timeout-ms", self.drain_timeout_ms, 0),
-        ] {
-            ensure!((min..=YEAR_MS).contains(&value), "--{flag} must be from {min} to {YEAR_MS}");
-        }
-        ensure!(self.connections_max > 0, "--connections-max must be at least 1");
-        ensure!(!self.url.is_empty(), "--url must name a node");
-        let caller_header = match self.caller_header.as_str() {
-            "" => None,
-            name => Some(name.parse::<HeaderName>().context("--caller-header must be the name of a header")?),
-        };
-        Ok(ProxyLimits {
+    pub fn settings(&self) -> Settings {
+        Settings {
+            upstream: self.upstream.clone(),
+            operation: self.operation.clone(),
             methods: self.methods.clone(),
-            caller_header,
+            caller_headers: self.caller_header.0.clone(),
             requires_key: self.require_key,
+            lease: self.lease,
+            retention: self.retention,
             body_bytes_max: self.body_bytes_max,
-            spool_bytes_max: self.spool_bytes_max,
-            client_timeout: Duration::from_millis(self.client_timeout_ms),
-            upstream_timeout: Duration::from_millis(self.upstream_timeout_ms),
-            drain_timeout: Duration::from_millis(self.drain_timeout_ms),
+            client_timeout: self.client_timeout,
+            upstream_timeout: self.upstream_timeout,
+            gate_timeout: self.gate_timeout,
             connections_max: self.connections_max,
-        })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_an_address_without_a_path() {
+        for text in ["http://127.0.0.1:8000/", "http://billing", "http://[::1]:80"] {
+            assert!(server(text).is_ok(), "{text}");
+        }
+        for text in
+            ["", "127.0.0.1:8000", "https://host", "http://", "http://host/path", "http://host?query", "http://a@host"]
+        {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn callers_may_be_told_apart_by_several_headers_or_none() {
+        assert_eq!("X-User, Cookie".parse::<HeaderNames>().unwrap().0, ["x-user", "cookie"]);
+        assert!("".parse::<HeaderNames>().unwrap().0.is_empty() && "a b".parse::<HeaderNames>().is_err());
     }
 }

@@ -78,3 +78,54 @@ async fn an_operation_whose_grant_is_lost_is_given_back_when_the_caller_gives_up
         attempt.succeed(&7.into()).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn an_operation_in_doubt_is_given_back_whatever_the_repeats_are_answered() {
+    let node = node().await;
+    for (status, code) in
+        [(429, "rate-limited"), (500, "internal-error"), (401, "unauthorized"), (403, "forbidden"), (404, "")]
+    {
+        let lossy = Lossy::then_refusing(&node, "/pre", 1, status, code).await;
+        let lossy_client = client_through(&lossy).patience(seconds(1));
+        let charges = lossy_client.operation("charge").on_expiry(OnExpiry::Block);
+        charges.begin(&status).await.unwrap_err();
+        lossy.until_refused(2).await;
+        lossy.pass_all();
+        lossy_client.settled().await;
+        let next = client(&[&node]).operation("charge").begin(&status).await;
+        assert!(matches!(next, Ok(Begun::Go(_))), "{status}: {next:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_in_doubt_is_released_whatever_the_repeats_are_answered() {
+    let node = node().await;
+    for (status, code) in [(429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")] {
+        let key = format!("key {status}");
+        let lossy = Lossy::then_refusing(&node, "/acquire", 1, status, code).await;
+        let lossy_client = client_through(&lossy).patience(seconds(1));
+        lossy_client.lock(&key).ttl(seconds(600)).acquire().await.unwrap_err();
+        lossy_client.settled().await;
+        until_held(&node, &key, false).await;
+    }
+}
+
+#[test]
+fn an_acquire_that_is_dropped_outside_of_its_runtime_is_released() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (node, lossy) = runtime.block_on(async {
+        let node = node().await;
+        let lossy = Lossy::of_all(&node, "/acquire").await;
+        (node, lossy)
+    });
+    let mut acquiring = Box::pin(client_through(&lossy).lock("k").ttl(seconds(600)).acquire());
+    runtime.block_on(async {
+        tokio::select! {
+            _ = &mut acquiring => panic!("an answer"),
+            () = lossy.until_lost_one() => {}
+        }
+    });
+    lossy.pass_all();
+    drop(acquiring);
+    runtime.block_on(until_held(&node, "k", false));
+}

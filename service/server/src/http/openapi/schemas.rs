@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use latchgate_core::access::{PREFIX_MAX_BYTES, PREFIXES_MAX, QUOTA_MAX};
-use latchgate_core::gate::{ATTEMPT_ID_MAX_BYTES, OPERATION_MAX_BYTES};
+use latchgate_core::gate::{ATTEMPT_ID_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES, OPERATION_MAX_BYTES};
 use latchgate_core::key::{APP_MAX_BYTES, KEY_MAX_BYTES};
 use latchgate_core::lock::{LEASE_ID_MAX_BYTES, OWNER_MAX_BYTES, PRIORITY_MAX, PRIORITY_MIN};
 use serde_json::{Value, json};
@@ -12,7 +12,6 @@ use crate::gate::STAMP_MAX_BYTES;
 use crate::http::locks::fields::{LIMIT_MAX, REASON_MAX_BYTES, TOKEN_MAX};
 use crate::http::locks::ticket::TICKET_MAX_BYTES;
 use crate::http::operations::BATCH_MAX;
-use crate::http::operations::idempotency_key::HEADER_MAX_BYTES;
 use crate::locks::MANY_MAX;
 
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
@@ -21,7 +20,7 @@ const CURSOR_MAX_BYTES: usize = KEY_MAX_BYTES;
 
 /// The longest texts in requests, in bytes. None but a prefix may be empty.
 const TEXTS: [(&str, usize); 19] = [
-    ("Idempotency-Key", HEADER_MAX_BYTES),
+    ("Idempotency-Key", IDEMPOTENCY_KEY_MAX_BYTES),
     ("after", CURSOR_MAX_BYTES),
     ("app", APP_MAX_BYTES),
     ("attempt_id", ATTEMPT_ID_MAX_BYTES),

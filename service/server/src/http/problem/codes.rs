@@ -230,26 +230,6 @@ codes! {
          proceed, a `code`. With `all_or_nothing` (the default) no new operation is claimed. Items with `status` 200 or 201 \
          are yours and have a `stamp`: do them and post their outcomes.",
         "Read `items`. Duplicates are done; repeat the request for the others.";
-    // The proxy
-    GateUnreachable: "gate-unreachable", SERVICE_UNAVAILABLE,
-        "The gate does not answer",
-        "`latchgate proxy` could not ask the gate whether the request may go through. The upstream was not called for this request.",
-        "Try again after `Retry-After` with the same `Idempotency-Key`. If the gate's answer was lost, repeats are 409 \
-         `operation-in-progress` until the gate answers: then the proxy gives the key back.";
-    UpstreamUnreachable: "upstream-unreachable", BAD_GATEWAY,
-        "The upstream cannot be reached",
-        "`latchgate proxy` could not connect to the upstream. Nothing was done.",
-        "Try again with the same `Idempotency-Key`: the request goes through when the upstream is there.";
-    UpstreamFailed: "upstream-failed", BAD_GATEWAY,
-        "The upstream broke off",
-        "The upstream got the request from `latchgate proxy`, but did not give a whole answer in time. The request may have been done.",
-        "Find out whether it was done. With an `Idempotency-Key`, repeats are refused with `operation-unknown` until an operator \
-         deletes the record (DELETE with `force=true`).";
-    ResponseNotStored: "response-not-stored", CONFLICT,
-        "The answer was not stored",
-        "The upstream has done the request with this `Idempotency-Key`, and its answer had the status `upstream_status`, but was too long \
-         to be stored by `latchgate proxy`. The upstream was not called again.",
-        "Treat the request as done. Ask the upstream for what the answer said.";
     // Engines
     UnknownEngine: "unknown-engine", NOT_FOUND,
         "The engine does not exist",

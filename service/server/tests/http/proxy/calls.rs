@@ -1,124 +1,18 @@
-//! `latchgate proxy` in front of a service that knows nothing of idempotency.
+//! Which requests call the service, and how often.
 
-use std::collections::HashMap;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use latchgate_testkit::lossy::Lossy;
-use latchgate_testkit::node::{self, Node};
 use latchgate_testkit::until;
-use reqwest::{Client, Response};
+use reqwest::Client;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::process::Child;
-use tokio::sync::Notify;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use crate::client::{BIN, embedded};
-use crate::small_server::{Request, read_request};
-
-const LARGE: usize = 300_000;
-
-/// A service that counts how often it is called with each key.
-#[derive(Clone, Default)]
-struct Service {
-    calls: Arc<Mutex<HashMap<String, u32>>>,
-    /// Lets the calls of `/slow` end.
-    go_on: Arc<Notify>,
-}
-
-impl Service {
-    async fn start() -> (Self, String) {
-        let service = Self::default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let accepting = service.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let service = accepting.clone();
-                tokio::spawn(async move { service.serve(stream).await });
-            }
-        });
-        (service, url)
-    }
-
-    async fn serve(&self, mut stream: TcpStream) {
-        let Some(request) = read_request(&mut stream).await else { return };
-        let key = request.header("idempotency-key").unwrap_or_default();
-        let call = {
-            let mut calls = self.calls.lock().unwrap();
-            let count = calls.entry(key.clone()).or_default();
-            *count += 1;
-            *count
-        };
-        let Request { path, body, .. } = &request;
-        let body = match path.as_str() {
-            "/slow" => {
-                self.go_on.notified().await;
-                b"slow".to_vec()
-            }
-            "/dies" => return,
-            "/dies-half-way" => {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await;
-                return;
-            }
-            "/large" => vec![b'a'; LARGE],
-            "/chaos" if fastrand(&key) => return,
-            _ => format!("call {call} of {key}, {} bytes", body.len()).into_bytes(),
-        };
-        let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
-        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
-        let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
-    }
-
-    fn calls(&self, key: &str) -> u32 {
-        self.calls.lock().unwrap().get(key).copied().unwrap_or_default()
-    }
-}
-
-/// A third of the keys.
-fn fastrand(key: &str) -> bool {
-    key.bytes().map(u32::from).sum::<u32>() % 3 == 0
-}
-
-struct Proxy {
-    url: String,
-    _process: Child,
-}
-
-async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
-    proxy_of(upstream, &node.base_url(), more).await
-}
-
-async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
-    let mut command = tokio::process::Command::from(node::command(BIN));
-    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", gate]).args(more);
-    let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
-    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    let line = lines.next_line().await.unwrap().expect("the proxy has ended");
-    Proxy { url: line.split(' ').next_back().unwrap().to_owned(), _process: process }
-}
-
-impl Proxy {
-    fn request(&self, path: &str, key: &str, body: &str) -> reqwest::RequestBuilder {
-        Client::new().post(format!("{}{path}", self.url)).header("idempotency-key", key).body(body.to_owned())
-    }
-
-    async fn post(&self, path: &str, key: &str, body: &str) -> Response {
-        self.request(path, key, body).send().await.unwrap()
-    }
-
-    /// The status and the code of a problem.
-    async fn refused(&self, path: &str, key: &str, body: &str) -> (u16, String) {
-        let response = self.post(path, key, body).await;
-        let status = response.status().as_u16();
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
-        let problem: Value = response.json().await.unwrap();
-        (status, problem["code"].as_str().unwrap().to_owned())
-    }
-}
+use super::world::{LARGE, Service, proxy, proxy_of};
+use crate::client::embedded;
 
 #[tokio::test]
 async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_is_refused() {
@@ -138,7 +32,7 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
     let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
     assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
     // Unless callers are told apart by another header.
-    let by_user = super::proxy::proxy(&upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
+    let by_user = super::world::proxy(&upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
     for (token, user, call) in [("a", "ann", 1), ("renewed", "ann", 1), ("a", "bob", 2)] {
         let request = by_user.request("/orders", "k1", "pay").bearer_auth(token).header("x-user", user);
         let text = request.send().await.unwrap().text().await.unwrap();
@@ -167,7 +61,7 @@ async fn an_upstream_that_dies_half_way_leaves_an_unknown_outcome_and_is_not_cal
         assert_eq!(service.calls(key), 1);
     }
     // A service that cannot be reached has done nothing.
-    let away = super::proxy::proxy("http://127.0.0.1:1", &node, &[]).await;
+    let away = super::world::proxy("http://127.0.0.1:1", &node, &[]).await;
     assert_eq!(away.refused("/", "k3", "").await, (502, "upstream-unreachable".to_owned()));
     assert_eq!(proxy.post("/", "k3", "").await.status(), 201);
 }
@@ -185,7 +79,7 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
         let passed = Client::new().post(format!("{}/", proxy.url)).body(long.clone()).send().await.unwrap();
         assert_eq!(passed.text().await.unwrap(), format!("call {call} of , {} bytes", long.len()));
     }
-    let strict = super::proxy::proxy(&upstream, &node, &["--require-key"]).await;
+    let strict = super::world::proxy(&upstream, &node, &["--require-key"]).await;
     assert_eq!(Client::new().post(&strict.url).send().await.unwrap().status(), 400);
     assert_eq!(Client::new().get(&strict.url).send().await.unwrap().status(), 201);
 }
@@ -193,7 +87,7 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
 #[tokio::test]
 async fn an_upload_without_a_key_may_take_longer_than_the_upstream_may_pause() {
     let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--upstream-timeout-ms", "5000"]).await;
+    let proxy = proxy(&upstream, &node, &["--upstream-timeout", "5000ms"]).await;
     let mut upload = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
     upload.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 12\r\n\r\n").await.unwrap();
     for _ in 0..12 {
@@ -206,14 +100,12 @@ async fn an_upload_without_a_key_may_take_longer_than_the_upstream_may_pause() {
 }
 
 #[tokio::test]
-async fn a_long_request_is_passed_once_up_to_the_disk_space() {
+async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let limits = ["--body-bytes-max", "100000", "--spool-bytes-max", "4194304"];
-    let (short, proxy) = (proxy(&upstream, &node, &[]).await, proxy(&upstream, &node, &limits).await);
+    let proxy = proxy(&upstream, &node, &["--body-bytes-max", "1000000"]).await;
     let long = "a".repeat(900_000);
-    // The digest of a body does not depend on where it is kept.
-    for through in [&proxy, &proxy, &short] {
-        assert_eq!(through.post("/", "k1", &long).await.text().await.unwrap(), "call 1 of k1, 900000 bytes");
+    for _ in 0..2 {
+        assert_eq!(proxy.post("/", "k1", &long).await.text().await.unwrap(), "call 1 of k1, 900000 bytes");
     }
     let other = format!("{}b", &long[1..]);
     assert_eq!(proxy.refused("/", "k1", &other).await, (422, "contents-mismatch".to_owned()));
@@ -221,16 +113,17 @@ async fn a_long_request_is_passed_once_up_to_the_disk_space() {
     let longer = "a".repeat(5 << 20);
     assert_eq!(proxy.refused("/", "k2", &longer).await, (413, "body-too-large".to_owned()));
     assert_eq!(service.calls("k2"), 0);
-    // Each body has left its space to the next one.
-    for key in ["k3", "k4", "k5", "k6", "k7"] {
-        assert_eq!(proxy.post("/", key, &long).await.status(), 201);
+    let small = super::world::proxy(&upstream, &node, &["--body-bytes-max", "200000"]).await;
+    for _ in 0..2 {
+        assert_eq!(small.refused("/large", "k3", "").await, (409, "response-not-stored".to_owned()));
     }
+    assert_eq!(service.calls("k3"), 1);
 }
 
 #[tokio::test]
 async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     let ((service, upstream), mut node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--gate-timeout-ms", "500"]).await;
+    let proxy = proxy(&upstream, &node, &["--gate-timeout", "500ms"]).await;
     node.kill9();
     assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
     assert_eq!(service.calls("k1"), 0);
@@ -242,7 +135,7 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
 async fn a_key_whose_claim_has_no_answer_is_given_back() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
     let lossy = Lossy::of_all(&node, "/pre").await;
-    let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout-ms", "1000"]).await;
+    let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout", "1000ms"]).await;
     assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
     lossy.pass_all();
     until("the key is free", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
@@ -258,9 +151,42 @@ async fn a_key_whose_claim_has_no_answer_is_given_back() {
 }
 
 #[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_given_back_whatever_the_gate_says_to_its_repeats() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    for (status, code) in
+        [(429, "rate-limited"), (500, "internal-error"), (503, "overloaded"), (401, "unauthorized"), (502, "")]
+    {
+        let key = format!("key {status}");
+        let lossy = Lossy::then_refusing(&node, "/pre", 1, status, code).await;
+        let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout", "500ms"]).await;
+        assert_eq!(proxy.refused("/", &key, "").await, (503, "gate-unreachable".to_owned()), "{status}");
+        lossy.pass_all();
+        until(format!("the key is free after {status}"), || async { proxy.post("/", &key, "").await.status() == 201 })
+            .await;
+        assert_eq!(service.calls(&key), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_gate_refuses_for_a_while_is_reported_again() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    for (status, code) in [(429, "rate-limited"), (500, "internal-error")] {
+        let key = format!("key {status}");
+        let lossy = Lossy::then_refusing(&node, "/post", 0, status, code).await;
+        let proxy = proxy_of(&upstream, &lossy.base_url(), &[]).await;
+        let calling = tokio::spawn(proxy.request("/", &key, "").send());
+        lossy.until_refused(2).await;
+        lossy.pass_all();
+        assert_eq!(calling.await.unwrap().unwrap().status(), 201);
+        assert_eq!(proxy.post("/", &key, "").await.headers()["idempotency-replayed"], "true");
+        assert_eq!(service.calls(&key), 1);
+    }
+}
+
+#[tokio::test]
 async fn no_key_is_called_twice_by_parallel_clients_while_the_upstream_and_the_node_die() {
     let ((service, upstream), mut node) = (Service::start().await, embedded().await);
-    let proxy = Arc::new(proxy(&upstream, &node, &["--lease-ms", "2000", "--gate-timeout-ms", "1000"]).await);
+    let proxy = Arc::new(proxy(&upstream, &node, &["--lease", "2000ms", "--gate-timeout", "1000ms"]).await);
     let keys: Vec<String> = (0..30).map(|key| format!("key {key}")).collect();
     let client = |client: usize| {
         let (proxy, keys) = (Arc::clone(&proxy), keys.clone());

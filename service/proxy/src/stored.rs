@@ -1,0 +1,107 @@
+//! Answers of the upstream as results of operations.
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::response::Parts;
+use axum::response::Response;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Problem;
+
+/// Longest answer that is stored, with its headers. The gate keeps 64 KiB of JSON.
+const BYTES_MAX: usize = 45 * 1_024;
+/// A header of answers that are repeated.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// An answer as it is stored. Without a `body`, it was too long.
+#[derive(Deserialize, Serialize)]
+struct Stored {
+    status: u16,
+    /// Each character of a value is a byte.
+    headers: Vec<(String, String)>,
+    body: Option<String>,
+}
+
+/// Whether a repeat must get the same answer. Otherwise the upstream may be called again.
+pub fn is_final(status: StatusCode) -> bool {
+    !status.is_server_error() && ![408, 409, 425, 429].contains(&status.as_u16())
+}
+
+/// What the gate stores of an answer. Of a longer one, only the status.
+pub fn result(head: &Parts, body: Option<&Bytes>) -> Value {
+    let header_len = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    let room = BYTES_MAX.saturating_sub(head.headers.iter().map(header_len).sum());
+    let body = body.filter(|body| body.len() <= room);
+    // A cookie is the first caller's.
+    let is_kept = |name: &HeaderName| body.is_some() && ![header::CONTENT_LENGTH, header::SET_COOKIE].contains(name);
+    let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+    let headers = head.headers.iter().filter(|(name, _)| is_kept(name));
+    let headers = headers.map(|(name, value)| (name.to_string(), text(value))).collect();
+    let stored = Stored { status: head.status.as_u16(), headers, body: body.map(|body| BASE64_STANDARD.encode(body)) };
+    serde_json::to_value(stored).unwrap_or_default()
+}
+
+/// The stored answer again.
+///
+/// # Errors
+/// `response-not-stored`.
+pub fn replay(result: &Value) -> Result<Response, Problem> {
+    replayed(result).ok_or_else(|| not_stored(result))
+}
+
+pub fn not_stored(result: &Value) -> Problem {
+    let mut problem =
+        Problem::new(409, "response-not-stored", "The upstream has answered, but the answer was too long.");
+    problem.0["upstream_status"] = result["status"].clone();
+    problem
+}
+
+fn replayed(result: &Value) -> Option<Response> {
+    let stored = Stored::deserialize(result).ok()?;
+    let mut response = Response::new(Body::from(BASE64_STANDARD.decode(stored.body?).ok()?));
+    *response.status_mut() = StatusCode::from_u16(stored.status).ok()?;
+    let headers = stored.headers.iter().map(|(name, value)| {
+        let bytes: Result<Vec<u8>, _> = value.chars().map(u8::try_from).collect();
+        Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(&bytes.ok()?).ok()?))
+    });
+    *response.headers_mut() = headers.collect::<Option<HeaderMap>>()?;
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Parts {
+        let response = Response::builder().status(201).header("content-length", "3").header("location", "/köln");
+        response.header("set-cookie", "a").header("x-any", "1").header("x-any", "2").body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn an_answer_is_stored_with_its_status_and_headers() {
+        let response = replay(&result(&head(), Some(&Bytes::from_static(b"\xff\0a")))).unwrap();
+        let headers = response.headers();
+        assert_eq!((response.status().as_u16(), headers["location"].as_bytes()), (201, "/köln".as_bytes()));
+        assert_eq!(
+            (headers.get_all("x-any").iter().count(), headers["idempotency-replayed"].as_bytes()),
+            (2, &b"true"[..])
+        );
+        assert!(!headers.contains_key("content-length") && !headers.contains_key("set-cookie"));
+    }
+
+    #[test]
+    fn a_long_answer_leaves_its_status() {
+        for long in [Some(&Bytes::from(vec![b'a'; BYTES_MAX])), None] {
+            assert!(replay(&result(&head(), long)).is_err());
+        }
+        let result = result(&head(), None);
+        assert_eq!((&result["status"], &result["headers"]), (&Value::from(201), &serde_json::json!([])));
+        assert_eq!(replay(&result).unwrap_err().0["upstream_status"], 201);
+        assert!(replay(&Value::Null).is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! Which answers are stored, and how they are replayed.
+
+use reqwest::redirect::Policy;
+
+use super::world::{Service, proxy};
+use crate::client::embedded;
+
+#[tokio::test]
+async fn an_answer_that_only_holds_for_now_is_not_stored() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for status in [408, 409, 425, 429, 500, 503] {
+        let (key, path) = (format!("key {status}"), format!("/status/{status}"));
+        for call in 1..=2 {
+            let response = proxy.post(&path, &key, "").await;
+            assert_eq!(response.status().as_u16(), status);
+            assert!(!response.headers().contains_key("idempotency-replayed"));
+            assert_eq!(response.text().await.unwrap(), format!("call {call}"));
+        }
+        assert_eq!(service.calls(&key), 2);
+    }
+    for status in [200, 302, 400, 404, 422] {
+        let (key, path) = (format!("key {status}"), format!("/status/{status}"));
+        for is_replayed in [false, true] {
+            let response = proxy.post(&path, &key, "").await;
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.headers().contains_key("idempotency-replayed"), is_replayed, "{status}");
+            assert_eq!(response.text().await.unwrap(), "call 1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replayed_answer_has_its_headers_byte_for_byte_but_sets_no_cookies() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+    for cookies in [2, 0] {
+        let request = client.post(format!("{}/moved", proxy.url)).header("idempotency-key", "k");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 303);
+        assert_eq!(response.headers()["location"].as_bytes(), "/köln/7".as_bytes());
+        assert_eq!(response.headers().get_all("set-cookie").iter().count(), cookies);
+    }
+    assert_eq!(service.calls("k"), 1);
+}
+
+#[tokio::test]
+async fn an_answer_with_a_length_and_chunks_is_passed_as_its_chunks_say() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for _ in 0..2 {
+        assert_eq!(proxy.post("/ambiguous", "k", "").await.text().await.unwrap(), "abcde");
+    }
+    let passed = reqwest::Client::new().post(format!("{}/ambiguous", proxy.url)).send().await.unwrap();
+    assert_eq!(passed.text().await.unwrap(), "abcde");
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_is_neither_passed_nor_stored() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    assert_eq!(proxy.refused("/switches", "k", "").await, (502, "upstream-failed".to_owned()));
+    assert_eq!(proxy.refused("/switches", "k", "").await, (409, "operation-unknown".to_owned()));
+    let passed = reqwest::Client::new().post(format!("{}/switches", proxy.url)).send().await.unwrap();
+    assert_eq!(passed.status(), 502);
+}

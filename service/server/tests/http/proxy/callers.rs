@@ -1,0 +1,76 @@
+//! An answer belongs to one caller and one request.
+
+use super::world::{Service, exchange, proxy};
+use crate::client::embedded;
+
+fn posting(target: &str, headers: &[&str]) -> String {
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    format!("POST {target} HTTP/1.1\r\nconnection: close\r\ncontent-length: 0\r\n{headers}\r\n")
+}
+
+#[tokio::test]
+async fn the_answer_to_one_caller_is_never_replayed_to_another() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    let callers: [&[&str]; 5] = [
+        &["host: a.example"],
+        &["host: b.example"],
+        &["host: a.example", "cookie: session=ann"],
+        &["host: a.example", "cookie: session=bob"],
+        &["host: a.example", "authorization: Basic YQ==", "cookie: session=bob"],
+    ];
+    for (call, caller) in (1..).zip(callers) {
+        for _ in 0..2 {
+            let answer = exchange(&proxy.url, &posting("/", &[caller, &["idempotency-key: k"]].concat())).await;
+            assert!(answer.ends_with(&format!("call {call} of k, 0 bytes")), "{caller:?}: {answer}");
+        }
+    }
+    assert_eq!(service.calls("k"), 5);
+    let by_none = super::world::proxy(&upstream, &node, &["--operation", "all", "--caller-header", ""]).await;
+    for cookie in ["cookie: session=ann", "cookie: session=bob"] {
+        let request = posting("/", &["host: a.example", cookie, "idempotency-key: k"]);
+        assert!(exchange(&by_none.url, &request).await.ends_with("call 6 of k, 0 bytes"));
+    }
+}
+
+#[tokio::test]
+async fn two_headers_of_one_name_that_matter_are_refused() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for twice in ["authorization: a", "cookie: a", "content-type: a", "idempotency-key: k"] {
+        let request = posting("/", &["host: a", "idempotency-key: k", twice, twice]);
+        let answer = exchange(&proxy.url, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("invalid-request"), "{twice}: {answer}");
+    }
+    // Also without a key: the service might believe the other one.
+    let answer = exchange(&proxy.url, &posting("/", &["host: a", "host: b"])).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!((service.calls("k"), service.calls("")), (0, 0));
+}
+
+#[tokio::test]
+async fn a_target_with_a_host_replaces_the_header() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for key in [&["host: b.example", "idempotency-key: k"][..], &["host: b.example"]] {
+        let answer = exchange(&proxy.url, &posting("http://a.example:81/host", key)).await;
+        assert!(answer.ends_with("\r\n\r\na.example:81"), "{answer}");
+    }
+    let same = exchange(&proxy.url, &posting("/host", &["host: a.example:81", "idempotency-key: k"])).await;
+    assert!(same.to_lowercase().contains("idempotency-replayed: true"), "{same}");
+    let with_user = exchange(&proxy.url, &posting("http://user@a.example/host", &["host: a.example"])).await;
+    assert!(with_user.starts_with("HTTP/1.1 400"), "{with_user}");
+}
+
+#[tokio::test]
+async fn connect_is_refused() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &["--methods", "CONNECT,POST"]).await;
+    for key in ["", "idempotency-key: k\r\n"] {
+        let request =
+            format!("CONNECT a.example:443 HTTP/1.1\r\nhost: a.example:443\r\nconnection: close\r\n{key}\r\n");
+        let answer = exchange(&proxy.url, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    }
+    assert_eq!((service.calls("k"), service.calls("")), (0, 0));
+}

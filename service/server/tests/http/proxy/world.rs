@@ -1,0 +1,151 @@
+//! A service that knows nothing of idempotency, and proxies in front of it.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use latchgate_testkit::node::{self, Node};
+use reqwest::{Client, Response};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+use tokio::sync::Notify;
+
+use crate::client::BIN;
+use crate::small_server::{Request, read_request};
+
+pub const LARGE: usize = 300_000;
+
+/// A service that counts how often it is called with each key.
+#[derive(Clone, Default)]
+pub struct Service {
+    calls: Arc<Mutex<HashMap<String, u32>>>,
+    /// Lets the calls of `/slow` end.
+    pub go_on: Arc<Notify>,
+}
+
+impl Service {
+    pub async fn start() -> (Self, String) {
+        let service = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let accepting = service.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = accepting.clone();
+                tokio::spawn(async move { service.serve(stream).await });
+            }
+        });
+        (service, url)
+    }
+
+    async fn serve(&self, mut stream: TcpStream) {
+        let Some(request) = read_request(&mut stream).await else { return };
+        let key = request.header("idempotency-key").unwrap_or_default();
+        let call = {
+            let mut calls = self.calls.lock().unwrap();
+            let count = calls.entry(key.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        let Request { path, body, .. } = &request;
+        if let Some(answer) = raw_answer(path, call) {
+            let _ = stream.write_all(&answer).await;
+            return;
+        }
+        let body = match path.as_str() {
+            "/slow" => {
+                self.go_on.notified().await;
+                b"slow".to_vec()
+            }
+            "/dies" => return,
+            "/dies-half-way" => {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await;
+                return;
+            }
+            "/host" => request.header("host").unwrap_or_default().into_bytes(),
+            "/large" => vec![b'a'; LARGE],
+            "/chaos" if fastrand(&key) => return,
+            _ => format!("call {call} of {key}, {} bytes", body.len()).into_bytes(),
+        };
+        let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
+        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+    }
+
+    pub fn calls(&self, key: &str) -> u32 {
+        self.calls.lock().unwrap().get(key).copied().unwrap_or_default()
+    }
+}
+
+/// Answers with a head of their own.
+fn raw_answer(path: &str, call: u32) -> Option<Vec<u8>> {
+    let head = match path {
+        "/ambiguous" => {
+            "HTTP/1.1 201 Created\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
+        }
+        "/switches" => "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n",
+        "/moved" => {
+            "HTTP/1.1 303 See Other\r\nlocation: /köln/7\r\nset-cookie: session=1\r\nset-cookie: b=2\r\ncontent-length: 0\r\n\r\n"
+        }
+        _ => {
+            let status = path.strip_prefix("/status/")?;
+            let text = format!("call {call}");
+            let head = format!("HTTP/1.1 {status} Any\r\nconnection: close\r\nretry-after: 1");
+            return Some(format!("{head}\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes());
+        }
+    };
+    Some(head.as_bytes().to_vec())
+}
+
+/// A third of the keys.
+fn fastrand(key: &str) -> bool {
+    key.bytes().map(u32::from).sum::<u32>() % 3 == 0
+}
+
+pub struct Proxy {
+    pub url: String,
+    _process: Child,
+}
+
+pub async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
+    proxy_of(upstream, &node.base_url(), more).await
+}
+
+pub async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
+    let mut command = tokio::process::Command::from(node::command(BIN));
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", gate]).args(more);
+    let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap().expect("the proxy has ended");
+    Proxy { url: line.split(' ').next_back().unwrap().to_owned(), _process: process }
+}
+
+impl Proxy {
+    pub fn request(&self, path: &str, key: &str, body: &str) -> reqwest::RequestBuilder {
+        Client::new().post(format!("{}{path}", self.url)).header("idempotency-key", key).body(body.to_owned())
+    }
+
+    pub async fn post(&self, path: &str, key: &str, body: &str) -> Response {
+        self.request(path, key, body).send().await.unwrap()
+    }
+
+    /// The status and the code of a problem.
+    pub async fn refused(&self, path: &str, key: &str, body: &str) -> (u16, String) {
+        let response = self.post(path, key, body).await;
+        let status = response.status().as_u16();
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let problem: Value = response.json().await.unwrap();
+        (status, problem["code"].as_str().unwrap().to_owned())
+    }
+}
+
+/// Sends these bytes on a connection of their own; returns all that is answered.
+pub async fn exchange(url: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
