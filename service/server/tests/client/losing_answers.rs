@@ -1,4 +1,4 @@
-//! Scenarios 9, 10, 18 and 22: lost answers, and a node that cannot serve.
+//! Scenarios 9, 10, 18, 22 and 23: lost answers, and a node that cannot serve.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
