@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from typing import Any, Generic, Literal, TypeVar, Union
 from ._clock import now
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded
 from ._keeper import Keeper, Renew, Renewed
-from ._nodes import Nodes
+from ._nodes import Doubt, Nodes
 
 _log = logging.getLogger("latchgate")
 
 Result = TypeVar("Result")
 OnExpiry = Literal["retry", "block"]
+
+# How long a caller waits until a claim is given back. After that, a thread goes on.
+_GIVE_BACK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,17 @@ def once(
     until = max(wait_until, now() + nodes.retry_for)
     # Names this attempt: a repeated pre gets the same stamp.
     request["attempt_id"] = str(uuid.uuid4())
+    doubt = Doubt()
     try:
-        answer = nodes.call("/v1/operations/pre", request, until=until, wait_until=wait_until)
-    except Error as error:
-        if error.code != "operation-duplicate":
-            raise
-        return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
+        answer = nodes.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+    except BaseException as error:
+        if isinstance(error, Error) and error.code == "operation-duplicate":
+            return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
+        if doubt.is_set:
+            giving_back = threading.Thread(target=_give_back, args=(nodes, request, length), daemon=True)
+            giving_back.start()
+            giving_back.join(_GIVE_BACK_SECONDS)
+        raise
     granted = answer.body
     try:
         attempt = Attempt(nodes, granted, length, answer.sent)
@@ -110,6 +119,31 @@ def once(
         raise
     attempt._stop()
     return Done(result, False, _post_success(nodes, granted, result, keep))
+
+
+def _give_back(nodes: Nodes, request: dict[str, Any], length: float) -> None:
+    """Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
+    attempt is reported as a failure."""
+    request = {**request, "wait_ms": 0}
+    if request.get("on_outage") == "open":
+        # An unguarded permission says nothing about the claim.
+        request["on_outage"] = "closed"
+    until = now() + length
+    while now() < until:
+        doubt = Doubt()
+        doubt.begin()
+        try:
+            granted = nodes.call("/v1/operations/pre", request, until=until, fit=True, doubt=doubt).body
+        except Error as error:
+            if not doubt.is_set:
+                return
+            _log.debug("an operation is not given back yet: %s", error)
+            time.sleep(min(0.2, max(until - now(), 0)))
+        except Exception:
+            return  # the contents are no JSON: nothing was sent
+        else:
+            return _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
+    _log.warning("no node says whether an operation was claimed: it may stay blocked")
 
 
 def _heartbeat(nodes: Nodes, id: str, stamp: str) -> Renew:

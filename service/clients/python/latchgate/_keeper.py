@@ -14,6 +14,9 @@ from ._errors import AttemptLost, Error, LeaseLost
 
 _log = logging.getLogger("latchgate")
 
+# Longest sleep at a time: while the machine is suspended, the waits of threads stand still, and the clock of leases does not.
+_SLICE = 0.25
+
 
 @dataclass(frozen=True)
 class Renewed:
@@ -76,7 +79,9 @@ class Keeper:
             last = self._last
             # The lower bound is for leases that a revocation or `max_hold` is ending: each renewal leaves them shorter.
             pause = max(last.left / 3, self._length / 10) * random.uniform(0.9, 1.0)
-            if self._stop.wait(max(last.sent + pause - now(), 0.0)):
+            while (left := last.sent + pause - now()) > 0 and not self._stop.is_set():
+                self._stop.wait(min(left, _SLICE))
+            if self._stop.is_set():
                 return
             try:
                 renewed = self._renew(last.until, self._stop)
@@ -97,7 +102,7 @@ class Keeper:
             while not self._stop.is_set() and not self.lost.is_set():
                 left = self._last.until - now()
                 if left > 0:
-                    self._changed.wait(left)
+                    self._changed.wait(min(left, _SLICE))
                 else:
                     self._lose(self._unanswered())
 

@@ -37,9 +37,30 @@ class Answer:
 class _NoAnswer(Exception):
     """The node was not reached, or did not answer in time or in full. It may have carried out the request."""
 
-    def __init__(self, detail: str, retry_after: float = 0.0) -> None:
+    def __init__(self, detail: str, retry_after: float = 0.0, sent: bool = True) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+        # False: there was no connection, so the node has not carried it out.
+        self.sent = sent
+
+
+class Doubt:
+    """Whether a node may have carried out a call, though no answer says so."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def begin(self) -> bool:
+        """A request is sent. Returns what was known before."""
+        before, self.is_set = self.is_set, True
+        return before
+
+    def answered(self, error: Error, before: bool) -> None:
+        """Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests."""
+        if error.status in (409, 410, 422, 423):
+            self.is_set = False
+        elif error.status != 500 and error.code != "outcome-unknown":
+            self.is_set = before
 
 
 class Nodes:
@@ -72,6 +93,7 @@ class Nodes:
         wait_until: float | None = None,
         fit: bool = False,
         stop: threading.Event | None = None,
+        doubt: Doubt | None = None,
     ) -> Answer:
         """Posts the request, and repeats it until a node has answered it or it is `until`.
 
@@ -82,6 +104,7 @@ class Nodes:
         """
         tried = 0
         pause = _PAUSE_MIN
+        doubt = doubt or Doubt()
         waits = wait_until is not None and wait_until > now()
         while True:
             wait = 0.0
@@ -93,11 +116,13 @@ class Nodes:
             sent = now()
             timeout = min(self._timeout, max((until - sent) / 3, 0.02)) if fit else self._timeout
             retry_after = 0.0
+            before = doubt.begin()
             try:
                 status, answer = self._nodes[index].post(path, body, timeout + wait)
                 if 200 <= status < 300:
                     return Answer(sent, answer)
                 error = of_problem(status, answer)
+                doubt.answered(error, before)
                 # A wait that ended leaves a ticket, with which the next request returns to its position.
                 if "ticket" in answer:
                     body["ticket"] = answer["ticket"]
@@ -117,6 +142,7 @@ class Nodes:
             except _NoAnswer as no_answer:
                 error = Unavailable("no-answer", str(no_answer))
                 retry_after = no_answer.retry_after
+                doubt.is_set = before or no_answer.sent
             tried += 1
             # Other threads may have moved on already.
             if self._first == index:
@@ -166,6 +192,7 @@ class _Node:
         """The status and the JSON object of the answer. `timeout` is for each step: connecting, and reading the answer."""
         data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         until = now() + timeout
+        sent = False
         while True:
             idle = self._take_idle()
             connection = idle or self._connect(timeout)
@@ -173,8 +200,10 @@ class _Node:
                 connection.timeout = max(until - now(), 0.02)
                 if connection.sock is not None:
                     connection.sock.settimeout(connection.timeout)
+                else:
+                    connection.connect()
+                sent = True
                 connection.request("POST", self._prefix + path, data, self._headers)
-                # `request` has connected.
                 connection.sock.settimeout(max(until - now(), 0.02))
                 response = connection.getresponse()
                 text = response.read(_ANSWER_BYTES_MAX)
@@ -186,7 +215,7 @@ class _Node:
                 # The node may have closed an idle connection. That says nothing about the node.
                 if idle is not None and not isinstance(error, socket.timeout):
                     continue
-                raise _NoAnswer(f"{self.name}: {error or type(error).__name__}") from error
+                raise _NoAnswer(f"{self.name}: {error or type(error).__name__}", sent=sent) from error
             except BaseException:
                 connection.close()
                 raise

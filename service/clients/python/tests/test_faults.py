@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from latchgate import LeaseLost, Unavailable
+import threading
+from unittest import mock
+
+from latchgate import Error, LeaseLost, Unavailable
 from latchgate._clock import now
+from latchgate._keeper import Keeper, Renewed
 
 from .world import Background, Scenario, eventually
 
@@ -80,3 +84,37 @@ class Faults(Scenario):
         b.freeze()
         with self.assertRaises(Unavailable):
             self.client(a, b, timeout=0.3, retry_for=1).lock(self.key, wait=0)
+
+    def test_23_a_claim_in_doubt_is_given_back(self) -> None:
+        for refusal in (None, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+            with self.subTest(refusal=refusal):
+                proxy, contents = self.proxy(self.a), f"{self.key} {refusal}"
+                proxy.lose("pre", 1 if refusal else 1_000_000)
+                if refusal:
+                    proxy.then_refuse["pre"] = refusal
+                client = self.client(proxy, retry_for=1)
+                with self.assertRaises(Error):
+                    client.once(contents, lambda _: self.fail("it runs"), operation="test", on_expiry="block", wait=0)
+                proxy.lose("pre", 0)
+                proxy.then_refuse.clear()
+
+                def is_done() -> bool:
+                    try:
+                        return self.client(self.a).once(contents, lambda _: 7, operation="test", wait=0).result == 7
+                    except Error:
+                        return False
+
+                eventually(is_done, "the operation is free")
+
+    def test_24_the_machine_was_suspended_for_longer_than_the_lease(self) -> None:
+        hanging = threading.Event()
+        self.addCleanup(hanging.set)
+
+        def renew(until: float, stop: threading.Event) -> Renewed:
+            hanging.wait()
+            raise AssertionError
+
+        keeper = Keeper("test", 600, Renewed(now(), 600, {}), renew)
+        self.addCleanup(keeper.stop)
+        with mock.patch("latchgate._keeper.now", lambda: now() + 601):
+            self.assertTrue(keeper.lost.wait(60))

@@ -103,6 +103,8 @@ class Proxy:
         self.seen: list[tuple[str, float, dict[str, Any]]] = []
         self._lose: dict[str, int] = {}
         self._refuse = 0
+        # Of requests of this path, after those whose answers were lost: the status and the code.
+        self.then_refuse: dict[str, tuple[int, str]] = {}
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -141,6 +143,9 @@ class Proxy:
             self._refuse -= 1
             problem = {"code": "overloaded", "detail": "This proxy refuses.", "retry_after_ms": 1000}
             return self._answer(handler, 503, json.dumps(problem).encode())
+        if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
+            status, code = self.then_refuse[verb]
+            return self._answer(handler, status, json.dumps({"code": code, "detail": "This proxy refuses."}).encode())
         if self.ends_waits:
             body = json.dumps({**json.loads(body), "wait_ms": 1}).encode()
         parts = urlsplit(node.url)

@@ -4,6 +4,10 @@
 import { now } from "./clock.js";
 import { AttemptLost, LatchgateError, NotDone, NotRecorded } from "./errors.js";
 import { Keeper, untilOf } from "./keeper.js";
+import { sleep } from "./nodes.js";
+
+/** How long a caller waits until a claim is given back. It goes on after that. */
+const GIVE_BACK_MS = 2_000;
 
 export class Attempt {
   #keeper;
@@ -47,13 +51,17 @@ export class Attempt {
 export async function once(nodes, request, work, { lengthMs, waitMs, keep, signal }) {
   const waitUntil = now() + waitMs;
   const until = Math.max(waitUntil, now() + nodes.retryForMs);
+  // The id names this attempt: a repeated pre gets the same stamp.
+  const body = { ...request, attempt_id: crypto.randomUUID() };
+  const doubt = { isSet: false };
   let answer;
   try {
-    // The id names this attempt: a repeated pre gets the same stamp.
-    const body = { ...request, attempt_id: crypto.randomUUID() };
-    answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal });
+    answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
   } catch (error) {
-    if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") throw error;
+    if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") {
+      if (doubt.isSet) await giveBack(nodes, body, lengthMs);
+      throw error;
+    }
     return { result: error.fields.result, duplicate: true, resultOmitted: Boolean(error.fields.result_omitted) };
   }
   const granted = answer.body;
@@ -92,6 +100,34 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
   keeper?.stop();
   const success = { stamp: granted.stamp, outcome: "success", ...keep };
   return { result, duplicate: false, resultOmitted: await postSuccess(nodes, `${path}/post`, success, result, granted.lease_ms) };
+}
+
+/**
+ * Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the attempt is
+ * reported as a failure.
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {Record<string, any>} request
+ * @param {number} lengthMs
+ */
+async function giveBack(nodes, request, lengthMs) {
+  // An unguarded permission says nothing about the claim.
+  const onOutage = request.on_outage === "open" ? "closed" : request.on_outage;
+  const body = { ...request, wait_ms: 0, on_outage: onOutage };
+  const until = now() + lengthMs;
+  const givingBack = (async () => {
+    while (now() < until) {
+      const doubt = { isSet: true };
+      try {
+        const { body: granted } = await nodes.call("/v1/operations/pre", body, { until, fit: true, doubt });
+        await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, nodes.retryForMs);
+        return;
+      } catch (error) {
+        if (!doubt.isSet || !(error instanceof LatchgateError)) return;
+        await sleep(200, undefined);
+      }
+    }
+  })();
+  await Promise.race([givingBack, sleep(GIVE_BACK_MS, undefined)]);
 }
 
 /**

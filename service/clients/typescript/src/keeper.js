@@ -4,7 +4,8 @@
 import { now } from "./clock.js";
 import { AttemptLost, LeaseLost } from "./errors.js";
 
-const TIMER_MS_MAX = 2 ** 31 - 1;
+/** Longest timer: while the machine is suspended, timers stand still, and the clock of leases does not. */
+const SLICE_MS = 250;
 
 /**
  * What a renewal has shown: when it was sent, and what the lease had left then.
@@ -37,9 +38,9 @@ export class Keeper {
   #last;
   #lost = new AbortController();
   #stopped = new AbortController();
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  /** @type {(() => void) | undefined} */
   #renewal;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  /** @type {(() => void) | undefined} */
   #watch;
 
   /**
@@ -89,8 +90,8 @@ export class Keeper {
   /** Ends the renewals. Afterwards the lease is not reported as lost. */
   stop() {
     this.#stopped.abort();
-    clearTimeout(this.#renewal);
-    clearTimeout(this.#watch);
+    this.#renewal?.();
+    this.#watch?.();
   }
 
   /** When to renew next. The lower bound is for leases that a revocation or `maxHoldMs` is ending: each renewal leaves them shorter. */
@@ -102,15 +103,9 @@ export class Keeper {
 
   /** @param {number} pauseMs */
   #schedule(pauseMs) {
-    clearTimeout(this.#watch);
-    this.#watch = later(() => this.#look(), untilOf(this.#last) - now());
-    this.#renewal = later(() => void this.#renewOnce(), pauseMs);
-  }
-
-  /** A timer may end early by the clock. */
-  #look() {
-    const leftMs = this.remainingMs();
-    if (leftMs > 0) this.#watch = later(() => this.#look(), leftMs);
+    this.#watch?.();
+    this.#watch = at(untilOf(this.#last), () => void this.remainingMs());
+    this.#renewal = at(now() + pauseMs, () => void this.#renewOnce());
   }
 
   async #renewOnce() {
@@ -141,11 +136,23 @@ export class Keeper {
 }
 
 /**
+ * Runs once, at this time by the clock of leases. Returns what cancels it.
+ * @param {number} time
  * @param {() => void} run
- * @param {number} ms
  */
-function later(run, ms) {
-  const timer = setTimeout(run, Math.min(Math.max(Math.ceil(ms), 0), TIMER_MS_MAX));
-  /** @type {any} */ (timer).unref?.();
-  return timer;
+function at(time, run) {
+  /** @type {ReturnType<typeof setTimeout>} */
+  let timer;
+  const look = () => {
+    const leftMs = time - now();
+    if (leftMs > 0) sleep(leftMs);
+    else run();
+  };
+  /** @param {number} ms */
+  const sleep = (ms) => {
+    timer = setTimeout(look, Math.min(Math.max(Math.ceil(ms), 0), SLICE_MS));
+    /** @type {any} */ (timer).unref?.();
+  };
+  sleep(time - now());
+  return () => clearTimeout(timer);
 }

@@ -7,14 +7,18 @@ import { LatchgateError, Unavailable, isTransient, ofProblem } from "./errors.js
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMER_MS_MAX = 2 ** 31 - 1;
+/** Why a request was certainly not sent. */
+const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
 
 /**
  * A 2xx answer, and when its request was sent. What a lease has left counts from there.
  * @typedef {{sent: number, body: Record<string, any>}} Answer
  *
  * `waitUntil`: each request waits at the node, and the call goes on with tickets until then. `fit`: the time for each answer is chosen
- * so that other nodes can be tried before `until`. `signal` ends the call with its reason.
- * @typedef {{until: number, waitUntil?: number, fit?: boolean, signal?: AbortSignal}} CallOptions
+ * so that other nodes can be tried before `until`. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have
+ * carried out the call though no answer says so.
+ * @typedef {{until: number, waitUntil?: number, fit?: boolean, signal?: AbortSignal, doubt?: Doubt}} CallOptions
+ * @typedef {{isSet: boolean}} Doubt
  */
 
 /** The node was not reached, or did not answer in time or in full. It may have carried out the request. */
@@ -22,10 +26,12 @@ class NoAnswer extends Error {
   /**
    * @param {string} detail
    * @param {number} [retryAfterMs]
+   * @param {boolean} [isSent] whether there was a connection
    */
-  constructor(detail, retryAfterMs = 0) {
+  constructor(detail, retryAfterMs = 0, isSent = true) {
     super(detail);
     this.retryAfterMs = retryAfterMs;
+    this.isSent = isSent;
   }
 }
 
@@ -67,7 +73,7 @@ export class Nodes {
    * @param {CallOptions} options
    * @returns {Promise<Answer>}
    */
-  async call(path, body, { until, waitUntil, fit = false, signal }) {
+  async call(path, body, { until, waitUntil, fit = false, signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
@@ -85,10 +91,15 @@ export class Nodes {
       let retryAfterMs = 0;
       /** @type {LatchgateError} */
       let error;
+      const wasInDoubt = doubt.isSet;
+      doubt.isSet = true;
       try {
         const { status, answer } = await this.#post(this.#urls[index], path, body, timeoutMs + waitMs, signal);
         if (status < 300) return { sent, body: answer };
         error = ofProblem(status, answer);
+        // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
+        if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
+        else if (status !== 500 && error.code !== "outcome-unknown") doubt.isSet = wasInDoubt;
         // A wait that ended leaves a ticket, with which the next request returns to its position.
         if (answer.ticket) body.ticket = answer.ticket;
         if (error.code === "invalid-ticket" && body.ticket) {
@@ -109,6 +120,7 @@ export class Nodes {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         error = new Unavailable("no-answer", noAnswer.message);
         retryAfterMs = noAnswer.retryAfterMs;
+        doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
       tried += 1;
       // Other calls may have moved on already.
@@ -165,8 +177,9 @@ export class Nodes {
     } catch (error) {
       signal?.throwIfAborted();
       if (error instanceof NoAnswer) throw error;
-      const cause = /** @type {any} */ (error).cause?.message ?? /** @type {any} */ (error).message;
-      throw new NoAnswer(ended.signal.aborted ? `${url}: no answer within ${Math.round(timeoutMs)} ms` : `${url}: ${cause}`);
+      const cause = /** @type {any} */ (error).cause ?? error;
+      const detail = ended.signal.aborted ? `no answer within ${Math.round(timeoutMs)} ms` : cause.message;
+      throw new NoAnswer(`${url}: ${detail}`, 0, !NOT_CONNECTED.includes(cause.code));
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);

@@ -5,7 +5,8 @@ import { test } from "node:test";
 
 import { LeaseLost, Unavailable } from "../src/index.js";
 import { now } from "../src/clock.js";
-import { aborted, clientOf, eventually, freshKey, isFree, startPair, untilRenewed, world } from "./world.js";
+import { Keeper } from "../src/keeper.js";
+import { aborted, clientOf, eventually, freshKey, isFree, startPair, startProxy, untilRenewed, world } from "./world.js";
 
 const nodes = world();
 
@@ -91,4 +92,36 @@ test("21: no node answers", async () => {
   await a.kill();
   b.freeze();
   await assert.rejects(clientOf(a, b, { timeoutMs: 300, retryForMs: 1_000 }).lock(freshKey(), { waitMs: 0 }), Unavailable);
+});
+
+test("23: a claim in doubt is given back", async () => {
+  const refusals = [undefined, [429, "rate-limited"], [500, "internal-error"], [401, "unauthorized"]];
+  for (const refusal of refusals) {
+    const proxy = await startProxy(nodes.a);
+    const contents = freshKey();
+    proxy.lose("pre", refusal ? 1 : Infinity);
+    if (refusal) proxy.thenRefuse.set("pre", { status: refusal[0], code: refusal[1] });
+    const work = () => assert.fail("it runs");
+    const client = clientOf(proxy, { retryForMs: 1_000 });
+    await assert.rejects(client.once(contents, work, { operation: "test", onExpiry: "block", waitMs: 0 }));
+    proxy.lose("pre", 0);
+    proxy.thenRefuse.clear();
+    const isDone = async () => {
+      try {
+        return (await clientOf(nodes.a).once(contents, () => 7, { operation: "test", waitMs: 0 })).result === 7;
+      } catch {
+        return false;
+      }
+    };
+    await eventually(isDone, `the operation is free after ${refusal}`);
+  }
+});
+
+test("24: the machine was suspended for longer than the lease", async (context) => {
+  const keeper = new Keeper("test", 600_000, { sent: now(), leftMs: 600_000, body: {} }, () => new Promise(() => {}));
+  const realNow = Date.now;
+  // Its wall clock has gone on, and its timers have not.
+  context.mock.method(Date, "now", () => realNow.call(Date) + 601_000);
+  await aborted(keeper.signal);
+  assert.equal(keeper.remainingMs(), 0);
 });

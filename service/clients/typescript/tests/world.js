@@ -82,6 +82,7 @@ async function request(url, method, path, body) {
 export async function startProxy(node) {
   const lose = new Map();
   const seen = [];
+  const thenRefuse = new Map();
   let refuse = 0;
   let endsWaits = false;
   const server = createServer(async (incoming, outgoing) => {
@@ -94,6 +95,12 @@ export async function startProxy(node) {
       refuse -= 1;
       outgoing.writeHead(503, { "Retry-After": "1" });
       outgoing.end(JSON.stringify({ code: "overloaded", detail: "This proxy refuses.", retry_after_ms: 1_000 }));
+      return;
+    }
+    if (!lose.get(verb) && thenRefuse.has(verb)) {
+      const { status, code } = thenRefuse.get(verb);
+      outgoing.writeHead(status);
+      outgoing.end(JSON.stringify({ code, detail: "This proxy refuses." }));
       return;
     }
     const passedOn = endsWaits ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
@@ -120,6 +127,8 @@ export async function startProxy(node) {
     lose: (verb, times = 1) => lose.set(verb, times),
     /** Answers the next requests with 503 and `Retry-After: 1`. */
     refuse: (times) => (refuse = times),
+    /** Of requests of paths that end so, after those whose answers were lost: their status and code. */
+    thenRefuse,
     /** Ends waits at once, as a node does that is about to stop. */
     endWaits: () => (endsWaits = true),
     requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),
