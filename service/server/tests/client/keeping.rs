@@ -156,3 +156,18 @@ async fn a_program_without_tokio_holds_locks_and_does_work_once() {
     });
     assert_eq!(result.await.unwrap(), (false, true, 7));
 }
+
+#[tokio::test]
+async fn keys_that_urls_take_for_folders_are_locked_like_others() {
+    let node = node().await;
+    for key in [".", ".."] {
+        let lease = client(&[&node]).lock(key).ttl(seconds(3)).acquire().await.unwrap();
+        let refused = client(&[&node]).lock(key).acquire().await.unwrap_err();
+        assert!(matches!(refused, Error::NotAcquired(_)), "{key}: {refused}");
+        let mut state = lease.state();
+        state.changed().await.unwrap();
+        lease.check().unwrap();
+        lease.release().await.unwrap();
+        client(&[&node]).lock(key).acquire().await.unwrap().release().await.unwrap();
+    }
+}
