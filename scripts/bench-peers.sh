@@ -74,7 +74,7 @@ side_postgres() {
     shift
     database "$name" || return
     # As many connections as the part `idle` needs.
-    node "$name" --locks "$DATABASE" --connections-max 20000 --waits-percent 90 "$@"
+    node "$name" --locks "$DATABASE" --connections-max 22500 "$@"
     add "$name" latchgate "$HTTP_URL" node="$STARTED_PID" store="$postgres_pid" key="$admin_key"
 }
 
@@ -232,11 +232,11 @@ side_octostore() {
 
 try floor side_floor
 try postgres side_postgres postgres
-try postgres-no-history side_postgres postgres-no-history --history off
+try postgres-no-history side_postgres postgres-no-history --history-retention 0
 try sqlite side_sqlite sqlite
-try sqlite-no-history side_sqlite sqlite-no-history --history off
+try sqlite-no-history side_sqlite sqlite-no-history --history-retention 0
 try redis side_redis redis
-try redis-no-history side_redis redis-no-history --history off
+try redis-no-history side_redis redis-no-history --history-retention 0
 try gate side_gate
 for name in $SIDES; do
     if [[ $name =~ ^postgres-([0-9]+)ms$ ]]; then try "$name" side_delayed "$name" "${BASH_REMATCH[1]}"; fi

@@ -5,8 +5,7 @@
 #   scripts/bench.sh handoffs [ARGS]   three nodes: a lock that passes from node to node, beside one whose waiters are at one node
 #   scripts/bench.sh trouble [ARGS]    other keys while one key is in trouble: its row is locked by another session, then its state is
 #                                      unreadable, then it is large
-#   scripts/bench.sh cost [ARGS]       the CPU time per request that metrics cost; with WITH=keys, API keys and metrics together
-#
+#   scripts/bench.sh cost [ARGS]       the CPU time per request that API keys cost
 #   scripts/bench.sh apps [ARGS]       an app beside another one that is at its quotas
 #
 # Arguments go to `latchgate-bench compare`, `compare-handoffs`, `beside`, `beside-app` and `cost`:
@@ -27,9 +26,9 @@ ONE_SESSION=yes
 start_postgres
 age_postgres
 
-# start_node NAME [ARGS]: without history; HISTORY=on scripts/bench.sh measures with it.
+# start_node NAME [ARGS]: without history; HISTORY_RETENTION=1d scripts/bench.sh measures with it.
 start_node() {
-    start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history "${HISTORY:-off}" "${@:2}"
+    start_http "$1" "$bin/latchgate" serve --locks "$POSTGRES_URL" --history-retention "${HISTORY_RETENTION:-0}" "${@:2}"
 }
 
 if [[ ${1-} == handoffs ]]; then
@@ -44,15 +43,12 @@ if [[ ${1-} == handoffs ]]; then
 fi
 
 if [[ ${1-} == cost ]]; then
-    start_node without --without-metrics
+    start_node without
     without=$HTTP_URL without_pid=$STARTED_PID
-    if [[ ${WITH-} == keys ]]; then
-        LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
-        export LATCHGATE_ADMIN_KEY
-    fi
+    LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
+    export LATCHGATE_ADMIN_KEY
     start_node with
-    with=$HTTP_URL with_pid=$STARTED_PID
-    [[ -z ${LATCHGATE_ADMIN_KEY-} ]] || with=http://$LATCHGATE_ADMIN_KEY@${with#http://}
+    with=http://$LATCHGATE_ADMIN_KEY@${HTTP_URL#http://} with_pid=$STARTED_PID
     "$bin/latchgate-bench" cost --with "$with" --with-pid "$with_pid" --without "$without" --without-pid "$without_pid" "${@:2}"
     exit
 fi

@@ -52,10 +52,11 @@ def latchgate(*arguments, env=None):
 
 
 def setting(flag):
-    """The default of a flag of `serve`."""
-    entry = re.search(rf" --{flag} <\w+> [^\[]*\[env: \w+=\] \[default: (\d+)\]", SERVE_HELP)
+    """The default of a flag of `serve`, which has no unit or is a duration."""
+    entry = re.search(rf" --{flag} <\w+> [^\[]*\[default: (\w+)\]", SERVE_HELP)
     expect(entry, f"serve has no --{flag} with a default")
-    return int(entry.group(1)) if entry else 0
+    default = entry.group(1) if entry else "0"
+    return int(default) if default.isdecimal() else in_ms(default)
 
 
 def in_ms(text):
@@ -76,7 +77,8 @@ def check_environment_file():
 
 
 def check_nodes(nodes, dockerfile):
-    known = set(re.findall(r"\[env: (\w+)", SERVE_HELP))
+    flags = re.findall(r" --([a-z-]+)", SERVE_HELP)
+    known = {"LATCHGATE_" + flag.upper().replace("-", "_") for flag in flags}
     entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE).group(1))
     expect(re.search(rf"^COPY --from=build \S+ {entry[0]}$", dockerfile, re.MULTILINE), "ENTRYPOINT is not the copied binary")
     image_env = dict(re.findall(r"^ENV (\w+)=(\S+)$", dockerfile, re.MULTILINE))
@@ -96,7 +98,7 @@ def check_nodes(nodes, dockerfile):
         health = latchgate(*test[2:], "--help")
         expect(health.returncode == 0, f"{name}: {test}: {health.stderr}")
         expect(env["LATCHGATE_LISTEN"].endswith(f":{exposed}"), f"{name} does not listen on the exposed port")
-        expect(in_ms(node["stop_grace_period"]) > setting("drain-timeout-ms"), f"{name} is killed while it drains")
+        expect(in_ms(node["stop_grace_period"]) > setting("drain-timeout"), f"{name} is killed while it drains")
 
 
 def check_urls(name, env):
@@ -172,13 +174,13 @@ def check_nginx(nodes):
 
     body = directive("client_max_body_size", template)
     expect(
-    body == f"{max(setting('operation-body-bytes-max') // 1024, setting('leases-per-call-max'))}k",
+    body == f"{max(2 * setting('body-bytes-max') // 1024, 500)}k",
     f"nginx takes bodies of {body}, a node does not",
 )
     read_timeout = in_ms(directive("proxy_read_timeout", template))
-    expect(read_timeout > setting("wait-ms-max") + 10_000, "nginx does not wait as long as a long poll")
+    expect(read_timeout > setting("wait-max") + 10_000, "nginx does not wait as long as a long poll")
     for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
-        expect(in_ms(keepalive) < setting("header-timeout-ms"), "nginx uses connections that a node has closed")
+        expect(in_ms(keepalive) < setting("read-timeout"), "nginx uses connections that a node has closed")
     for name in sorted(given):
         print(f"{name}={env[name]}")
 
@@ -229,7 +231,7 @@ def check_kubernetes():
     refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
     expect("--locks must be" in refused.stderr, f"the environment of the Deployment is refused: {refused.stderr}")
     expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
-    drain = int(env["LATCHGATE_DRAIN_NOTICE_MS"]) + setting("drain-timeout-ms")
+    drain = in_ms(env["LATCHGATE_DRAIN_NOTICE"]) + setting("drain-timeout")
     expect(pod["terminationGracePeriodSeconds"] * 1_000 > drain, "Kubernetes kills a node while it drains")
     routes = read("service/server/src/http/endpoints.rs")
     for probe in ("livenessProbe", "startupProbe", "readinessProbe"):
@@ -244,7 +246,7 @@ def check_kubernetes():
 def check_systemd():
     unit = read("deploy/latchgate.service")
     stop = re.search(r"^TimeoutStopSec=(\S+)$", unit, re.MULTILINE).group(1)
-    expect(in_ms(stop) > setting("drain-timeout-ms"), "systemd kills a node while it drains")
+    expect(in_ms(stop) > setting("drain-timeout"), "systemd kills a node while it drains")
     command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE).group(1))
     expect(latchgate(*command[1:], "--help").returncode == 0, f"the binary does not know {command[1:]}")
 

@@ -30,7 +30,7 @@ RECOVERY_MAX=60
 # Longest time in s until everything is gone at the end. Idle keys and histories are kept for a minute.
 GONE_MAX=300
 # The least that nodes accept, so that the collection has work.
-export LATCHGATE_IDLE_RETENTION_MS=60000 LATCHGATE_HISTORY_RETENTION_MS=60000 LATCHGATE_RETENTION_MS_DEFAULT=30000
+export LATCHGATE_IDLE_RETENTION=60s LATCHGATE_HISTORY_RETENTION=60s LATCHGATE_RETENTION_DEFAULT=30s
 # Longest time in s until the record of an operation goes: a day, rounded up to an hour.
 OPERATION_MAX=93600
 # How much a node's memory may grow after the first minutes, in KiB.

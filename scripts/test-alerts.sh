@@ -17,7 +17,7 @@ declare -A CAUSED=()
 
 start_redis
 REDIS_PID=$STARTED_PID
-start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db" --operation-lease-ms-min 100
+start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db"
 PLAIN=$HTTP_URL
 start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL" --new
 ON_REDIS=$HTTP_URL
@@ -81,9 +81,9 @@ a_holder_dies() { acquire "$PLAIN" '{"ttl_ms": 100}'; }
 an_operation_runs_twice() {
     local contents first second url
     KEYS=$((KEYS + 1))
-    contents="{\"operation\": \"pay\", \"contents\": $KEYS, \"lease_ms\": 100}"
+    contents="{\"operation\": \"pay\", \"contents\": $KEYS, \"lease_ms\": 1000}"
     first=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
-    sleep 0.3
+    sleep 1.2
     second=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
     url=$PLAIN/v1/operations/$(jq -r .id <<<"$first")/post
     for go in "$second" "$first"; do

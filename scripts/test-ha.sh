@@ -273,7 +273,7 @@ asynchronous() {
     left=$(curl -s -m 10 -X POST "$NGINX/v1/admin/hold-off" -d '{"for_ms":30000}' | jq .hold_off_ms)
     ((left <= 30000)) || die "the hold-off was not shortened: $left"
     [[ $(acquire refused | jq -r .code) == lock-delayed ]] || die "the hold-off has ended early"
-    (unset "${!LATCHGATE_@}" && "$CLUSTER_BINARY" hold-off --locks "$LOCKS" --for-ms 0) || die "latchgate hold-off fails"
+    (unset "${!LATCHGATE_@}" && "$CLUSTER_BINARY" engines hold-off --beside-store --locks "$LOCKS" --for 0) || die "latchgate engines hold-off fails"
     answer=$(until_acquired ended-by-an-operator)
     (($(jq .forced_ms <<<"$answer") > 0)) || die "the grant does not say that the hold-off was ended: $answer"
     cluster_down

@@ -131,8 +131,7 @@ if [[ -z $binary ]]; then
 fi
 
 # All that the description allows, except long waits.
-limits=(--wait-ms-max 100 --ttl-ms-min 1 --ttl-ms-max 31536000000 --delay-ms-max 3153600000000 --max-hold-ms-max 3153600000000
-    --operation-lease-ms-min 1 --operation-lease-ms-max 31536000000 --retention-ms-min 1 --retention-ms-max 3153600000000)
+limits=(--wait-max 100ms --ttl-max 365d --operation-ttl-max 365d)
 api_key=lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08
 start_http node "$binary" serve --locks "sqlite:$SCRATCH/node.db"
 open_url=$HTTP_URL

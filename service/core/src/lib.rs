@@ -5,7 +5,6 @@
 
 pub mod access;
 pub mod gate;
-mod hex;
 pub mod key;
 pub mod lock;
 pub mod time;

@@ -29,8 +29,6 @@ pub enum Action {
     ChangeApp,
     CreateKey,
     RevokeKey,
-    /// A request under `/v1/admin/` that changes something else.
-    Administration,
 }
 
 impl Action {
@@ -46,7 +44,6 @@ impl Action {
             Self::ChangeApp => "change-app",
             Self::CreateKey => "create-key",
             Self::RevokeKey => "revoke-key",
-            Self::Administration => "administration",
         }
     }
 }

@@ -6,6 +6,8 @@ pub mod cli;
 pub mod config;
 pub mod engines;
 pub mod failure;
+pub mod files;
+pub mod format;
 pub mod gate;
 mod greeting;
 pub mod http;

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("latchgate: {error:#}");
+            latchgate::cli::complain(format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -11,16 +11,16 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock};
-use crate::config::{MigrateArgs, ServeArgs, StoreArgs};
+use crate::config::{CLIENT_TIMEOUT, GATE_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{GateLimits, Operations, SecondStore};
-use crate::http::{self, Context, Endpoints, Hosts, ServerLimits, Threads, Tls};
+use crate::http::{self, Context, Hosts, RequestIds, ServerLimits, StackConfig, Threads, Tls};
 use crate::listen::Bound;
 use crate::locks::Locks;
 use crate::notices::Notices;
+use crate::observe::logs;
 use crate::observe::traces::Exporter;
-use crate::observe::{logs, metrics};
 use crate::store::documents;
 use crate::store::gate::GateStore;
 use crate::store::postgres::PostgresStore;
@@ -46,20 +46,19 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     args.check()?;
-    if args.observe.without_metrics {
-        metrics::count_nothing();
-    }
+    // From here on, it does not end the node.
+    let hangup = signal(SignalKind::hangup())?;
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
     let fixed_keys = args.access.fixed_keys()?;
-    let tls = args.http.tls()?;
+    let tls = args.http.tls().await?;
     let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
     // A new store has no API keys, so a node that would be refused then does not create one.
     args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
     let metrics = bind_metrics(&args).await?;
     let connections_max = raise_file_limit(args.http.connections_max);
-    tracing::info!(connections_max, waits_max = args.http.waits_max(connections_max), "limits of connections");
+    tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
     let locks = Locks::start_on(store.clone(), store.node_id(), args.runtime_limits()).await?;
     let clock: Clock = Arc::new({
@@ -70,7 +69,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let notices = Notices::start(locks.clone());
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
-    let gate = open_gate(&args.store, args.migrate, args.operations.operation_lease_ms_max, gate).await?;
+    let gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
     let operations = gate.start(&secret, notices.clone(), args.gate_limits()).await?;
     notices.watch_quotas(access.quotas_reached());
     notices.watch_locks();
@@ -79,39 +78,40 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         notices.watch_gate("durable", engines.clone());
     }
     let address = bound.address();
-    let listener = bound.listen(args.http.client_timeout())?;
+    let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let greeting = greeting::text(scheme, address, &args.store, args.history.retention(), access.needs_key())?;
+    let greeting = greeting::text(scheme, address, &args.store, args.history.history_retention, access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
     let limits = args.request_limits(connections_max);
-    let context = Context::new(locks.clone(), operations.clone(), access, &secret, limits);
-    let requests = Arc::clone(&context.requests);
+    let context = Context::new(locks.clone(), operations.clone(), access, http::requests(), &secret, limits);
     let context = Arc::new(context);
+    let stack = |hosts: Hosts, is_metrics_alone: bool| {
+        let (context, ids) = (Arc::clone(&context), RequestIds::default());
+        let (cors, access_log) = (args.http.cors(), args.observe.access_log);
+        Arc::new(StackConfig { context, hosts, cors, ids, access_log, is_metrics_alone })
+    };
     let server_limits = args.http.server_limits(connections_max, tls.clone());
-    if let Some(tls) = tls {
-        tokio::spawn(reload_on_hangup(tls, signal(SignalKind::hangup())?));
-    }
+    tokio::spawn(reload_on_hangup(tls, hangup));
     let stop = CancellationToken::new();
     if let Some((bound, hosts)) = metrics {
-        let (address, listener) = (bound.address(), bound.listen(args.http.client_timeout())?);
+        let (address, listener) = (bound.address(), bound.listen(CLIENT_TIMEOUT)?);
         tracing::info!(%address, "metrics are served there too");
         let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
-        let endpoints = Endpoints::metrics(Arc::clone(&context));
+        let router = http::router(&stack(hosts, true));
         let one = Threads::start(1)?;
-        tokio::spawn(http::serve(listener, endpoints, Arc::clone(&requests), hosts, limits, one, stop.clone()));
+        tokio::spawn(http::serve(listener, router, http::spellings(), limits, one, stop.clone()));
     }
-    let endpoints = Endpoints::all(context);
-    let hosts = args.http.hosts(&addresses);
+    let router = http::router(&stack(args.http.hosts(&addresses), false));
     let threads = Threads::start(args.runtime.workers()).context("--workers")?;
-    let serving = http::serve(listener, endpoints, requests, hosts, server_limits, Arc::clone(&threads), stop.clone());
+    let serving = http::serve(listener, router, http::spellings(), server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");
             locks.close();
             operations.close();
-            tokio::time::sleep(args.http.drain_notice()).await;
+            tokio::time::sleep(args.http.drain_notice).await;
             stop.cancel();
         }
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
@@ -124,9 +124,13 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Reads the certificate again on each SIGHUP.
-async fn reload_on_hangup(tls: Tls, mut hangup: Signal) {
+async fn reload_on_hangup(tls: Option<Tls>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        match tls.reload() {
+        let Some(tls) = &tls else {
+            tracing::info!("SIGHUP: there is no certificate to read again");
+            continue;
+        };
+        match tls.reload().await {
             Ok(()) => tracing::info!("the certificate was read again: new connections get it"),
             Err(error) => {
                 tracing::error!("{error:#}: new connections still get the certificate that was read before");
@@ -182,29 +186,29 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     match args.store.gate_engine()? {
         GateEngine::BesideTheLocks | GateEngine::Redis(_) => {}
         GateEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
-        GateEngine::Sqlite(path) => drop(SqliteGateStore::open(&path).await?),
+        GateEngine::Sqlite(path) => drop(SqliteGateStore::open(&path, true).await?),
     }
     Ok(())
 }
 
 /// Opens the store of the locks, or the pair, and the gate beside the first.
 async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn GateStore>>)> {
-    let engines = args.store.engines(args.history.retention())?;
+    let engines = args.store.engines(args.history.history_retention)?;
     let opening = async {
         let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
         if let [LocksEngine { kind: LocksKind::Postgres(config), .. }] = &engines[..]
-            && args.migrate
+            && !args.no_migrate
         {
             // As long as it takes: a migration may have to wait for that of another node.
             PostgresStore::migrate(config).await?;
         }
         let (mut specs, mut gate) = (Vec::new(), None);
         for (index, engine) in engines.iter().enumerate() {
-            let (spec, opened) = engine.spec(args.migrate).await?;
+            let (spec, opened) = engine.spec(!args.no_migrate).await?;
             specs.push(spec);
             gate = if index == 0 { opened } else { gate };
         }
-        let store = LockEngines::start(specs, args.store.store_timeout(), args.locks.ttl_ms_max).await?;
+        let store = LockEngines::start(specs, args.store.store_timeout, args.locks.ttl_ms_max).await?;
         // The gate stays beside the first, whichever is active.
         if gate.is_none()
             && let Some(first) = engines.first()
@@ -241,7 +245,7 @@ async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>
         return Ok(secret.clone().into_bytes());
     }
     let used = locks.used()?;
-    let fresh: String = rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect();
+    let fresh = hex::encode(rand::random::<[u8; 32]>());
     let stored = timeout(OPEN_TIMEOUT, documents::secret(&*used.store, &fresh)).await;
     let stored = stored.context("the store of the locks does not answer")??;
     for other in locks.others() {
@@ -262,7 +266,6 @@ pub struct GateStores {
     /// The engine of durable operations, if the gate has a second store.
     pub durable_engine: Option<EngineSpec<dyn GateStore>>,
     place: String,
-    command_max: Duration,
     lease_ms_max: u64,
 }
 
@@ -296,7 +299,9 @@ pub async fn open_gate(
                 }
                 (Arc::new(PostgresGateStore::open(&config).await?) as Arc<dyn GateStore>, None)
             }
-            GateEngine::Sqlite(path) => (Arc::new(SqliteGateStore::open(&path).await?) as Arc<dyn GateStore>, None),
+            GateEngine::Sqlite(path) => {
+                (Arc::new(SqliteGateStore::open(&path, migrate).await?) as Arc<dyn GateStore>, None)
+            }
         })
     };
     let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
@@ -312,14 +317,13 @@ pub async fn open_gate(
         });
     }
     let durable_engine = second.as_ref().and_then(|[_, durable]| store.gate_specs(durable, None).pop());
-    let command_max = Duration::from_millis(store.gate_timeout_ms);
-    Ok(GateStores { primary, second, engines, durable_engine, place, command_max, lease_ms_max })
+    Ok(GateStores { primary, second, engines, durable_engine, place, lease_ms_max })
 }
 
 impl GateStores {
     async fn start(self, secret: &[u8], notices: Notices, limits: GateLimits) -> anyhow::Result<Operations> {
         let start = async |specs| {
-            let engines = GateEngines::start(specs, self.command_max, self.lease_ms_max).await;
+            let engines = GateEngines::start(specs, GATE_TIMEOUT, self.lease_ms_max).await;
             engines.with_context(|| cannot_use_gate(&self.place))
         };
         let engines = start(self.engines).await?;

@@ -2,13 +2,11 @@
 //! so that a scanner can tell an API key from other text.
 
 use std::fmt;
-use std::hint::black_box;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
-
-use crate::hex::Hex;
+use subtle::ConstantTimeEq as _;
 
 const BEGINNING: &str = "lgk_";
 const ID_BYTES: usize = 6;
@@ -42,8 +40,8 @@ pub enum InvalidApiKey {
 impl ApiKey {
     /// Makes an API key from random bytes.
     pub fn of_random(id: [u8; ID_BYTES], secret: [u8; SECRET_BYTES]) -> Self {
-        let text = format!("{BEGINNING}{}_{}", Hex(&id), Hex(&secret));
-        let checksum = crc32(text.as_bytes());
+        let text = format!("{BEGINNING}{}_{}", hex::encode(id), hex::encode(secret));
+        let checksum = crc32fast::hash(text.as_bytes());
         Self(format!("{text}{checksum:08x}"))
     }
 
@@ -68,7 +66,7 @@ impl FromStr for ApiKey {
         if !has_form {
             return Err(InvalidApiKey::Form);
         }
-        if format!("{:08x}", crc32(&text.as_bytes()[..CHECKSUM_AT])) != text[CHECKSUM_AT..] {
+        if format!("{:08x}", crc32fast::hash(&text.as_bytes()[..CHECKSUM_AT])) != text[CHECKSUM_AT..] {
             return Err(InvalidApiKey::Checksum);
         }
         Ok(Self(text.to_owned()))
@@ -103,17 +101,8 @@ impl KeyDigest {
 
     /// Compares in a time that does not depend on how much is equal.
     pub(super) fn is_equal(self, other: Self) -> bool {
-        let differing =
-            self.0.iter().zip(other.0).fold(0, |differing, (one, other)| black_box(differing | (one ^ other)));
-        differing == 0
+        self.0.ct_eq(&other.0).into()
     }
-}
-
-/// CRC-32 as in zlib.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
-    })
 }
 
 fn is_hex(text: &str) -> bool {
@@ -121,14 +110,8 @@ fn is_hex(text: &str) -> bool {
 }
 
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !is_hex(text) {
-        return None;
-    }
     let mut bytes = [0; N];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(bytes)
+    (is_hex(text) && hex::decode_to_slice(text, &mut bytes).is_ok()).then_some(bytes)
 }
 
 /// The text is not lower-case hex of the right length.
@@ -148,13 +131,13 @@ macro_rules! hex_text {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&Hex(&self.0), f)
+                f.write_str(&hex::encode(self.0))
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&Hex(&self.0), f)
+                f.write_str(&hex::encode(self.0))
             }
         }
 

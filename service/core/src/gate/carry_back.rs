@@ -35,7 +35,8 @@ pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now
 /// active engine: if the switch is given up, the record must still be carried back.
 pub(super) fn take_over(here: OperationRecord, copied: OperationRecord, now: Timestamp) -> Step {
     let before = here.clone();
-    let step = carry_back(here, copied.settled(), now);
+    // A record that is here already is of the fallback, or an equal one by another copier.
+    let step = carry_back(copied.settled(), here, now);
     let record = step.record.map(|record| OperationRecord { claimed_in: before.claimed_in, ..record });
     let changed = record.as_ref() != Some(&before);
     Step { record, changed, ..step }
@@ -54,7 +55,8 @@ fn winner(primary: &OperationRecord, carried: &OperationRecord) -> Winner {
         (Some(holder), _) if carried.earlier(holder).is_some() => !has_succeeded(primary) || has_succeeded(carried),
         // No attempt holds the carried record: it only remembers earlier ones.
         (_, None) => false,
-        (_, Some(stamp)) if primary.earlier(stamp).is_some() => false,
+        // It was carried before it had ended, and is no attempt of the primary's any more; but its success stops further runs.
+        (_, Some(stamp)) if primary.earlier(stamp).is_some() => has_succeeded(carried) && !has_succeeded(primary),
         (None, Some(_)) => true,
         (Some(_), Some(_)) => has_succeeded(carried) && !has_succeeded(primary),
     };
@@ -225,6 +227,28 @@ mod tests {
         assert_eq!(in_fallback.claimed_in, StoreRole::Fallback, "nodes carry back only such records");
         let (primary, _) = carry(&of_primary, &in_fallback);
         assert_eq!(primary.state(), State::Succeeded);
+    }
+
+    #[test]
+    fn in_a_copy_an_attempt_of_the_fallback_that_has_not_ended_yields_to_the_attempt_of_the_primary() {
+        let moved = Command::Move(Box::new(started(X).settled()));
+        let record = then(Some(started(Y)), std::slice::from_ref(&moved));
+        assert_eq!((record.stamp(), ending_of(&record, Y)), (Some(X), Some(Ending::Superseded)));
+        let again = step(Some(record), moved, NOW.plus_ms(5_000));
+        assert!(!again.changed, "all copiers write the same: {again:?}");
+    }
+
+    #[test]
+    fn a_success_in_the_fallback_is_not_lost_if_its_attempt_was_carried_back_before() {
+        for primary in [started(X), ended(X, Report::Unknown), ended(X, Report::Failure)] {
+            let (before, _) = carry(&primary, &started(Y));
+            let (record, suspected) = carry(&before, &ended(Y, Report::Success));
+            assert_eq!((record.stamp(), record.state(), suspected), (Some(Y), State::Succeeded, false));
+            if before.stamp() == Some(X) {
+                let failed = then(Some(before), &[post(X, Report::Failure)]);
+                assert_eq!(carry(&failed, &ended(Y, Report::Success)).0.state(), State::Succeeded);
+            }
+        }
     }
 
     fn ending_of(record: &OperationRecord, stamp: Stamp) -> Option<Ending> {

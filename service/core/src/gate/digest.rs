@@ -8,7 +8,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::{Canonical, OperationName};
-use crate::hex::Hex;
 use crate::key::App;
 
 /// The visible id of an operation: MD5 over the length-prefixed app, operation and contents (see [`Fingerprint`]).
@@ -117,19 +116,19 @@ impl FromStr for Sha256Digest {
 
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0.to_be_bytes()).fmt(f)
+        f.write_str(&hex::encode(self.0.to_be_bytes()))
     }
 }
 
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0.to_be_bytes()).fmt(f)
+        f.write_str(&hex::encode(self.0.to_be_bytes()))
     }
 }
 
 impl fmt::Display for Sha256Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
+        f.write_str(&hex::encode(self.0))
     }
 }
 

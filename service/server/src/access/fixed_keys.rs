@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use latchgate_core::access::{ApiKey, Document, KeyEntry, Permissions, Scopes};
 use latchgate_core::{App, Timestamp};
 use serde::Deserialize;
+
+use crate::files;
 
 #[derive(Debug, Default)]
 pub struct FixedKeys {
@@ -51,11 +53,12 @@ impl FixedKeys {
     ///
     /// # Errors
     /// Says what is wrong with the file.
-    pub(super) fn read(&self) -> anyhow::Result<bool> {
+    pub(super) async fn read(&self) -> anyhow::Result<bool> {
         let text = match &self.file {
             Some(path) => {
-                let text = std::fs::read_to_string(path);
-                Some(text.with_context(|| format!("cannot read the API keys in {}", path.display()))?)
+                let failed = || format!("cannot read the API keys in {}", path.display());
+                let bytes = files::read(path).await.with_context(failed)?;
+                Some(String::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?)
             }
             None => None,
         };
@@ -94,7 +97,7 @@ fn enter_all(document: &mut Document, text: &str) -> anyhow::Result<()> {
     // The text of the error may have a secret in it.
     let malformed = |error: serde_json::Error| {
         let what = if error.is_data() { "an unexpected field or value" } else { "not JSON" };
-        anyhow::anyhow!("line {}, column {}: {what}", error.line(), error.column())
+        anyhow!("line {}, column {}: {what}", error.line(), error.column())
     };
     let File { keys } = serde_json::from_str(text).map_err(malformed)?;
     for (index, FileKey { key, app, scopes, prefixes }) in keys.into_iter().enumerate() {

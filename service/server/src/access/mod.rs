@@ -1,9 +1,11 @@
 //! The apps and API keys as this node knows them. The document is in the store of the locks; the node keeps all of it in memory and
-//! reads it again each second, so a request costs no call to a store, and known API keys are accepted while the store is away.
+//! looks for a change twice a second, so a request costs no call to a store, and known API keys are accepted while the store is away.
 
+pub mod answers;
 mod caller;
 mod change;
 mod fixed_keys;
+pub mod operator;
 pub mod quota;
 mod refresh;
 mod stored;
@@ -91,7 +93,7 @@ impl Access {
     /// # Errors
     /// As [`Access::start`].
     pub async fn once(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
-        fixed.read()?;
+        fixed.read().await?;
         let (quota_reports, default) = (quota::reports(), App::default());
         let default_use = Arc::new(AppUse::new(default.clone(), quota_reports.clone()));
         let inner = Arc::new(Inner {

@@ -1,4 +1,4 @@
-//! The document is read again each second.
+//! The document is read again twice a second.
 
 use std::sync::{Arc, PoisonError};
 
@@ -20,7 +20,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let mut reported = None;
     loop {
         sleep(REFRESH_EVERY).await;
-        inner.reread_fixed(&mut reported);
+        inner.reread_fixed(&mut reported).await;
         let read = inner.read_document().await;
         if let Err(error) = &read
             && !is_away
@@ -63,8 +63,8 @@ impl Inner {
     }
 
     /// `reported` is the failure that the log has already.
-    fn reread_fixed(&self, reported: &mut Option<String>) {
-        let failure = match self.fixed.read() {
+    async fn reread_fixed(&self, reported: &mut Option<String>) {
+        let failure = match self.fixed.read().await {
             Ok(false) => None,
             Ok(true) => {
                 self.install_again();

@@ -1,63 +1,61 @@
-//! `latchgate app` and `latchgate key`: requests to a node or, without one, to the same endpoints beside the store.
+//! `latchgate app` and `latchgate key`: orders to a node or, with `--beside-store`, beside the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use axum::body::Body;
-use axum::http::{Method, Request, StatusCode};
-use http_body_util::BodyExt;
+use axum::http::Method;
 use latchgate_client::{Error, encode};
+use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Quota, Scope};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::hold_off::join;
+use super::beside::{begin_record, join, start_log};
 use super::node::client;
 use super::print::{list, said, text};
-use crate::access::{Access, Clock, FixedKeys};
-use crate::config::{AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, NodeArgs, ViaArgs};
-use crate::http::beside_the_store;
-use crate::observe::logs::{self, LogFormat};
+use crate::access::operator::{Order, OrderRefused};
+use crate::access::{Access, Caller, Clock, FixedKeys};
+use crate::audit::Action;
+use crate::config::{AppArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyArgs, KeyCommand, KeyCreateArgs, TargetArgs};
+use crate::http::Problem;
 use crate::store::store_clock::StoreClock;
 
 /// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-const TTL_MS_MAX: u64 = 3_600_000;
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.
 pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
     match &args.command {
         AppCommand::Create(args) => {
-            let answer = call(&args.via, Method::POST, "/v1/admin/apps", Some(json!({ "app": args.app }))).await?;
-            said(args.via.json, &answer, || format!("The app {:?} is there.", args.app));
+            let answer = call(&args.target, Request::CreateApp(&args.app)).await?;
+            said(args.target.json, &answer, || format!("The app {:?} is there.", args.app));
         }
         AppCommand::Disable(args) => {
-            let path = format!("/v1/admin/apps/{}/disable", encode(&args.app));
-            let answer = call(&args.via, Method::POST, &path, None).await?;
-            said(args.via.json, &answer, || format!("The app {:?} is disabled: its API keys are refused.", args.app));
+            let answer = call(&args.target, Request::DisableApp(&args.app)).await?;
+            said(args.target.json, &answer, || {
+                format!("The app {:?} is disabled: its API keys are refused.", args.app)
+            });
         }
         AppCommand::WarnAfter(args) => {
-            let path = format!("/v1/admin/apps/{}/warn-after", encode(&args.app));
-            let body = json!({ "warn_after_ms": args.after });
-            let answer = call(&args.via, Method::PUT, &path, Some(body)).await?;
-            said(args.via.json, &answer, || match args.after {
+            let answer = call(&args.target, Request::WarnAfter(&args.app, args.after)).await?;
+            said(args.target.json, &answer, || match args.after {
                 Some(ms) => format!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
                 None => format!("How long a lock of the app {:?} is held is no notice.", args.app),
             });
         }
-        AppCommand::List(via) => {
-            let answer = call(via, Method::GET, "/v1/admin/apps", None).await?;
-            list(via.json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
+        AppCommand::List(target) => {
+            let answer = call(target, Request::Apps).await?;
+            list(target.json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
                 vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), quotas(app)]
             });
         }
         AppCommand::Quota(args) => {
-            let path = format!("/v1/admin/apps/{}/quotas", encode(&args.app));
-            let app = call(&args.via, Method::POST, &path, Some(changed_quotas(args))).await?;
-            said(args.via.json, &app, || format!("{}\t{}", args.app, quotas(&app)));
+            let app = call(&args.target, Request::Quotas(&args.app, changed_quotas(args))).await?;
+            said(args.target.json, &app, || format!("{}\t{}", args.app, quotas(&app)));
         }
     }
     Ok(())
@@ -89,14 +87,13 @@ pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
     match &args.command {
         KeyCommand::Create(args) => create(args).await?,
         KeyCommand::Revoke(args) => {
-            let answer = call(&args.via, Method::DELETE, &format!("/v1/admin/keys/{}", args.id), None).await?;
-            said(args.via.json, &answer, || format!("The API key {} is revoked.", args.id));
+            let answer = call(&args.target, Request::RevokeKey(args.id.to_string())).await?;
+            said(args.target.json, &answer, || format!("The API key {} is revoked.", args.id));
         }
         KeyCommand::List(args) => {
-            let query = args.app.as_ref().map(|app| format!("?app={}", encode(app))).unwrap_or_default();
-            let answer = call(&args.via, Method::GET, &format!("/v1/admin/keys{query}"), None).await?;
+            let answer = call(&args.target, Request::Keys(args.app.as_deref())).await?;
             let columns = ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "LAST USED"];
-            list(args.via.json, items(&answer["keys"]), &columns, |key| {
+            list(args.target.json, items(&answer["keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
                 let (prefixes, used_at) = (or_dash(all("prefixes")), or_dash(text(&key["used_at"])));
@@ -112,40 +109,102 @@ pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
 async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
     let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
-    let answer = call(&args.via, Method::POST, "/v1/admin/keys", Some(body)).await?;
-    said(args.via.json, &answer, || text(&answer["key"]));
+    let answer = call(&args.target, Request::CreateKey(body)).await?;
+    said(args.target.json, &answer, || text(&answer["key"]));
     eprintln!("Keep this API key: it is not shown again. Its id is {}.", text(&answer["id"]));
     Ok(())
 }
 
-/// The answer to a request, if it is 2xx.
-async fn call(via: &ViaArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
-    if let Some(url) = &via.url {
-        let node = NodeArgs { url: url.clone(), key: via.key.clone(), ca: via.ca.clone() };
-        return client(&node)?.call(method, path, body.as_ref()).await.map_err(|error| match error {
-            Error::Unreachable(reason) => anyhow!("cannot call the node at {url}: {reason}"),
-            error => error.into(),
-        });
+/// What a command asks for.
+enum Request<'a> {
+    Apps,
+    CreateApp(&'a str),
+    DisableApp(&'a str),
+    WarnAfter(&'a str, Option<u64>),
+    Quotas(&'a str, Value),
+    Keys(Option<&'a str>),
+    CreateKey(Value),
+    RevokeKey(String),
+}
+
+impl Request<'_> {
+    /// As a node takes it.
+    fn over_http(&self) -> (Method, String, Option<Value>) {
+        let of_app = |app: &str, end: &str| format!("/v1/admin/apps/{}/{end}", encode(app));
+        match self {
+            Self::Apps => (Method::GET, "/v1/admin/apps".to_owned(), None),
+            Self::CreateApp(app) => (Method::POST, "/v1/admin/apps".to_owned(), Some(json!({ "app": app }))),
+            Self::DisableApp(app) => (Method::POST, of_app(app, "disable"), None),
+            Self::WarnAfter(app, ms) => (Method::PUT, of_app(app, "warn-after"), Some(json!({ "warn_after_ms": ms }))),
+            Self::Quotas(app, limits) => (Method::POST, of_app(app, "quotas"), Some(limits.clone())),
+            Self::Keys(None) => (Method::GET, "/v1/admin/keys".to_owned(), None),
+            Self::Keys(Some(app)) => (Method::GET, format!("/v1/admin/keys?app={}", encode(app)), None),
+            Self::CreateKey(key) => (Method::POST, "/v1/admin/keys".to_owned(), Some(key.clone())),
+            Self::RevokeKey(id) => (Method::DELETE, format!("/v1/admin/keys/{}", encode(id)), None),
+        }
     }
-    let body = body.map(|body| body.to_string()).unwrap_or_default();
-    let request = Request::builder().method(method).uri(path).body(Body::from(body))?;
-    let (status, body) = run_beside(via, request).await?;
-    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-    if status.is_success() {
-        return Ok(answer);
+
+    fn changes(&self) -> bool {
+        !matches!(self, Self::Apps | Self::Keys(_))
     }
-    match answer["detail"].as_str() {
-        Some(detail) => bail!("{detail} ({}, {})", text(&answer["code"]), status.as_u16()),
-        None => bail!("the answer is {status}, and not from Latchgate"),
+
+    /// Beside the store, with an audit record of what changes something.
+    async fn carry_out(self, access: &Access) -> anyhow::Result<Value> {
+        let (action, resource) = match &self {
+            Self::Apps => return value(Ok(access.apps())),
+            Self::Keys(app) => return value(access.api_keys(*app)),
+            Self::CreateApp(app) => (Action::CreateApp, *app),
+            Self::DisableApp(app) => (Action::DisableApp, *app),
+            Self::WarnAfter(app, _) | Self::Quotas(app, _) => (Action::ChangeApp, *app),
+            Self::CreateKey(_) => (Action::CreateKey, ""),
+            Self::RevokeKey(id) => (Action::RevokeKey, id.as_str()),
+        };
+        // Whoever can open the store can change it anyway.
+        let (by, record) = (Arc::new(Caller::without_key(App::default())), begin_record(action, resource));
+        let order = Order { access, by: &by, record: &record };
+        let carried_out = match self {
+            Self::Apps | Self::Keys(_) => Ok(Value::Null),
+            Self::CreateApp(app) => value(order.create_app(app).await),
+            Self::DisableApp(app) => value(order.disable_app(app).await),
+            Self::WarnAfter(app, ms) => value(order.set_warn_after(app, ms).await),
+            Self::Quotas(app, limits) => value(order.set_quotas(app, serde_json::from_value(limits)?).await),
+            Self::CreateKey(key) => value(order.create_key(serde_json::from_value(key)?, true).await),
+            Self::RevokeKey(id) => value(order.revoke_key(&id).await),
+        };
+        record.end(if carried_out.is_ok() { "done" } else { "refused" });
+        carried_out
     }
 }
 
-async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
-    // Only audit records.
-    logs::start("off", LogFormat::Text, None)?;
-    let joined = join(&via.store, TTL_MS_MAX, true).await;
+fn value<T: Serialize>(answer: Result<T, OrderRefused>) -> anyhow::Result<Value> {
+    let answer = answer.map_err(|refused| {
+        let problem = Problem::from(refused);
+        let info = problem.code().info();
+        anyhow!("{} ({}, {})", problem.detail(), info.name, info.status.as_u16())
+    })?;
+    Ok(serde_json::to_value(answer)?)
+}
+
+/// The answer to a request that was carried out.
+async fn call(target: &TargetArgs, request: Request<'_>) -> anyhow::Result<Value> {
+    if target.beside.beside_store {
+        let access = open(&target.beside, request.changes()).await?;
+        return request.carry_out(&access).await;
+    }
+    let (method, path, body) = request.over_http();
+    client(&target.node)?.call(method, &path, body.as_ref()).await.map_err(|error| match error {
+        Error::Unreachable(reason) => {
+            anyhow!("cannot call the node at {}: {reason}. Without a node, use --beside-store", target.node.places())
+        }
+        error => error.into(),
+    })
+}
+
+/// The apps and API keys in the store.
+async fn open(args: &BesideArgs, changes: bool) -> anyhow::Result<Access> {
+    start_log()?;
     let engines =
-        joined.context("cannot use the store; to call a node instead, set LATCHGATE_URL and LATCHGATE_KEY")?;
+        join(args, changes).await.context("cannot use the store (without --beside-store, a node is called)")?;
     let mut standing = engines.watch();
     if !matches!(timeout(PATIENCE, standing.wait_for(Option::is_some)).await, Ok(Ok(_))) {
         bail!("{}", engines.view().trouble.unwrap_or_else(|| "no engine is in use".to_owned()));
@@ -155,10 +214,7 @@ async fn run_beside(via: &ViaArgs, request: Request<Body>) -> anyhow::Result<(St
     let used = engines.used()?;
     store_clock.learn(used.index, used.store.ping().await?, sent, Instant::now());
     let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
-    let access = Access::once(engines, clock, FixedKeys::default()).await?;
-    let response = beside_the_store(access, request).await;
-    let status = response.status();
-    Ok((status, response.into_body().collect().await?.to_bytes().to_vec()))
+    Access::once(engines, clock, FixedKeys::default()).await
 }
 
 fn items(list: &Value) -> &[Value] {

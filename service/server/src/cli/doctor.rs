@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::hold_off::{join, join_gate};
+use super::beside::{join, join_gate};
+use super::node::client;
+use super::print::plain;
 use super::progress::shown;
-use crate::config::DoctorArgs;
+use crate::config::{DoctorArgs, NodeArgs};
 use crate::engines::{Engine, Engines, GateEngines};
 
 /// Files that a node should be able to open: one for each connection of a client, and some for the stores.
 const FILES_MIN: u64 = 10_000;
 /// A clock that is off by more than this makes the times in logs hard to compare.
 const CLOCK_OFF_MAX: Duration = Duration::from_secs(1);
-const TTL_MS_MAX: u64 = 3_600_000;
-const OPERATION_LEASE_MS_MAX: u64 = 24 * 3_600_000;
 const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(50);
 
@@ -34,16 +34,16 @@ struct Findings {
 
 impl Findings {
     fn good(&self, what: impl AsRef<str>) {
-        println!("ok     {}", what.as_ref());
+        println!("ok     {}", plain(what.as_ref()));
     }
 
     fn advice(&self, what: impl AsRef<str>, advice: &str) {
-        println!("note   {}\n       {advice}", what.as_ref());
+        println!("note   {}\n       {advice}", plain(what.as_ref()));
     }
 
     fn wrong(&mut self, what: impl AsRef<str>, advice: &str) {
         self.wrong += 1;
-        println!("WRONG  {}\n       {advice}", what.as_ref());
+        println!("WRONG  {}\n       {advice}", plain(what.as_ref()));
     }
 }
 
@@ -53,11 +53,13 @@ pub async fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     println!("latchgate {}", env!("CARGO_PKG_VERSION"));
     files(&findings);
-    if args.url.is_none() || args.store.locks_from_environment {
+    if args.beside.beside_store {
         stores(args, &mut findings).await;
-    }
-    for url in args.url.iter().flat_map(|urls| urls.split(',')) {
-        node(args, url, &mut findings).await?;
+    } else {
+        for url in args.node.url.split(',').filter(|url| !url.trim().is_empty()) {
+            let one = NodeArgs { url: url.to_owned(), ..args.node.clone() };
+            node(args, &one, &mut findings).await?;
+        }
     }
     Ok(ExitCode::from(u8::from(findings.wrong > 0)))
 }
@@ -75,13 +77,13 @@ fn files(findings: &Findings) {
 
 /// The stores, opened as a node opens them: it checks versions, settings and the schema.
 async fn stores(args: &DoctorArgs, findings: &mut Findings) {
-    let joined = shown(join(&args.store, TTL_MS_MAX, false), "opening the store of the locks", async || None).await;
+    let joined = shown(join(&args.beside, false), "opening the store of the locks", async || None).await;
     let engines = match joined {
         Ok(engines) => engines,
         Err(error) => {
             findings.wrong(
                 format!("the store of the locks cannot be used: {error:#}"),
-                "Correct --locks or the store. A SQLite file that a node uses is checked through the node, with --url.",
+                "Correct --locks or the store. A SQLite file that a node uses is checked through the node, without --beside-store.",
             );
             return;
         }
@@ -114,7 +116,7 @@ async fn stores(args: &DoctorArgs, findings: &mut Findings) {
 async fn open_gate(args: &DoctorArgs) -> anyhow::Result<Vec<GateEngines>> {
     let began = Moment::now();
     loop {
-        match join_gate(&args.store, OPERATION_LEASE_MS_MAX).await {
+        match join_gate(&args.beside).await {
             Err(_) if began.elapsed() < CLOSED_WITHIN => tokio::time::sleep(CLOSED_WITHIN / 20).await,
             joined => return joined,
         }
@@ -149,11 +151,9 @@ fn answers<E: ?Sized + Engine>(engines: &Engines<E>, of: &str, findings: &mut Fi
     }
 }
 
-async fn node(args: &DoctorArgs, url: &str, findings: &mut Findings) -> anyhow::Result<()> {
-    let mut client = Client::new([url])?.patience(Duration::from_secs(2));
-    if let Some(key) = &args.key {
-        client = client.api_key(key)?;
-    }
+async fn node(args: &DoctorArgs, node: &NodeArgs, findings: &mut Findings) -> anyhow::Result<()> {
+    let client = client(node)?.patience(Duration::from_secs(2));
+    let url = &node.places();
     let key = format!("latchgate-doctor/{}", uuid::Uuid::new_v4());
     let before = OffsetDateTime::now_utc();
     let lease = match client.lock(&key).ttl(Duration::from_secs(60)).acquire().await {
@@ -278,7 +278,8 @@ fn in_use(engines: &Value, url: &str, findings: &mut Findings) {
         }
         if let Some(ms) = used["hold_off_ms"].as_u64().filter(|ms| *ms > 0) {
             let what = format!("{url}: a hold-off of the {of} lasts for {} s more", ms / 1_000);
-            findings.advice(what, "It ends by itself. `latchgate hold-off --for-ms 0` ends it if no lease was lost.");
+            findings
+                .advice(what, "It ends by itself. `latchgate engines hold-off --for 0` ends it if no lease was lost.");
         }
     }
 }

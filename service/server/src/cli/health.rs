@@ -1,7 +1,6 @@
 //! `latchgate health`: asks a node on this machine for `/readyz`, and turns the answer into an exit code.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -15,10 +14,8 @@ use crate::config::HealthArgs;
 pub async fn run(args: &HealthArgs) -> anyhow::Result<()> {
     let addresses = args.listen.resolve().await?;
     let address = reachable(*addresses.first().context("--listen names no address")?);
-    let answer =
-        tokio::time::timeout(Duration::from_millis(args.timeout_ms), status_line(address, args.tls_cert.is_some()))
-            .await;
-    let answer = answer.with_context(|| format!("{address} does not answer within {} ms", args.timeout_ms))?;
+    let answer = tokio::time::timeout(args.timeout, status_line(address, args.tls_cert.is_some())).await;
+    let answer = answer.with_context(|| format!("{address} does not answer within {:?}", args.timeout))?;
     let status = answer.with_context(|| format!("cannot reach a node at {address} (--listen)"))?;
     ensure!(status.starts_with("HTTP/1.1 200 "), "{address} answers {status:?}");
     Ok(())

@@ -1,15 +1,18 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
+use anyhow::ensure;
 use latchgate_client::{Client, Error, Event, Events, Method, encode};
 use serde_json::{Map, Value, json};
 
+use super::beside;
 use super::node::client;
 use super::print::{list, said, text};
 use super::progress::shown;
 use crate::config::{
-    EnginesArgs, EnginesCommand, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs, OperationsCommand,
-    ShowArgs,
+    EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs,
+    OperationsCommand, ShowArgs, YEAR_MS, in_ms,
 };
+use crate::engines::SwitchOrder;
 
 const PAGE: u32 = 1_000;
 
@@ -145,14 +148,20 @@ pub async fn engines(args: &EnginesArgs) -> anyhow::Result<()> {
     match &args.command {
         EnginesCommand::List { show } => {
             let answer = client(&show.node)?.call(Method::GET, "/v1/admin/engines", None).await?;
-            show_engines(show, &answer);
+            show_engines(show.json, &answer);
         }
         EnginesCommand::Lower { of, lease_ms_max, show } => {
             let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
-            show_engines(show, &client(&show.node)?.call(Method::POST, &path, Some(&body)).await?);
+            show_engines(show.json, &client(&show.node)?.call(Method::POST, &path, Some(&body)).await?);
         }
-        EnginesCommand::Switch { of, engine, stopped, force, show } => {
-            let client = client(&show.node)?;
+        EnginesCommand::Switch { of, engine, stopped, force, target } => {
+            if target.beside.beside_store {
+                let order = SwitchOrder { to: engine.clone(), is_stopped: *stopped, force: *force };
+                let answer = beside::switch(&target.beside, *of, &order).await?;
+                said(target.json, &answer, || format!("The nodes use {} from now on.", text(&answer["active"])));
+                return Ok(());
+            }
+            let client = client(&target.node)?;
             let of = of.as_str();
             let mut body = json!({ "stopped": stopped, "force": force });
             if let Some(engine) = engine {
@@ -161,10 +170,32 @@ pub async fn engines(args: &EnginesArgs) -> anyhow::Result<()> {
             let path = format!("/v1/admin/engines/{of}");
             let switching = client.call(Method::POST, &path, Some(&body));
             let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
-            show_engines(show, &answer);
+            show_engines(target.json, &answer);
+        }
+        EnginesCommand::HoldOff { of, lasts, target } => {
+            let for_ms = lasts.map(in_ms);
+            ensure!(for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for must be at most 365d");
+            let answer = if target.beside.beside_store {
+                beside::hold_off(&target.beside, *of, for_ms).await?
+            } else {
+                let body = json!({ "of": of.as_str(), "for_ms": for_ms });
+                client(&target.node)?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
+            };
+            said(target.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
         }
     }
     Ok(())
+}
+
+fn hold_off(of: EnginesOf, ms: u64) -> String {
+    match of {
+        EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases.".to_owned(),
+        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {ms} ms."),
+        EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go.".to_owned(),
+        EnginesOf::Gate => format!(
+            "The hold-off of the gate is in force: for {ms} ms, operations without a record go only if they may be repeated."
+        ),
+    }
 }
 
 /// How much a switch has copied.
@@ -200,8 +231,8 @@ fn event_cells(event: &Value) -> Vec<String> {
     cells.chain([ms("waited_ms"), ms("held_ms")]).collect()
 }
 
-fn show_engines(show: &ShowArgs, answer: &Value) {
-    if show.json {
+fn show_engines(is_json: bool, answer: &Value) {
+    if is_json {
         println!("{answer}");
         return;
     }
@@ -214,7 +245,7 @@ fn show_engines(show: &ShowArgs, answer: &Value) {
             rows.push(row);
         }
     }
-    list(show.json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
+    list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
         ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
 }

@@ -8,6 +8,7 @@ use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
 
 use super::node::{LOST, client, failed};
+use super::print::{complain, plain};
 use super::progress::spinner;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
@@ -54,14 +55,14 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         Ended::Ran { code, is_cut, .. } => (code, is_cut),
     };
     match (loss, released) {
-        (Some(loss), _) => eprintln!("latchgate: {loss}"),
-        (None, Err(latchgate_client::Error::LeaseLost(loss))) => eprintln!("latchgate: {loss}, before CMD had ended"),
+        (Some(loss), _) => complain(loss),
+        (None, Err(latchgate_client::Error::LeaseLost(loss))) => complain(format!("{loss}, before CMD had ended")),
         (None, Ok(())) if is_cut => eprintln!("latchgate: CMD was ended, because its lease would have ended"),
         (None, Ok(())) => return Ok(code.into()),
         (None, Err(error)) => {
             let ended = until.is_none_or(Moment::has_passed);
             let then = if ended { "its lease has ended by now" } else { "the lock stays taken until its lease ends" };
-            eprintln!("latchgate: the lock was not released, and {then}: {error}");
+            complain(format!("the lock was not released, and {then}: {error}"));
             return Ok(if is_cut { LOST } else { code }.into());
         }
     }
@@ -137,9 +138,9 @@ impl Notice {
             (None, _) => "reserved for another waiter".to_owned(),
         };
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
-        let line = format!("waiting for {}: {held_by}{position}", self.names);
+        let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
         if self.bar.is_hidden() && !self.is_quiet && self.bar.message().is_empty() {
-            eprintln!("latchgate: {line}");
+            complain(&line);
         }
         if self.bar.message().is_empty() {
             self.bar.enable_steady_tick(Duration::from_millis(200));

@@ -3,15 +3,13 @@
 use std::fs;
 use std::io::{Write as _, stdout};
 
-use clap::CommandFactory;
-
-use crate::config::{Cli, CompletionsArgs, ManArgs};
+use crate::config::{CompletionsArgs, ManArgs, command};
 
 /// # Errors
 /// When the output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "latchgate", &mut script);
+    clap_complete::generate(args.shell, &mut command(), "latchgate", &mut script);
     stdout().write_all(&script)?;
     Ok(())
 }
@@ -22,9 +20,9 @@ pub fn man(args: &ManArgs) -> anyhow::Result<()> {
     match &args.directory {
         Some(directory) => {
             fs::create_dir_all(directory)?;
-            clap_mangen::generate_to(Cli::command(), directory)?;
+            clap_mangen::generate_to(command(), directory)?;
         }
-        None => clap_mangen::Man::new(Cli::command()).render(&mut stdout())?,
+        None => clap_mangen::Man::new(command()).render(&mut stdout())?,
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 mod access;
 mod bench;
+mod beside;
 mod doctor;
 mod health;
-mod hold_off;
 mod inspect;
 mod lock;
 mod manual;
@@ -13,12 +13,12 @@ mod once;
 mod print;
 mod progress;
 mod proxy;
-mod switch_engine;
 mod tls;
 mod work;
 
 use std::process::ExitCode;
 
+pub use self::print::complain;
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
@@ -44,9 +44,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             println!("The schema is up to date.");
             Ok(())
         }
-        Command::SwitchEngine(args) => switch_engine::run(&args).await,
         Command::Health(args) => health::run(&args).await,
-        Command::HoldOff(args) => hold_off::run(&args).await,
         Command::App(args) => access::app(&args).await,
         Command::Key(args) => access::key(&args).await,
         Command::Proxy(args) => proxy::run(args).await,

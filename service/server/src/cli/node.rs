@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use latchgate_client::{Client, Error};
 
+use super::print::complain;
 use crate::config::NodeArgs;
 
 pub const REFUSED: u8 = 64;
@@ -29,7 +30,7 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
 
 /// Prints the error; returns the exit code for it.
 pub fn failed(error: &Error) -> u8 {
-    eprintln!("latchgate: {error}");
+    complain(error);
     match error {
         Error::NotAcquired(_) | Error::InProgress(_) => NOT_HAD,
         Error::LeaseLost(_) | Error::AttemptLost(_) => LOST,

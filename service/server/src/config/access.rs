@@ -5,25 +5,23 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use latchgate_core::access::{KeyId, QUOTA_MAX, Scope};
 
-use super::StoreArgs;
 use super::duration::duration_ms;
+use super::{NodeArgs, StoreArgs};
 use crate::access::FixedKeys;
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Access")]
 pub struct AccessArgs {
-    /// An API key of an operator, made with `latchgate key generate`: the first one, with which to make others. Prefer the
-    /// environment: `ps` shows flags.
-    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_ADMIN_KEY", hide_env_values = true)]
+    /// The first API key of an operator, from `latchgate key generate`; `ps` shows flags, so prefer the variable
+    #[arg(long, value_name = "API_KEY")]
     pub admin_key: Option<String>,
 
-    /// A JSON file of API keys, in addition to those of the store: `{"keys": [{"key": "lgk_…", "app": "billing", "scopes":
-    /// ["locks"], "prefixes": ["jobs/"]}]}`. It is read again when it changes.
-    #[arg(long, value_name = "PATH", env = "LATCHGATE_API_KEYS_FILE")]
+    /// A JSON file of further API keys (docs/ACCESS.md), read again when it changes
+    #[arg(long, value_name = "PATH")]
     pub api_keys_file: Option<PathBuf>,
 
-    /// Serve /metrics without an API key. If absent: once requests need one, /metrics needs one of the app `default` with the
-    /// scope `read`.
-    #[arg(long, env = "LATCHGATE_OPEN_METRICS")]
+    /// Serve /metrics without an API key, also once other requests need one
+    #[arg(long)]
     pub open_metrics: bool,
 }
 
@@ -46,7 +44,7 @@ pub enum AppCommand {
     /// Create an app, or enable it again.
     Create(AppNameArgs),
     /// List the apps.
-    List(ViaArgs),
+    List(TargetArgs),
     /// Limit how much an app may use of each node. Without a flag, show its quotas.
     Quota(AppQuotaArgs),
     /// Refuse all API keys of an app, until it is created again. Its locks and operations stay.
@@ -60,7 +58,7 @@ pub struct AppNameArgs {
     /// 1 to 64 bytes of UTF-8.
     pub app: String,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
 /// What is not named stays as it is.
@@ -84,7 +82,7 @@ pub struct AppQuotaArgs {
     #[arg(long, value_name = "N", value_parser = quota)]
     pub event_streams: Option<QuotaArg>,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
 /// A limit, or none.
@@ -107,7 +105,7 @@ pub struct WarnAfterArgs {
     #[arg(value_name = "DURATION", value_parser = duration_ms)]
     pub after: Option<u64>,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -144,7 +142,7 @@ pub struct KeyCreateArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub expires: Option<u64>,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -153,7 +151,7 @@ pub struct KeyListArgs {
     #[arg(long)]
     pub app: Option<String>,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -161,28 +159,34 @@ pub struct KeyRevokeArgs {
     /// The 12 digits after `lgk_`.
     pub id: KeyId,
     #[command(flatten)]
-    pub via: ViaArgs,
+    pub target: TargetArgs,
 }
 
-/// A node, or the store of the locks.
+/// What an operator's command works on: a node, or the stores themselves.
 #[derive(Debug, Args)]
-pub struct ViaArgs {
+pub struct TargetArgs {
     /// Print the answer as JSON, for scripts: of a list, an item a line.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub beside: BesideArgs,
+}
 
-    /// The nodes to call, separated by commas: http://HOST:PORT or https://HOST. If absent, the command changes the store itself, which
-    /// --locks names.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_URL")]
-    pub url: Option<String>,
+#[derive(Debug, Args)]
+pub struct BesideArgs {
+    /// Call no node, but work on the stores that --locks and --gate name. A SQLite file cannot be used while a node runs on it.
+    #[arg(long)]
+    pub beside_store: bool,
 
-    /// The API key of an operator, to call the node with. Prefer the environment: `ps` shows flags.
-    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
-    pub key: Option<String>,
+    /// The longest lease that nodes grant
+    #[arg(long = "ttl-max", value_name = "DURATION", default_value = "1h", value_parser = duration_ms, help_heading = "Stores")]
+    pub ttl_ms_max: u64,
 
-    /// For https://: a PEM file with the certificate authority that has signed the node's certificate.
-    #[arg(long, value_name = "PATH", env = "LATCHGATE_CA")]
-    pub ca: Option<PathBuf>,
+    /// The longest lease of an operation that nodes grant
+    #[arg(long = "operation-ttl-max", value_name = "DURATION", default_value = "1d", value_parser = duration_ms, help_heading = "Stores")]
+    pub operation_lease_ms_max: u64,
 
     #[command(flatten)]
     pub store: StoreArgs,

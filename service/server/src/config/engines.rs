@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-use super::store::{StoreArgs, is_postgres};
+use super::store::{GATE_TIMEOUT, StoreArgs, is_postgres};
 use crate::engines::EngineSpec;
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
 use crate::store::gate::GateStore;
@@ -71,8 +71,8 @@ impl StoreArgs {
         } else if is_redis(url) {
             LocksKind::Redis(RedisConfig {
                 url: url.to_owned(),
-                prefix: self.locks_prefix.clone(),
-                timeout: Duration::from_millis(self.store_timeout_ms),
+                prefix: self.redis_prefix.clone(),
+                timeout: self.store_timeout,
                 history_retention,
                 allow_eviction: self.allow_eviction,
                 no_hold_off: self.no_hold_off,
@@ -119,8 +119,8 @@ impl StoreArgs {
     pub fn redis_gate(&self, url: &str) -> RedisGateConfig {
         RedisGateConfig {
             url: url.to_owned(),
-            prefix: self.gate_prefix.clone(),
-            timeout: Duration::from_millis(self.gate_timeout_ms),
+            prefix: self.redis_prefix.clone(),
+            timeout: GATE_TIMEOUT,
             allow_eviction: self.allow_eviction,
         }
     }
@@ -158,8 +158,8 @@ impl StoreArgs {
             direct_url,
             shards: usize::from(self.shards),
             // Below the time-out of the node, so that the server says of a slow statement that it did nothing.
-            statement_timeout: Duration::from_millis((self.store_timeout_ms * 3 / 4).max(1)),
-            row_wait: Duration::from_millis(self.row_wait_ms),
+            statement_timeout: (self.store_timeout * 3 / 4).max(Duration::from_millis(1)),
+            row_wait: self.row_wait(),
             allow_volatile: self.allow_volatile,
             trust_promotion: self.trust_promotion,
         }

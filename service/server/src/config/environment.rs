@@ -3,22 +3,30 @@
 use std::ffi::OsString;
 
 use anyhow::bail;
+use clap::error::{ContextKind, ContextValue};
 
 const PREFIX: &str = "LATCHGATE_";
 /// What `latchgate lock` sets for the program that it runs. No setting reads them.
 const OF_LOCK: [&str; 2] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE"];
-/// How much alike two names must be to suggest one for the other, from 0 to 1.
-const ALIKE: f64 = 0.85;
+
+/// The variable of a flag.
+pub fn variable(flag: &str) -> String {
+    format!("{PREFIX}{}", flag.to_uppercase().replace('-', "_"))
+}
 
 /// The variables that the flags of all commands read.
-pub fn names_of(command: &clap::Command) -> Vec<String> {
+fn names_of(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned()));
     own.chain(command.get_subcommands().flat_map(names_of)).collect()
 }
 
 /// # Errors
 /// Names the variable, and the setting that was probably meant.
-pub fn refuse_unknown(environment: impl Iterator<Item = (OsString, OsString)>, names: &[String]) -> anyhow::Result<()> {
+pub fn refuse_unknown(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    command: &clap::Command,
+) -> anyhow::Result<()> {
+    let names = names_of(command);
     for (name, value) in environment {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         if !name.starts_with(PREFIX)
@@ -28,9 +36,7 @@ pub fn refuse_unknown(environment: impl Iterator<Item = (OsString, OsString)>, n
         {
             continue;
         }
-        let likeness = |known: &String| strsim::jaro_winkler(&name[PREFIX.len()..], known.trim_start_matches(PREFIX));
-        let nearest = names.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-        match nearest.filter(|known| likeness(known) >= ALIKE) {
+        match nearest(command, &name) {
             Some(nearest) => bail!("no setting reads the environment variable {name}: did you mean {nearest}?"),
             None => bail!(
                 "no setting reads the environment variable {name}: unset it; `latchgate serve --help` lists the settings"
@@ -38,6 +44,16 @@ pub fn refuse_unknown(environment: impl Iterator<Item = (OsString, OsString)>, n
         }
     }
     Ok(())
+}
+
+/// The variable of the flag that clap would suggest for this one's.
+fn nearest(command: &clap::Command, name: &str) -> Option<String> {
+    let flag = format!("--{}", name.strip_prefix(PREFIX)?.to_lowercase().replace('_', "-"));
+    let error = command.clone().try_get_matches_from(["latchgate", "serve", &flag]).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(flag) => Some(variable(flag.trim_start_matches('-'))),
+        _ => None,
+    }
 }
 
 /// Kubernetes and Docker describe a service called `latchgate` (or `latchgate-…`) to every container:
@@ -52,21 +68,19 @@ fn is_service_link(name: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::super::Cli;
+    use super::super::command;
     use super::*;
 
     fn refused(name: &str, value: &str) -> Option<String> {
         let environment = [(OsString::from(name), OsString::from(value))];
-        refuse_unknown(environment.into_iter(), &names_of(&Cli::command())).err().map(|error| error.to_string())
+        refuse_unknown(environment.into_iter(), &command()).err().map(|error| error.to_string())
     }
 
     #[test]
     fn a_misspelt_variable_is_refused_with_the_nearest_name() {
         for (wrong, right) in [
             ("LATCHGATE_LOCK", "LATCHGATE_LOCKS"),
-            ("LATCHGATE_TTL_DEFAULT_MS", "LATCHGATE_TTL_MS_DEFAULT"),
+            ("LATCHGATE_TTL_MS_DEFAULT", "LATCHGATE_TTL_DEFAULT"),
             ("LATCHGATE_LISTEN_ADDRESS", "LATCHGATE_LISTEN"),
             ("LATCHGATE_LOGFORMAT", "LATCHGATE_LOG_FORMAT"),
         ] {

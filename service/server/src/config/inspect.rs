@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use super::duration::duration;
-use super::{NodeArgs, StoreArgs};
+use super::duration::{duration, duration_ms};
+use super::{BesideArgs, NodeArgs, TargetArgs};
 
 /// How a command prints.
 #[derive(Clone, Debug, Args)]
@@ -161,8 +161,8 @@ pub enum EnginesCommand {
         /// Whose engine.
         #[arg(value_enum)]
         of: EnginesOf,
-        /// In ms.
-        #[arg(long, value_name = "MS")]
+        /// The longest lease that may be live.
+        #[arg(long = "lease-max", value_name = "DURATION", value_parser = duration_ms)]
         lease_ms_max: u64,
         #[command(flatten)]
         show: ShowArgs,
@@ -182,7 +182,18 @@ pub enum EnginesCommand {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        show: ShowArgs,
+        target: TargetArgs,
+    },
+    /// Begin, shorten or end a hold-off, in which no node grants new leases.
+    HoldOff {
+        /// Whose hold-off.
+        #[arg(value_enum, default_value = "locks")]
+        of: EnginesOf,
+        /// How long from now, at most a year; 0 ends a hold-off. If absent: as long as the longest lease in use.
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        lasts: Option<Duration>,
+        #[command(flatten)]
+        target: TargetArgs,
     },
 }
 
@@ -223,25 +234,19 @@ pub struct ManArgs {
 
 /// Check a service and its configuration, and say what to do about each finding.
 ///
-/// With --url the nodes are checked: whether each one answers and can serve, which engines are in use, how far this machine's clock
-/// is off, and whether a load balancer cuts long waits. With --locks the stores are checked as `latchgate serve` would open them.
-/// Fails if something is wrong.
+/// The nodes are checked: whether each one answers and can serve, which engines are in use, how far this machine's clock is off, and
+/// whether a load balancer cuts long waits. With --beside-store the stores are checked instead, as `latchgate serve` would open them.
+/// The API key needs the scopes `read` and `locks`; `admin` to see the engines. Fails if something is wrong.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The nodes or the load balancer to check, separated by commas.
-    #[arg(long, value_name = "URLS", env = "LATCHGATE_URL")]
-    pub url: Option<String>,
-
-    /// The API key, with the scopes `read` and `locks`; `admin` to see the engines.
-    #[arg(long, value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
-    pub key: Option<String>,
-
     /// Also wait for a lock for this long, as clients do, to find a load balancer that cuts such calls; 50s is the longest wait.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
     pub wait: Duration,
 
     #[command(flatten)]
-    pub store: StoreArgs,
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub beside: BesideArgs,
 }
 
 fn limit(text: &str) -> Result<Option<u32>, String> {

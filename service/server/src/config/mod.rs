@@ -18,15 +18,20 @@ mod proxy;
 mod runtime;
 mod store;
 
-use anyhow::ensure;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::time::Duration;
 
-pub use self::access::{AccessArgs, AppArgs, AppCommand, AppQuotaArgs, KeyArgs, KeyCommand, KeyCreateArgs, ViaArgs};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+pub use self::access::{
+    AccessArgs, AppArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyArgs, KeyCommand, KeyCreateArgs, TargetArgs,
+};
 pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
+pub use self::duration::in_ms;
+use self::duration::some_duration;
 pub use self::history::HistoryArgs;
-pub use self::http::HttpArgs;
+pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
     CompletionsArgs, DoctorArgs, EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, ManArgs,
     NoteArgs, OperationsArgs, OperationsCommand, ShowArgs,
@@ -37,13 +42,17 @@ pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::runtime::RuntimeArgs;
-pub use self::store::{LocksSource, StoreArgs};
+pub use self::store::{GATE_TIMEOUT, LocksSource, StoreArgs};
 use crate::gate::GateLimits;
 use crate::http::RequestLimits;
 use crate::listen::Listen;
 use crate::locks::Limits;
 
 pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
+
+const VARIABLES: &str = "Each flag is also read from a variable: --ttl-max from LATCHGATE_TTL_MAX. A flag without a value is on if its \
+                         variable is true. Lists are separated by commas; in --locks, --locks-direct and --without by spaces. A \
+                         duration is 500ms, 30s, 5m, 12h or 90d.";
 
 /// Distributed locks and an idempotency gate over HTTP/JSON.
 ///
@@ -65,10 +74,6 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Ask the node on this machine whether it can serve; fail if it cannot. For health checks in images without curl.
     Health(HealthArgs),
-    /// Begin, shorten or end a hold-off, in which no node grants new leases. For an operator who cannot call a node.
-    HoldOff(HoldOffArgs),
-    /// Switch a pair of engines from one to the other. For an operator who cannot call a node.
-    SwitchEngine(SwitchEngineArgs),
     Lock(LockRunArgs),
     Once(OnceArgs),
     /// List, show, watch, revoke and end locks.
@@ -77,7 +82,7 @@ pub enum Command {
     Operations(OperationsArgs),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
-    /// Show the engines, and switch between them.
+    /// Show the engines, switch between them, and begin or end hold-offs.
     Engines(EnginesArgs),
     /// Create, list and disable apps.
     #[command(visible_alias = "apps")]
@@ -101,18 +106,19 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = VARIABLES)]
 pub struct ServeArgs {
     #[command(flatten)]
     pub http: HttpArgs,
     #[command(flatten)]
-    pub access: AccessArgs,
-    #[command(flatten)]
     pub store: StoreArgs,
 
-    /// Bring the store's schema up to date at the start; with `false`, refuse to start on an old schema.
-    #[arg(long, value_name = "BOOL", env = "LATCHGATE_MIGRATE", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub migrate: bool,
+    /// Refuse to start on an old schema, instead of bringing it up to date
+    #[arg(long)]
+    pub no_migrate: bool,
 
+    #[command(flatten)]
+    pub access: AccessArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
     #[command(flatten)]
@@ -136,73 +142,19 @@ pub struct MigrateArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct SwitchEngineArgs {
-    /// The engine to use from now on. If absent: the one that is not active.
-    #[arg(long, value_name = "NAME", env = "LATCHGATE_ENGINE")]
-    pub engine: Option<String>,
-
-    /// The active engine is stopped, and stays so until every node reaches the other one.
-    #[arg(long, env = "LATCHGATE_ENGINE_STOPPED")]
-    pub stopped: bool,
-
-    /// Grant at once, although leases of the stopped engine are missing.
-    #[arg(long, env = "LATCHGATE_ENGINE_FORCE")]
-    pub force: bool,
-
-    /// The longest lease that nodes grant, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MAX", default_value_t = 3_600_000)]
-    pub ttl_ms_max: u64,
-
-    #[command(flatten)]
-    pub store: StoreArgs,
-    #[command(flatten)]
-    pub log: LogArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct HoldOffArgs {
-    /// Which hold-off: that of the locks, or that of the gate.
-    #[arg(long, value_name = "locks|gate", env = "LATCHGATE_HOLD_OFF_OF", default_value = "locks")]
-    pub of: HoldOffOf,
-
-    /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_HOLD_OFF_MS")]
-    pub for_ms: Option<u64>,
-
-    /// The longest lease that nodes grant, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_TTL_MS_MAX", default_value_t = 3_600_000)]
-    pub ttl_ms_max: u64,
-
-    /// The longest lease of an operation that nodes grant, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_OPERATION_LEASE_MS_MAX", default_value_t = 24 * 3_600_000)]
-    pub operation_lease_ms_max: u64,
-
-    #[command(flatten)]
-    pub store: StoreArgs,
-    #[command(flatten)]
-    pub log: LogArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HoldOffOf {
-    Locks,
-    Gate,
-}
-
-#[derive(Debug, Args)]
 pub struct HealthArgs {
     /// The address that the node listens on: HOST:PORT, :PORT or PORT. A node that listens on all interfaces is asked on
     /// loopback.
-    #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_LISTEN", default_value = "127.0.0.1:7070")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: Listen,
 
     /// The node serves HTTPS, with this certificate: as for `latchgate serve`. The check does not compare it.
-    #[arg(long, value_name = "PATH", env = "LATCHGATE_TLS_CERT")]
+    #[arg(long, value_name = "PATH")]
     pub tls_cert: Option<std::path::PathBuf>,
 
-    /// Longest time to wait for the answer, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_HEALTH_TIMEOUT_MS", default_value_t = 2_000)]
-    pub timeout_ms: u64,
+    /// Longest time to wait for the answer.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = some_duration)]
+    pub timeout: Duration,
 }
 
 impl Cli {
@@ -211,51 +163,39 @@ impl Cli {
     /// # Errors
     /// Names a `LATCHGATE_…` variable that no setting reads.
     pub fn read() -> anyhow::Result<Self> {
-        let command = Self::command();
-        let names = environment::names_of(&command);
-        let matches = command.get_matches();
+        let command = command();
+        let matches = command.clone().get_matches();
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, matches)) = matches.subcommand()
-            && let Some(store) = cli.command.store()
+            && let Command::Serve(args) = &mut cli.command
         {
-            store.locks_from_environment = is_from_environment(matches, "locks");
+            args.store.locks_from_environment = matches.value_source("locks") == Some(ValueSource::EnvVariable);
         }
         if !matches!(cli.command, Command::Openapi) {
-            environment::refuse_unknown(std::env::vars_os(), &names)?;
+            environment::refuse_unknown(std::env::vars_os(), &command)?;
         }
         Ok(cli)
     }
 }
 
-fn is_from_environment(matches: &ArgMatches, id: &str) -> bool {
-    matches.value_source(id) == Some(ValueSource::EnvVariable)
+/// The whole command line. Each flag of `serve` is also read from the environment, in every command that has it.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
+    let flags: Vec<String> = serve.filter_map(|argument| argument.get_long().map(str::to_owned)).collect();
+    with_variables(command, &flags)
 }
 
-impl Command {
-    fn store(&mut self) -> Option<&mut StoreArgs> {
-        match self {
-            Self::Serve(args) => Some(&mut args.store),
-            Self::Migrate(args) => Some(&mut args.store),
-            Self::HoldOff(args) => Some(&mut args.store),
-            Self::SwitchEngine(args) => Some(&mut args.store),
-            Self::Doctor(args) => Some(&mut args.store),
-            Self::Health(_)
-            | Self::App(_)
-            | Self::Key(_)
-            | Self::Lock(_)
-            | Self::Once(_)
-            | Self::Bench(_)
-            | Self::Locks(_)
-            | Self::Operations(_)
-            | Self::Events(_)
-            | Self::Engines(_)
-            | Self::Completions(_)
-            | Self::Man(_)
-            | Self::Proxy(_)
-            | Self::Openapi
-            | Self::Warden => None,
+fn with_variables(command: clap::Command, flags: &[String]) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_long() {
+        Some(flag) if argument.get_env().is_none() && flags.iter().any(|other| other == flag) => {
+            let variable = environment::variable(flag);
+            // Not in the help, which would show secrets.
+            argument.env(variable).hide_env(true)
         }
-    }
+        _ => argument,
+    });
+    command.mut_subcommands(|command| with_variables(command, flags))
 }
 
 impl ServeArgs {
@@ -271,33 +211,21 @@ impl ServeArgs {
     pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
         RequestLimits {
             locks: self.locks.request_limits(),
-            operations: self.operations.request_limits(),
+            operations: self.operations.request_limits(self.http.body_bytes_max),
             body_bytes_max: self.http.body_bytes_max,
-            body_timeout: self.http.body_timeout(),
-            waits_max: self.http.waits_max(connections_max),
+            body_timeout: self.http.read_timeout,
+            waits_max: HttpArgs::waits_max(connections_max),
             open_metrics: self.access.open_metrics,
         }
     }
 
     pub fn runtime_limits(&self) -> Limits {
-        self.locks.runtime_limits(self.store.shards, self.store.store_timeout(), &self.history)
+        self.locks.runtime_limits(self.store.shards, self.store.store_timeout, &self.history)
     }
 
     pub fn gate_limits(&self) -> GateLimits {
-        self.store.gate_limits(self.locks.waiters_per_shard)
+        StoreArgs::gate_limits(locks::WAITERS_PER_SHARD)
     }
-}
-
-/// Checks `--{flag}-min`, `--{flag}-default` and `--{flag}-max`.
-fn check_range(flag: &str, min: u64, default: u64, max: u64, years_max: u64) -> anyhow::Result<()> {
-    ensure!(min > 0, "--{flag}-min must be at least 1");
-    ensure!(min <= default && default <= max, "--{flag}-default must not be below --{flag}-min or above --{flag}-max");
-    ensure!(
-        max <= years_max * YEAR_MS,
-        "--{flag}-max must be at most {} ms ({years_max} × 365 days)",
-        years_max * YEAR_MS
-    );
-    Ok(())
 }
 
 /// A number that must not be 0.
@@ -315,27 +243,20 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
-    fn every_flag_of_a_node_can_come_from_the_environment() {
-        let command = Cli::command();
-        // Those that call a node say with each call what they want.
-        let calls = ["lock", "once", "bench", "events", "doctor", "completions", "man"];
-        for command in command.get_subcommands().filter(|command| !calls.contains(&command.get_name())) {
-            for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
-                assert!(argument.get_env().is_some(), "{} {}", command.get_name(), argument.get_id());
-            }
+    fn a_node_has_few_flags_and_each_can_come_from_the_environment() {
+        let command = command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let flags: Vec<_> = serve.get_arguments().filter(|argument| argument.get_id() != "help").collect();
+        assert!(flags.len() <= 45, "{} flags", flags.len());
+        for flag in flags {
+            let variable = format!("LATCHGATE_{}", flag.get_long().unwrap().to_uppercase().replace('-', "_"));
+            assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(&*variable));
         }
-    }
-
-    #[test]
-    fn a_default_outside_its_range_is_refused_by_name() {
-        let error = check_range("ttl-ms", 100, 50, 1_000, 1).unwrap_err().to_string();
-        assert!(error.contains("--ttl-ms-default must not be below --ttl-ms-min"), "{error}");
-        assert!(check_range("ttl-ms", 100, 100, 100, 1).is_ok());
-        assert!(check_range("ttl-ms", 0, 1, 1, 1).is_err());
-        assert!(check_range("ttl-ms", 1, 1, YEAR_MS + 1, 1).is_err());
+        let lines = serve.clone().term_width(110).render_help().to_string().lines().count();
+        assert!(lines <= 2 * 66, "{lines} lines of help are more than two pages");
     }
 }

@@ -6,22 +6,23 @@ use crate::listen::Listen;
 use crate::observe::traces::Otlp;
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Observing")]
 pub struct ObserveArgs {
-    /// Serve /metrics, and nothing else, at this address too, without an API key: HOST:PORT, :PORT or PORT.
-    #[arg(long, value_name = "ADDRESS", env = "LATCHGATE_METRICS_LISTEN")]
+    /// Log every request at level `info`
+    #[arg(long)]
+    pub access_log: bool,
+
+    /// Serve /metrics, and nothing else, at this address too, without an API key
+    #[arg(long, value_name = "ADDRESS")]
     pub metrics_listen: Option<Listen>,
 
-    /// Count nothing, to measure what counting costs.
-    #[arg(long, env = "LATCHGATE_WITHOUT_METRICS", hide = true)]
-    pub without_metrics: bool,
-
-    /// Send traces to this OpenTelemetry collector with OTLP over HTTP: http://HOST:4318. If absent, no spans are made. Headers,
-    /// for example with a password, come from OTEL_EXPORTER_OTLP_HEADERS.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_OTLP_ENDPOINT")]
+    /// Send traces to this OpenTelemetry collector (OTLP over HTTP): http://HOST:4318. Headers, for example with a password, come
+    /// from OTEL_EXPORTER_OTLP_HEADERS
+    #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
-    /// How many of the requests that come without a `traceparent` are traced, in percent. With one, its sender decides.
-    #[arg(long, value_name = "PERCENT", env = "LATCHGATE_OTLP_PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// How many of the requests without a `traceparent` are traced, in percent. With one, its sender decides
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub otlp_percent: u8,
 }
 

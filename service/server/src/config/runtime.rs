@@ -6,10 +6,10 @@ use std::thread::available_parallelism;
 use clap::Args;
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
 pub struct RuntimeArgs {
-    /// How many threads serve requests: 1 to 1 024. If absent: as many as there are processors. From 4 on, the first is for shards and
-    /// stores alone.
-    #[arg(long, value_name = "N", env = "LATCHGATE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    /// Threads that serve requests [default: one for each processor; from 4 on, the first is for shards and stores alone]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub workers: Option<u16>,
 }
 

@@ -5,103 +5,83 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 
+use super::duration::some_duration;
 use crate::engines::open::{LocksEngine, LocksKind};
 use crate::gate::GateLimits;
 
+/// Longest time that a call to the gate waits for one store.
+pub const GATE_TIMEOUT: Duration = Duration::from_millis(450);
+/// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
+/// other keys, until --store-timeout.
+const ROW_WAIT: Duration = Duration::from_millis(50);
+/// Many platforms set it for the programs they run; a URL of another database is ignored.
+const DATABASE_URL: &str = "DATABASE_URL";
+
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Stores")]
 pub struct StoreArgs {
-    /// Where locks live: `sqlite:PATH` for one node; `postgres://USER:PASSWORD@HOST/DATABASE` for any number of nodes; or
-    /// `redis://HOST`, `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, which may lose held locks in a crash or a fail-over. If absent: DATABASE_URL if that is a Postgres URL, else `sqlite:latchgate.db`. Given
-    /// twice, or two with a space in between, a pair: the first is active until all nodes are switched to the other. `NAME=URL`
-    /// names an engine; without a name it is called by its kind.
-    #[arg(long, value_name = "[NAME=]URL", env = "LATCHGATE_LOCKS", hide_env_values = true, value_delimiter = ' ')]
+    /// Where locks live: `sqlite:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE`, or `redis://HOST` and
+    /// `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, which may lose held locks. Twice: a pair of engines, the first is active.
+    /// `NAME=URL` names one [default: DATABASE_URL if that is a Postgres URL, else sqlite:latchgate.db]
+    #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
     pub locks: Vec<String>,
 
     /// Whether LATCHGATE_LOCKS, and not the flag, has set `locks`.
     #[arg(skip)]
     pub locks_from_environment: bool,
 
-    /// A Postgres URL that leads to the server itself, where `--locks` leads through a transaction-pooling proxy (PgBouncer):
-    /// for LISTEN and migrations. Do not give it without a proxy: each statement through `--locks` is then four round trips.
-    #[arg(
-        long,
-        value_name = "[NAME=]URL",
-        env = "LATCHGATE_LOCKS_DIRECT",
-        hide_env_values = true,
-        value_delimiter = ' '
-    )]
-    pub locks_direct: Vec<String>,
-
-    /// Start without this engine of a pair of `--locks`, or without the gate's `redis`, which does not answer. The other engine is used if it is active; if it is not, an
-    /// operator must switch to it.
-    #[arg(long, value_name = "NAME", env = "LATCHGATE_WITHOUT", value_delimiter = ' ')]
-    pub without: Vec<String>,
-
-    /// Grant at once after a Redis has lost its data or was started again, or a replica was promoted, without a hold-off of the longest lease: for
-    /// locks that only save work.
-    #[arg(long, env = "LATCHGATE_NO_HOLD_OFF")]
-    pub no_hold_off: bool,
-
-    /// A Redis for locks without an engine record is new, and has lost nothing: it grants at once. Otherwise no new lease is granted
-    /// there for as long as the longest lease allowed, because it may have lost its data
-    #[arg(long, env = "LATCHGATE_NEW", help_heading = "Stores")]
-    pub new: bool,
-
-    /// Where locks live if --locks is absent and this is a Postgres URL. Many platforms set DATABASE_URL for the programs
-    /// they run; a URL of another database is ignored.
-    #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    /// Where locks live if --locks is absent and this is a Postgres URL.
+    #[arg(skip = std::env::var(DATABASE_URL).ok())]
     pub database_url: Option<String>,
 
-    /// Where the gate's records live: `redis://HOST`, `redis+sentinel://…`, `postgres://…` or `sqlite:PATH`. If absent: beside
-    /// the locks. With Redis, durable operations and those of the outage mode `fallback` are kept beside the locks, if those
-    /// live in Postgres or SQLite.
-    #[arg(long, value_name = "URL", env = "LATCHGATE_GATE", hide_env_values = true)]
+    /// If --locks leads through a transaction-pooling proxy (PgBouncer): a URL of the server itself, for LISTEN and migrations
+    #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
+    pub locks_direct: Vec<String>,
+
+    /// Start without this engine of a pair, or without the gate's `redis`, which does not answer
+    #[arg(long, value_name = "NAME", value_delimiter = ' ')]
+    pub without: Vec<String>,
+
+    /// Where the gate's records live: `redis://HOST`, `postgres://…` or `sqlite:PATH` [default: beside the locks]
+    #[arg(long, value_name = "URL")]
     pub gate: Option<String>,
 
-    /// Accept a Redis that evicts keys when its memory is full: held locks may then be granted again, and operations may run
-    /// twice.
-    #[arg(long, env = "LATCHGATE_ALLOW_EVICTION")]
+    /// What all names in Redis begin with
+    #[arg(long, value_name = "TEXT", default_value = "latchgate")]
+    pub redis_prefix: String,
+
+    /// A Redis for locks without an engine record is new and has lost nothing: grant at once, without a hold-off
+    #[arg(long)]
+    pub new: bool,
+
+    /// Grant at once after a Redis was started again, promoted or has lost its data: for locks that only save work
+    #[arg(long)]
+    pub no_hold_off: bool,
+
+    /// Accept a Redis that evicts keys when its memory is full: locks may be granted twice, operations may run twice
+    #[arg(long)]
     pub allow_eviction: bool,
 
-    /// What the keys of locks in Redis begin with.
-    #[arg(long, value_name = "TEXT", env = "LATCHGATE_LOCKS_PREFIX", default_value = "latchgate")]
-    pub locks_prefix: String,
-
-    /// What the gate's keys in Redis begin with.
-    #[arg(long, value_name = "TEXT", env = "LATCHGATE_GATE_PREFIX", default_value = "latchgate")]
-    pub gate_prefix: String,
-
-    /// Longest time that a call to the gate waits for one store, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_GATE_TIMEOUT_MS", default_value_t = 450)]
-    pub gate_timeout_ms: u64,
-
-    /// The secret that the nodes sign tickets and stamps with, at least 16 bytes. Prefer the environment: `ps` shows flags.
-    /// If absent: made once and kept in the store of the locks.
-    #[arg(long, value_name = "TEXT", env = "LATCHGATE_SECRET", hide_env_values = true)]
-    pub secret: Option<String>,
-
-    /// Accept a Postgres with `fsync` or `full_page_writes` off, which may lose held locks when it crashes, and its own
-    /// `synchronous_commit`.
-    #[arg(long, env = "LATCHGATE_ALLOW_VOLATILE")]
+    /// Accept a Postgres that may lose held locks in a crash: `fsync`, `full_page_writes` or `synchronous_commit` off
+    #[arg(long)]
     pub allow_volatile: bool,
 
-    /// Grant at once after a fail-over of Postgres, without a hold-off of the longest lease: only for a synchronous standby,
-    /// which has received every commit that was acknowledged. The same for all nodes.
-    #[arg(long, env = "LATCHGATE_TRUST_PROMOTION")]
+    /// Grant at once after a fail-over of Postgres: only for a synchronous standby. The same for all nodes
+    #[arg(long)]
     pub trust_promotion: bool,
 
-    /// Tasks that each serve a part of the keys. In Postgres each has up to five connections. SQLite has one shard in any case.
-    #[arg(long, value_name = "N", env = "LATCHGATE_SHARDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// The secret that all nodes sign tickets and stamps with, at least 16 bytes; `ps` shows flags, so prefer the variable
+    /// [default: made once and kept in the store of the locks]
+    #[arg(long, value_name = "TEXT")]
+    pub secret: Option<String>,
+
+    /// Tasks that each serve a part of the keys. In Postgres each has up to five connections
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
 
-    /// Longest time that a commit in Postgres waits for a row that another session has locked, in ms. Then the row's key is served
-    /// apart from the other keys, until --store-timeout-ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_ROW_WAIT_MS", default_value_t = 50)]
-    pub row_wait_ms: u64,
-
-    /// Longest time that a call waits for the store, in ms.
-    #[arg(long, value_name = "MS", env = "LATCHGATE_STORE_TIMEOUT_MS", default_value_t = 800)]
-    pub store_timeout_ms: u64,
+    /// Longest time that a call waits for the store
+    #[arg(long, value_name = "DURATION", default_value = "800ms", value_parser = some_duration)]
+    pub store_timeout: Duration,
 }
 
 /// Where the store of the locks was named.
@@ -117,15 +97,9 @@ impl StoreArgs {
     /// # Errors
     /// Names the flag that is out of range, or whose URL no engine has.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.gate_timeout_ms > 0, "--gate-timeout-ms must be at least 1");
         ensure!(
             self.secret.as_ref().is_none_or(|secret| secret.len() >= 16),
             "--secret must be at least 16 bytes long"
-        );
-        ensure!(self.store_timeout_ms > 0, "--store-timeout-ms must be at least 1");
-        ensure!(
-            (1..=self.store_timeout_ms).contains(&self.row_wait_ms),
-            "--row-wait-ms must be at least 1, and at most --store-timeout-ms"
         );
         self.gate_engine()?;
         self.engines(Duration::ZERO)?;
@@ -141,7 +115,7 @@ impl StoreArgs {
         Ok(!self.engines(Duration::ZERO)?.into_iter().all(is_missing))
     }
 
-    /// The URL in `--database-url`, if it is used.
+    /// The URL in DATABASE_URL, if it is used.
     pub fn postgres_by_default(&self) -> Option<&str> {
         self.database_url.as_deref().filter(|url| self.locks.is_empty() && is_postgres(url))
     }
@@ -158,12 +132,12 @@ impl StoreArgs {
         }
     }
 
-    pub fn store_timeout(&self) -> Duration {
-        Duration::from_millis(self.store_timeout_ms)
+    pub fn row_wait(&self) -> Duration {
+        ROW_WAIT.min(self.store_timeout)
     }
 
-    pub fn gate_limits(&self, waiters_max: usize) -> GateLimits {
-        GateLimits { command_max: Duration::from_millis(self.gate_timeout_ms), waiters_max }
+    pub fn gate_limits(waiters_max: usize) -> GateLimits {
+        GateLimits { command_max: GATE_TIMEOUT, waiters_max }
     }
 }
 

@@ -74,7 +74,7 @@ pub enum Next {
 
 const LOST: &str = "the store has lost what it had: a hold-off begins";
 const NO_RECORD: &str = "this store has no engine record. It is new, or has lost what it had, so a hold-off of the longest lease allowed \
-                         begins. If it is new, end the hold-off (`latchgate hold-off --for-ms 0`), or start nodes with --new";
+                         begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`), or start nodes with --new";
 
 /// Evaluates the records of one engine, or of a pair. `pair` has the names of both engines in alphabetical order.
 pub fn next(engines: &[Candidate<'_>], pair: &[String], known: Known) -> Next {

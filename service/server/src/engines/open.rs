@@ -101,7 +101,7 @@ impl LocksEngine {
     /// Says why it cannot be used.
     pub async fn open_gate(&self, redis: Option<&RedisGateConfig>) -> anyhow::Result<Option<Arc<dyn GateStore>>> {
         Ok(match (&self.kind, redis) {
-            (LocksKind::Sqlite(path), _) => Some(Arc::new(SqliteGateStore::open(path).await?)),
+            (LocksKind::Sqlite(path), _) => Some(Arc::new(SqliteGateStore::open(path, false).await?)),
             (LocksKind::Postgres(config), _) => {
                 let opened = tokio::time::timeout(OPEN_TIMEOUT, PostgresGateStore::open(config)).await;
                 Some(Arc::new(opened.context("Postgres does not answer")??))

@@ -14,7 +14,7 @@ use lru::LruCache;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
 
-use crate::observe::metrics::Histogram;
+use crate::observe::metrics::{Histogram, of_durations};
 use crate::observe::traces;
 use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
@@ -90,7 +90,7 @@ pub fn fresh_stamp() -> Stamp {
 impl Gate {
     pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
         let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
-        let (clock, call_seconds) = (StoreClock::default(), Histogram::of_durations());
+        let (clock, call_seconds) = (StoreClock::default(), of_durations());
         Self { store, clock, bounds, call_seconds, probed: tokio::sync::Mutex::default(), claims: Mutex::new(claims) }
     }
 
@@ -377,7 +377,7 @@ impl Gate {
     ) -> Option<Result<T, StoreError>> {
         let sent = Instant::now();
         let answer = deadline.bound(call.instrument(traces::call("gate"))).await;
-        self.call_seconds.add_duration(sent.elapsed());
+        self.call_seconds.observe(sent.elapsed().as_secs_f64());
         let answer = answer?;
         Some(answer.map(|at| {
             self.clock.learn(0, at.now, sent, Instant::now());

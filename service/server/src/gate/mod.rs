@@ -185,7 +185,7 @@ impl Operations {
     }
 
     /// Writes how long calls to the stores took.
-    pub fn encode_calls(&self, page: &mut Page) {
+    pub fn encode_calls(&self, page: &mut Page<'_>) {
         let mut calls = page.histograms("latchgate_gate_call_seconds", "Time of a call to a store of the gate.");
         let second = self.inner.second.as_ref();
         let targets = [

@@ -264,7 +264,7 @@ async fn carry_back(
     let carried = Command::CarryBack(Box::new(stored.record.clone()));
     let reply = primary.target.gate.apply(primary.fence(), address, &carried).await?;
     if reply.outcome == (Outcome::Carried { suspected: true }) {
-        inner.metrics.double_runs.one();
+        inner.metrics.double_runs.inc();
         let operation = stored.record.operation.as_str();
         tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
         inner.suspect(address, "Two stores had a success of the operation.");

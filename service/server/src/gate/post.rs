@@ -65,7 +65,7 @@ impl Operations {
             }
         };
         if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
-            inner.metrics.double_runs.one();
+            inner.metrics.double_runs.inc();
             tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
             inner.suspect(&address, "A superseded attempt has reported a success.");
         }

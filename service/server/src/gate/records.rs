@@ -73,7 +73,7 @@ impl Operations {
                 None => unreadable.push(id),
             }
         }
-        inner.metrics.unreadable.add(unreadable.len() as u64);
+        inner.metrics.unreadable.inc_by(unreadable.len() as u64);
         let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
         Ok(ShownPage { records, unreadable, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::Timestamp;
@@ -11,12 +10,11 @@ use utoipa::ToSchema;
 
 use super::answer::ok;
 use super::audit::Audited;
-use super::body::{self, NoBody};
-use super::format::rfc3339;
+use super::body::Json;
+use super::context::{Context, Shared};
 use super::problem::{Code, Problem, ProblemBody};
-use super::query::NoQuery;
-use super::{Context, Shared};
 use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
+use crate::format::rfc3339;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
@@ -207,7 +205,7 @@ pub struct HoldOffAnswer {
     get, path = "/v1/admin/engines", tag = "admin", operation_id = "listEngines",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
-pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
+pub async fn engines(State(context): State<Shared>) -> Response {
     ok(&answer(&context))
 }
 
@@ -231,11 +229,9 @@ pub async fn engines(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Re
 pub async fn switch_locks(
     State(context): State<Shared>,
     audited: Audited,
-    _: NoQuery,
-    body: Body,
+    Json(request): Json<SwitchRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    body::parse::<SwitchRequest>(&body)?.carry_out(context.locks.engines(), &audited).await?;
+    request.carry_out(context.locks.engines(), &audited).await?;
     // So that the next call does not find the store unavailable.
     context.locks.until_ready(READY_PATIENCE).await;
     Ok(ok(&answer(&context)))
@@ -263,11 +259,9 @@ pub async fn switch_locks(
 pub async fn switch_gate(
     State(context): State<Shared>,
     audited: Audited,
-    _: NoQuery,
-    body: Body,
+    Json(request): Json<SwitchRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    body::parse::<SwitchRequest>(&body)?.carry_out(context.operations.engines(), &audited).await?;
+    request.carry_out(context.operations.engines(), &audited).await?;
     Ok(ok(&answer(&context)))
 }
 
@@ -290,11 +284,8 @@ pub async fn switch_gate(
 pub async fn hold_off(
     State(context): State<Shared>,
     audited: Audited,
-    _: NoQuery,
-    body: Body,
+    Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    let HoldOffRequest { of, for_ms } = body::parse(&body)?;
     if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
         let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
         return Err(problem.with("field", "for_ms"));

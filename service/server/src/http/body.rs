@@ -3,19 +3,47 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, OptionalFromRequest, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-use super::Shared;
+use super::context::Shared;
+use super::exchange::Exchange;
 use super::problem::{Code, Problem};
+
+/// The body of a request as JSON. An absent body is an empty object.
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, context: &Shared) -> Result<Self, Problem> {
+        parse(&received(request, context).await?).map(Self)
+    }
+}
+
+/// `None` if there is no body.
+impl<T: DeserializeOwned> OptionalFromRequest<Shared> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, context: &Shared) -> Result<Option<Self>, Problem> {
+        // A body in chunks may be empty.
+        let body = received(request, context).await?;
+        if body.is_empty() { Ok(None) } else { parse(&body).map(|parsed| Some(Self(parsed))) }
+    }
+}
+
+async fn received(request: Request, context: &Shared) -> Result<Bytes, Problem> {
+    let limit = Exchange::of(request.extensions())?.endpoint()?.body;
+    read(request.into_body(), context.body_bytes_max(limit), context.limits.body_timeout).await
+}
 
 /// Reads a whole body.
 ///
 /// # Errors
 /// `body-too-large`, `body-timeout`, or `invalid-request` if the connection ended before the body did.
-pub async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<Bytes, Problem> {
+async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<Bytes, Problem> {
     let too_large = || Problem::new(Code::BodyTooLarge, format!("A body may have at most {bytes_max} bytes."));
     if body.is_end_stream() {
         return Ok(Bytes::new());
@@ -48,23 +76,12 @@ pub async fn none(body: Body, time_out: Duration) -> Result<(), Problem> {
     }
 }
 
-/// For handlers that take no body.
-pub struct NoBody;
-
-impl FromRequest<Shared> for NoBody {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, context: &Shared) -> Result<Self, Problem> {
-        context.no_body(request.into_body()).await.map(|()| Self)
-    }
-}
-
 /// Parses a body; an empty one is an empty object.
 ///
 /// # Errors
 /// `invalid-request`, with the name of the field.
-pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    let body: &'a [u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let body: &[u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     // serde would read a list as the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::new(Code::InvalidRequest, "The body must be a JSON object."));

@@ -1,4 +1,4 @@
-//! The connection of one client. Its end is noticed behind bytes that the server has not read yet.
+//! Detects a closed connection even when unread bytes precede the close.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,6 +20,11 @@ const AHEAD_BYTES_MAX: usize = 64 * 1_024;
 /// behind it, the connection is closed.
 const FULL_MAX: Duration = Duration::from_secs(5);
 
+/// After a refusal without reading the body, what the client still sends is read and dropped for this long and up to so many bytes: a
+/// client that sends everything before it reads would see a broken connection instead of the answer.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 8 << 20;
+
 /// What a connection, its requests and the accept loop share.
 pub struct Client {
     state: Mutex<State>,
@@ -31,22 +36,32 @@ struct State {
     ahead: BytesMut,
     /// The server waits for bytes, and sees by itself that none will follow.
     is_awaited: bool,
-    serving: Serving,
+    request: Option<RequestState>,
     /// How many requests have begun.
     requests: u64,
-    idle_since: Option<Instant>,
+    /// Nobody will read the rest of the request's body, so the connection ends with the answer.
+    is_body_refused: bool,
+    /// The answer has been sent, and what the client still sends is dropped.
+    is_lingering: bool,
+    idle: Option<Idle>,
     is_closing: bool,
     waker: Option<Waker>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Serving {
-    /// No request is being answered. The body of an answer may still be on its way.
-    Nothing,
-    /// A request that is carried out even if its client goes.
-    Request,
-    /// A request that ends with its client: a grant that no client receives would lock its key for nothing.
-    RequestOfClient,
+/// A request that is being answered. The body of its answer may be on its way when it has ended.
+#[derive(Clone, Copy, Default)]
+struct RequestState {
+    is_body_read: bool,
+    /// It ends with its client: a grant that no client receives would lock its key for nothing.
+    ends_with_client: bool,
+}
+
+/// A connection that can be closed, because its client has no request that the node could answer.
+#[derive(Clone, Copy)]
+pub struct Idle {
+    /// The client has sent only a part of its request. That has a time limit of its own.
+    pub has_begun: bool,
+    pub since: Instant,
 }
 
 /// How the bytes travel.
@@ -66,7 +81,7 @@ enum Output {
 }
 
 /// What is known of the client's side of the connection.
-enum Seen {
+enum Peer {
     Open,
     /// The client has closed it.
     End,
@@ -81,9 +96,11 @@ impl Client {
             input: None,
             ahead: BytesMut::new(),
             is_awaited: true,
-            serving: Serving::Nothing,
+            request: None,
             requests: 0,
-            idle_since: Some(Instant::now()),
+            is_body_refused: false,
+            is_lingering: false,
+            idle: Some(Idle { has_begun: false, since: Instant::now() }),
             is_closing: false,
             waker: None,
         };
@@ -106,9 +123,9 @@ impl Client {
         state.input = Some(input);
         state.is_awaited = false;
         // The time for the first request begins after the handshake.
-        state.idle_since = None;
+        state.idle = None;
         drop(state);
-        ClientStream { client: Arc::clone(self), output }
+        ClientStream { client: Arc::clone(self), output, linger: None }
     }
 
     /// Whether the handshake of TLS is under way, and is not about to end.
@@ -126,12 +143,12 @@ impl Client {
             }
             let mut state = self.state();
             match state.look(cx) {
-                Seen::End => Poll::Ready(()),
-                Seen::Open => {
+                Peer::End => Poll::Ready(()),
+                Peer::Open => {
                     patience = None;
                     Poll::Pending
                 }
-                Seen::Full => {
+                Peer::Full => {
                     let request = state.requests;
                     let (_, over) = match &mut patience {
                         Some(current) if current.0 == request => current,
@@ -147,32 +164,52 @@ impl Client {
     /// A request has arrived. Its body may follow.
     pub fn begin(&self) {
         let mut state = self.state();
-        state.serving = Serving::Request;
+        state.request = Some(RequestState::default());
+        state.is_body_refused = false;
         state.requests += 1;
         // It may be answered before the next look.
-        state.idle_since = None;
+        state.idle = None;
         state.is_closing = false;
     }
 
-    /// The whole request has been read. From now on it ends with its client.
-    pub fn await_answer(&self) {
-        self.state().serving = Serving::RequestOfClient;
+    /// From the moment when it has been read, the request ends with its client.
+    pub fn end_request_with_client(&self) {
+        self.change(|request| request.ends_with_client = true);
+    }
+
+    /// The whole request has been read.
+    pub fn body_read(&self) {
+        self.change(|request| request.is_body_read = true);
+    }
+
+    /// Nobody will read the rest of the body.
+    pub fn body_refused(&self) {
+        self.state().is_body_refused = true;
+    }
+
+    /// Whether the connection ends with the answer.
+    pub fn is_body_refused(&self) -> bool {
+        self.state().is_body_refused
     }
 
     /// The request has been answered.
     pub fn end(&self) {
-        self.state().serving = Serving::Nothing;
+        self.state().request = None;
     }
 
-    /// Since when the client has had no request under way.
-    pub fn idle_since(&self) -> Option<Instant> {
-        self.state().idle_since
+    /// Whether the connection can be closed for another client.
+    pub fn idle(&self) -> Option<Idle> {
+        self.state().idle
+    }
+
+    fn change(&self, change: impl FnOnce(&mut RequestState)) {
+        self.state().request.as_mut().map(change);
     }
 
     /// Closes the connection if it is idle.
     pub fn close_if_idle(&self) {
         let mut state = self.state();
-        state.is_closing = state.idle_since.is_some();
+        state.is_closing = state.idle.is_some();
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -184,19 +221,31 @@ impl Client {
 }
 
 impl State {
-    /// Called whenever the server has done what it can.
-    fn look(&mut self, cx: &mut Context<'_>) -> Seen {
-        if self.is_awaited && self.serving != Serving::Request {
+    /// Called after each poll of the connection.
+    fn look(&mut self, cx: &mut Context<'_>) -> Peer {
+        let has_begun = match self.request {
+            // The server waits for the rest of the body.
+            Some(request) => !request.is_body_read,
+            None => self.is_lingering,
+        };
+        if self.is_awaited && (self.request.is_none() || has_begun) {
             if self.is_closing {
-                return Seen::End;
+                return Peer::End;
             }
-            self.idle_since.get_or_insert_with(Instant::now);
+            if self.idle.is_none_or(|idle| idle.has_begun != has_begun) {
+                self.idle = Some(Idle { has_begun, since: Instant::now() });
+            }
             self.waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
-            return Seen::Open;
+            return Peer::Open;
         }
-        self.idle_since = None;
+        self.idle = None;
         self.is_closing = false;
-        if self.is_awaited || self.serving != Serving::RequestOfClient { Seen::Open } else { self.read_ahead(cx) }
+        match self.request {
+            Some(request) if request.is_body_read && request.ends_with_client && !self.is_awaited => {
+                self.read_ahead(cx)
+            }
+            _ => Peer::Open,
+        }
     }
 
     fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -207,17 +256,17 @@ impl State {
         }
     }
 
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Seen {
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Peer {
         while self.ahead.len() < AHEAD_BYTES_MAX {
             let mut bytes = [0; 1_024];
             let mut buffer = ReadBuf::new(&mut bytes);
             match self.poll_input(cx, &mut buffer) {
-                Poll::Pending => return Seen::Open,
+                Poll::Pending => return Peer::Open,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead.extend_from_slice(buffer.filled()),
-                Poll::Ready(_) => return Seen::End,
+                Poll::Ready(_) => return Peer::End,
             }
         }
-        Seen::Full
+        Peer::Full
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -242,6 +291,32 @@ impl State {
 pub struct ClientStream {
     client: Arc<Client>,
     output: Output,
+    /// Set while what the client still sends is read and dropped: until when, and how much more.
+    linger: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl ClientStream {
+    /// Ready when the client has closed the connection, or has had its time to read the answer.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.client.state();
+        if !state.is_body_refused {
+            return Poll::Ready(());
+        }
+        state.is_lingering = true;
+        let (over, bytes_left) = self.linger.get_or_insert_with(|| (Box::pin(sleep(LINGER_MAX)), LINGER_BYTES_MAX));
+        let mut bytes = [0; 8 * 1_024];
+        while *bytes_left > 0 {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match state.poll_read(cx, &mut buffer) {
+                Poll::Pending => return over.as_mut().poll(cx),
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    *bytes_left = bytes_left.saturating_sub(buffer.filled().len());
+                }
+                Poll::Ready(_) => break,
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 impl AsyncRead for ClientStream {
@@ -270,7 +345,13 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        output!(self.poll_shutdown(cx))
+        if self.linger.is_none() {
+            match output!(self.poll_shutdown(cx)) {
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+        }
+        self.poll_linger(cx).map(Ok)
     }
 
     fn poll_write_vectored(

@@ -1,7 +1,10 @@
-//! The open connections of a node: as many as are allowed. When all are taken, an idle one makes room for a client that
-//! connects. One that is idle for too long is closed.
+//! The open connections of a node: as many as are allowed. When all are taken, one without a request that could be answered makes room
+//! for a client that connects. One that is idle for too long is closed.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::client::Client;
+use super::client::{Client, Idle};
 
 /// While no connection is idle: pause before the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -29,7 +32,9 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Open {
-    clients: HashMap<u64, Arc<Client>>,
+    clients: HashMap<u64, (IpAddr, Arc<Client>)>,
+    /// How many connections each address has.
+    of_address: HashMap<IpAddr, usize>,
     next: u64,
 }
 
@@ -37,6 +42,7 @@ struct Open {
 pub struct Connection {
     pub client: Arc<Client>,
     number: u64,
+    address: IpAddr,
     connections: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
 }
@@ -59,7 +65,7 @@ impl Connections {
             if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
                 return permit;
             }
-            self.close_longest_idle();
+            self.make_room();
             if let Ok(Ok(permit)) = timeout(LOOK_EVERY, Arc::clone(&self.permits).acquire_owned()).await {
                 return permit;
             }
@@ -70,8 +76,8 @@ impl Connections {
     pub fn begin_handshake(self: &Arc<Self>, handshakes_max: usize) -> Handshake {
         if self.handshakes.fetch_add(1, Ordering::Relaxed) >= handshakes_max {
             let open = self.open();
-            let in_handshake = open.clients.values().filter(|client| client.is_in_handshake());
-            let since = in_handshake.filter_map(|client| Some((client.idle_since()?, client)));
+            let in_handshake = open.clients.values().filter(|(_, client)| client.is_in_handshake());
+            let since = in_handshake.filter_map(|(_, client)| Some((client.idle()?.since, client)));
             if let Some((_, client)) = since.min_by_key(|(since, _)| *since) {
                 client.close_if_idle();
             }
@@ -79,14 +85,16 @@ impl Connections {
         Handshake(Arc::clone(self))
     }
 
-    pub fn add(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Connection {
+    /// `address` is the peer's.
+    pub fn add(self: &Arc<Self>, permit: OwnedSemaphorePermit, address: IpAddr) -> Connection {
         let client = Client::new();
         let mut open = self.open();
         let number = open.next;
         open.next += 1;
-        open.clients.insert(number, Arc::clone(&client));
+        open.clients.insert(number, (address, Arc::clone(&client)));
+        *open.of_address.entry(address).or_default() += 1;
         drop(open);
-        Connection { client, number, connections: Arc::clone(self), _permit: permit }
+        Connection { client, number, address, connections: Arc::clone(self), _permit: permit }
     }
 
     /// Closes connections that have been idle for `time_max`. One look at all of them costs less than a timer for each request.
@@ -95,18 +103,24 @@ impl Connections {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            for client in self.open().clients.values() {
-                if client.idle_since().is_some_and(|since| since.elapsed() >= time_max) {
+            for (_, client) in self.open().clients.values() {
+                if client.idle().is_some_and(|idle| !idle.has_begun && idle.since.elapsed() >= time_max) {
                     client.close_if_idle();
                 }
             }
         }
     }
 
-    fn close_longest_idle(&self) {
+    /// Closes a connection without a request that could be answered: before all others one whose client has sent only a part of its
+    /// request, then one of the address that has most connections, then the one that has been idle longest. So a client that opens many
+    /// connections closes its own.
+    fn make_room(&self) {
         let open = self.open();
-        let idle = open.clients.values().filter_map(|client| Some((client.idle_since()?, client)));
-        if let Some((_, client)) = idle.min_by_key(|(since, _)| *since) {
+        let idle = open.clients.values().filter_map(|(address, client)| Some((client.idle()?, address, client)));
+        let order = |(idle, address, _): &(Idle, &IpAddr, _)| {
+            (Reverse(idle.has_begun), Reverse(open.of_address.get(*address).copied()), idle.since)
+        };
+        if let Some((_, _, client)) = idle.min_by_key(order) {
             client.close_if_idle();
         }
     }
@@ -124,7 +138,14 @@ impl Drop for Handshake {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.connections.open().clients.remove(&self.number);
+        let mut open = self.connections.open();
+        open.clients.remove(&self.number);
+        if let Entry::Occupied(mut count) = open.of_address.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -137,7 +158,7 @@ mod tests {
         let connections = Connections::new(10);
         let mut begun = Vec::new();
         for _ in 0..10 {
-            let connection = connections.add(connections.room().await);
+            let connection = connections.add(connections.room().await, IpAddr::from([127, 0, 0, 1]));
             begun.push((connections.begin_handshake(3), connection));
         }
         // Their tasks have not run yet.

@@ -2,15 +2,12 @@
 
 use std::sync::LazyLock;
 
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
-use super::Shared;
 use super::problem::{Code, Problem};
-
-const NODE: HeaderName = HeaderName::from_static("x-latchgate-node");
 
 /// Nothing but the node's own files, and no text that becomes markup or script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -66,7 +63,7 @@ static ENTITY_TAG: LazyLock<String> = LazyLock::new(|| {
     let mut hash = Sha256::new();
     hash.update(INDEX.text);
     FILES.iter().for_each(|file| hash.update(file.text));
-    let short: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let short = hex::encode(&hash.finalize()[..8]);
     format!("\"{short}\"")
 });
 
@@ -79,14 +76,6 @@ pub async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
         Some(file) => answer(file, &headers),
         None => Problem::new(Code::NotFound, "The console has no such file.").into_response(),
     }
-}
-
-/// Names the node in its metrics: behind a load balancer, a browser gets those of several nodes by turns.
-pub async fn name_node(State(context): State<Shared>, mut response: Response) -> Response {
-    if let Ok(node) = HeaderValue::try_from(context.locks.node_id().as_str()) {
-        response.headers_mut().insert(NODE, node);
-    }
-    response
 }
 
 /// A browser keeps the file, and asks each time whether it is the same.

@@ -1,19 +1,17 @@
 //! Web pages of other origins that the operator allows to call this node (CORS).
 
 use std::str::FromStr;
+use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
-/// What a page may send beside what every page may.
-const ALLOWED_HEADERS: HeaderValue =
-    HeaderValue::from_static("authorization, content-type, idempotency-key, last-event-id, x-request-id");
-const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
-/// What a page may read of an answer beside what every page may.
-const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("retry-after, x-request-id");
-/// How long a browser may remember the answer to a preflight, in seconds.
-const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
-const REQUEST_METHOD: HeaderName = header::ACCESS_CONTROL_REQUEST_METHOD;
+use super::request_ids::REQUEST_ID;
+
+/// How long a browser may remember the answer to a preflight.
+const MAX_AGE: Duration = Duration::from_secs(600);
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Scheme, host and port of a page, as browsers send them in the header `Origin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,38 +42,24 @@ impl Cors {
         Self(origins.to_vec())
     }
 
-    /// The origin of the page that sends the request, if it may.
-    pub fn allowed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let sent = headers.get(header::ORIGIN).filter(|_| !self.0.is_empty())?;
-        self.0.iter().any(|origin| sent.as_bytes().eq_ignore_ascii_case(origin.0.as_bytes())).then(|| sent.clone())
+    /// Whether the page that sends the request may.
+    pub fn allows(&self, headers: &HeaderMap) -> bool {
+        let sent = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
+        sent.is_some_and(|sent| self.0.iter().any(|origin| origin.0.as_bytes() == sent))
     }
 
-    /// A browser's question before the request of a page. It has no API key, and changes nothing.
-    pub fn is_preflight<B>(request: &Request<B>) -> bool {
-        request.method() == Method::OPTIONS && request.headers().contains_key(REQUEST_METHOD)
-    }
-
-    pub fn preflight() -> Response<Body> {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        let headers = response.headers_mut();
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS);
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-        response
-    }
-
-    /// Lets the page read the answer. Without an allowed origin, the browser keeps the answer from the page.
-    pub fn mark(&self, origin: Option<HeaderValue>, headers: &mut HeaderMap) {
-        if self.0.is_empty() {
-            return;
-        }
-        // A cache must not give the answer for one origin to another.
-        headers.append(header::VARY, HeaderValue::from_static("origin"));
-        if let Some(origin) = origin {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
-        }
+    /// `None` if no page of another origin may. A preflight needs no API key, and changes nothing.
+    pub fn layer(&self) -> Option<CorsLayer> {
+        let origins = self.0.iter().filter_map(|origin| HeaderValue::try_from(origin.0.as_str()).ok());
+        let layer = CorsLayer::new()
+            .allow_origin(AllowOrigin::list(origins))
+            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, IDEMPOTENCY_KEY, LAST_EVENT_ID, REQUEST_ID])
+            .expose_headers([header::RETRY_AFTER, REQUEST_ID])
+            // A cache must not give the answer for one origin to another.
+            .vary([header::ORIGIN])
+            .max_age(MAX_AGE);
+        (!self.0.is_empty()).then_some(layer)
     }
 }
 

@@ -1,158 +1,246 @@
-//! Which endpoint answers a request.
+//! All endpoints, one row each. The router, the access check, quotas, metrics, the log, the audit and the OpenAPI description read the
+//! rows.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Router, routing};
-use tower::ServiceExt;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use latchgate_core::access::Scope;
 
+use super::endpoint::BodyLimit::{Leases, NoBody, Operations};
+use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
+use super::endpoint::Wait::{Poll, PollUntil, Stream};
+use super::endpoint::{Endpoint, Needs, delete, get, post, put};
+use super::locks::{acquire, history, interventions, leases as lock, reading};
+use super::path::Spellings;
 use super::problem::{Code, Problem};
-use super::query::{self, NoQuery};
+use super::stack;
+use super::stack_config::StackConfig;
 use super::{
-    Shared, access, admin, apps, console, leases, locks, me, metrics, multilocks, openapi, operations, pages, status,
+    admin, api_keys, apps, console, leases, me, metrics, multilocks, openapi, operations, pages, path, status,
     terraform,
 };
-use crate::access::Caller;
+use crate::audit::Action;
+use crate::observe::metrics::Requests;
 
-/// What the endpoints of locks have in front of the key.
-const LOCKS: &str = "/v1/locks/";
+const READ: Needs = Needs::Scope(Scope::Read);
+const LOCKS: Needs = Needs::Scope(Scope::Locks);
+const GATE: Needs = Needs::Scope(Scope::Operations);
+const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
-/// All endpoints, or `/metrics` alone.
-pub struct Endpoints {
-    router: Router,
-    /// For the endpoints that are called without the router.
-    context: Option<Shared>,
-}
+/// Path, operation id, what permits it, metric, handler; then what is not as usual: a body as long as those about locks (none for GET and
+/// DELETE), no query, no wait, no audit record.
+#[rustfmt::skip]
+pub static ENDPOINTS: &[Endpoint] = &[
+    post("/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire", |m| on(m, acquire::acquire)).wait(Poll),
+    post("/v1/locks/{key}/renew", "renewLock", LOCKS, "renew", |m| on(m, lock::renew)).of_holder(),
+    post("/v1/locks/{key}/release", "releaseLock", LOCKS, "release", |m| on(m, lock::release)).of_holder(),
+    post("/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke", |m| on(m, interventions::revoke)).audit(Action::Revoke),
+    post("/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence", |m| on(m, interventions::fence)),
+    put("/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit", |m| on(m, interventions::set_limit)),
+    get("/v1/locks/{key}/events", "watchLock", READ, "events", |m| on(m, history::events)).query().wait(Stream),
+    get("/v1/locks/{key}/history", "getLockHistory", READ, "history", |m| on(m, history::history)).query(),
+    get("/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(PollUntil),
+    delete("/v1/locks/{key}", "forceLock", ADMIN, "force", |m| on(m, interventions::force)).query().audit(Action::Force),
+    get("/v1/locks", "listLocks", READ, "list", |m| on(m, reading::list)).query(),
+    get("/v1/events", "watchLocks", READ, "events", |m| on(m, history::all_events)).query().wait(Stream),
+    post("/v1/leases/renew", "renewLeases", LOCKS, "leases_renew", |m| on(m, leases::renew)).body(Leases).of_holder(),
+    post("/v1/leases/release", "releaseLeases", LOCKS, "leases_release", |m| on(m, leases::release)).body(Leases).of_holder(),
+    post("/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke", |m| on(m, leases::revoke)).audit(Action::Revoke),
+    post("/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire", |m| on(m, multilocks::acquire)).wait(Poll),
+    post("/v1/multilocks/renew", "renewMultilock", LOCKS, "multilock_renew", |m| on(m, multilocks::renew)).of_holder(),
+    post("/v1/multilocks/release", "releaseMultilock", LOCKS, "multilock_release", |m| on(m, multilocks::release)).of_holder(),
+    post("/v1/operations/pre", "startOperation", GATE, "pre", |m| on(m, operations::pre)).body(Operations).wait(Poll),
+    post("/v1/operations/pre/batch", "startOperations", GATE, "pre_batch", |m| on(m, operations::pre_batch)).body(Operations).wait(Poll),
+    post("/v1/operations/preview", "previewOperation", GATE, "preview", |m| on(m, operations::preview)).body(Operations),
+    post("/v1/operations/{id}/post", "finishOperation", GATE, "post", |m| on(m, operations::post)).body(Operations).of_holder(),
+    post("/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat", |m| on(m, operations::heartbeat)).body(Operations).of_holder(),
+    get("/v1/operations/{id}", "getOperation", READ, "operation", |m| on(m, operations::inspect)),
+    delete("/v1/operations/{id}", "forgetOperation", GATE, "operation", |m| on(m, operations::forget)).query().audit(Action::ForgetOperation),
+    get("/v1/operations", "listOperations", READ, "list", |m| on(m, operations::list)).query(),
+    post("/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire", |m| on(m, terraform::lock)).alias("LOCK").query().password(),
+    delete("/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release", |m| on(m, terraform::unlock)).alias("UNLOCK").query().password()
+        .body(super::endpoint::BodyLimit::Small).of_holder(),
+    get("/v1/me", "getMe", ApiKey, "other", |m| on(m, me::me)),
+    get("/v1/admin/engines", "listEngines", Operator, "admin", |m| on(m, admin::engines)),
+    post("/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin", |m| on(m, admin::switch_locks)).audit(Action::SwitchEngine),
+    post("/v1/admin/engines/gate", "switchGateEngine", Operator, "admin", |m| on(m, admin::switch_gate)).audit(Action::SwitchEngine),
+    post("/v1/admin/hold-off", "setHoldOff", Operator, "admin", |m| on(m, admin::hold_off)).audit(Action::HoldOff),
+    get("/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
+    post("/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
+    post("/v1/admin/apps/{app}/disable", "disableApp", Operator, "admin", |m| on(m, apps::disable_app)).body(NoBody).audit(Action::DisableApp),
+    put("/v1/admin/apps/{app}/warn-after", "setWarnAfter", Operator, "admin", |m| on(m, apps::set_warn_after)).audit(Action::ChangeApp),
+    post("/v1/admin/apps/{app}/quotas", "setQuotas", Operator, "admin", |m| on(m, apps::set_quotas)).audit(Action::ChangeApp),
+    get("/v1/admin/keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
+    post("/v1/admin/keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
+    delete("/v1/admin/keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
+    get(METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
+    get("/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
+    get("/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),
+    get("/", "", Nothing, "other", |m| on(m, console::index)).query(),
+    get("/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
+    get("/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
+    get("/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(ENDPOINTS))).query(),
+    get("/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
+    get("/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+    get("/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+];
 
-/// An endpoint that is called without the router. These are called most, and the router would take longer than some of them.
-enum Direct {
-    /// Everything under `/v1/locks/`.
-    Lock,
-    Pre,
-    Post(operations::Id),
-    Heartbeat(operations::Id),
-}
+const METRICS: &str = "/metrics";
 
-impl Endpoints {
-    /// All endpoints.
-    pub fn all(context: Shared) -> Self {
-        Self { router: router(Arc::clone(&context)), context: Some(context) }
+/// A request for no path or for no method of its path.
+static NO_ENDPOINT: Endpoint = get("", "", ApiKey, "other", |_| MethodRouter::new()).query().body(Operations);
+
+/// The values of the label `route` in the metrics. The last stands for every request that has none of its own.
+static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let mut routes: Vec<&'static str> = Vec::new();
+    for endpoint in ENDPOINTS.iter().chain([&NO_ENDPOINT]) {
+        if !routes.contains(&endpoint.metric) {
+            routes.push(endpoint.metric);
+        }
     }
+    routes
+});
 
-    /// `/metrics` alone.
-    pub fn metrics(context: Shared) -> Self {
-        Self { router: metrics_router(context), context: None }
-    }
-
-    /// A request whose head has passed the checks that every request must pass.
-    pub async fn answer(&self, head: Box<Parts>, body: Body) -> Response {
-        if let Some(context) = &self.context
-            && let Some(endpoint) = Direct::of(&head)
-        {
-            return access::permitted(context, head, |head| endpoint.serve(context, head, body)).await;
-        }
-        match Box::pin(self.router.clone().oneshot(Request::from_parts(*head, body))).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        }
-    }
+/// Counts the answers to requests.
+pub fn requests() -> Arc<Requests> {
+    Arc::new(Requests::new(&ROUTES))
 }
 
-impl Direct {
-    fn of(head: &Parts) -> Option<Self> {
-        let path = head.uri.path();
-        if path.starts_with(LOCKS) {
-            return Some(Self::Lock);
-        }
-        let operation = path.strip_prefix("/v1/operations/").filter(|_| head.method == Method::POST)?;
-        match operation.split_once('/') {
-            None if operation == "pre" => Some(Self::Pre),
-            Some((id, "post")) => Some(Self::Post(operations::Id::of(id)?)),
-            Some((id, "heartbeat")) => Some(Self::Heartbeat(operations::Id::of(id)?)),
-            _ => None,
-        }
+/// The OpenAPI description: exactly the bytes of `openapi/openapi.json`.
+pub fn openapi_json() -> String {
+    openapi::text(ENDPOINTS)
+}
+
+/// The router of all endpoints, or of `/metrics` alone.
+pub fn router(config: &Arc<StackConfig>) -> Router {
+    let mut paths: BTreeMap<&'static str, Vec<&'static Endpoint>> = BTreeMap::new();
+    for endpoint in ENDPOINTS.iter().filter(|endpoint| !config.is_metrics_alone || endpoint.path == METRICS) {
+        paths.entry(endpoint.path).or_default().push(endpoint);
     }
-
-    async fn serve(self, context: &Shared, mut head: Box<Parts>, body: Body) -> Response {
-        let Some(caller) = head.extensions.remove::<Arc<Caller>>() else { return Problem::defect().into_response() };
-        if let Self::Lock = self {
-            return locks::any(context, &caller, &head, body).await;
+    let layered = |endpoint: &'static Endpoint, methods| {
+        let route = ROUTES.iter().position(|route| *route == endpoint.metric).unwrap_or_default();
+        stack::layered(config, endpoint, route, methods)
+    };
+    let mut router = Router::new();
+    for (path, endpoints) in paths {
+        let other_methods = MethodRouter::new().fallback(no_method(&endpoints));
+        let mut methods = layered(&NO_ENDPOINT, other_methods);
+        for endpoint in endpoints {
+            let filter = Method::from_bytes(endpoint.method.as_bytes()).ok().and_then(|method| method.try_into().ok());
+            let filter: MethodFilter = filter.expect("the router knows the methods of the table");
+            methods = methods.merge(layered(endpoint, (endpoint.handler)(filter)));
         }
-        if let Err(problem) = query::none(&head.uri) {
-            return problem.into_response();
-        }
-        let (context, caller) = (State(Arc::clone(context)), Extension(caller));
-        let answer = match self {
-            Self::Post(id) => Box::pin(operations::post(context, caller, id, NoQuery, body)).await,
-            Self::Heartbeat(id) => Box::pin(operations::heartbeat(context, caller, id, NoQuery, body)).await,
-            Self::Lock | Self::Pre => Box::pin(operations::pre(context, caller, NoQuery, head.headers, body)).await,
-        };
-        answer.into_response()
+        router = router.route(path, methods);
     }
+    let no_path = layered(&NO_ENDPOINT, MethodRouter::new().fallback(no_path));
+    router.fallback_service(no_path.with_state(Arc::clone(&config.context))).with_state(Arc::clone(&config.context))
 }
 
-fn router(context: Shared) -> Router {
-    let name_node = axum::middleware::map_response_with_state(Arc::clone(&context), console::name_node);
-    Router::new()
-        .route("/v1/locks", routing::get(locks::reading::list))
-        .route("/v1/leases/renew", routing::post(leases::renew))
-        .route("/v1/leases/release", routing::post(leases::release))
-        .route("/v1/leases/revoke", routing::post(leases::revoke))
-        .route("/v1/events", routing::get(locks::history::all_events))
-        .route("/v1/multilocks/acquire", routing::post(multilocks::acquire))
-        .route("/v1/multilocks/renew", routing::post(multilocks::renew))
-        .route("/v1/multilocks/release", routing::post(multilocks::release))
-        .route("/v1/operations", routing::get(operations::list))
-        // Of these three, what is no `Direct`: other methods, and ids that are none.
-        .route("/v1/operations/pre", routing::post(operations::pre))
-        .route("/v1/operations/pre/batch", routing::post(operations::pre_batch))
-        .route("/v1/operations/preview", routing::post(operations::preview))
-        .route("/v1/operations/{id}", routing::get(operations::inspect).delete(operations::forget))
-        .route("/v1/operations/{id}/post", routing::post(operations::post))
-        .route("/v1/operations/{id}/heartbeat", routing::post(operations::heartbeat))
-        .route("/v1/terraform/{*key}", routing::any(terraform::any))
-        .route("/v1/admin/engines", routing::get(admin::engines))
-        .route("/v1/admin/engines/locks", routing::post(admin::switch_locks))
-        .route("/v1/admin/engines/gate", routing::post(admin::switch_gate))
-        .route("/v1/admin/hold-off", routing::post(admin::hold_off))
-        .merge(apps::routes())
-        .route("/v1/me", routing::get(me::me))
-        .route("/metrics", routing::get(metrics::metrics).layer(name_node))
-        .route("/healthz", routing::get(status::healthz))
-        .route("/readyz", routing::get(status::readyz))
-        .route("/", routing::get(console::index))
-        .route("/console/{*path}", routing::get(console::file))
-        .route("/errors/{code}", routing::get(pages::error))
-        .route("/openapi.json", routing::get(openapi::serve))
-        .route("/docs/swagger-initializer.js", routing::get(pages::docs_script))
-        .merge(openapi::swagger_ui())
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&context), access::check))
-        .with_state(context)
+/// How clients may write paths and methods.
+pub fn spellings() -> &'static Spellings {
+    static SPELLINGS: LazyLock<Spellings> = LazyLock::new(|| Spellings::new(ENDPOINTS));
+    &SPELLINGS
 }
 
-fn metrics_router(context: Shared) -> Router {
-    let metrics = routing::get(metrics::metrics);
-    Router::new()
-        .route("/metrics", metrics)
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(context)
-}
-
-async fn no_route() -> Problem {
+async fn no_path(request: Request) -> Problem {
+    if request.uri().path().starts_with(path::LOCKS) {
+        return path::invalid_key("");
+    }
     Problem::new(Code::NotFound, "No endpoint has this path: see /docs.")
 }
 
-/// The router adds the header `Allow`.
-async fn no_method(method: Method) -> Response {
-    if method == Method::OPTIONS {
-        return StatusCode::NO_CONTENT.into_response();
+/// Answers OPTIONS, and every method that the path does not have.
+fn no_method(
+    endpoints: &[&'static Endpoint],
+) -> impl Fn(Request) -> std::future::Ready<Response> + Clone + Send + Sync + 'static {
+    let names = endpoints.iter().flat_map(|endpoint| {
+        let head = (endpoint.method == "GET").then_some("HEAD");
+        endpoint.alias.into_iter().chain([endpoint.method]).chain(head)
+    });
+    let allow = names.chain(["OPTIONS"]).collect::<Vec<_>>().join(",");
+    move |request: Request| {
+        let problem = match *request.method() {
+            Method::OPTIONS => None,
+            Method::POST if path::has_verb_in_key(request.uri().path()) => {
+                let detail =
+                    "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
+                return std::future::ready(Problem::new(Code::NotFound, detail).into_response());
+            }
+            _ => Some(Problem::new(Code::MethodNotAllowed, format!("This path has only {allow}: see /docs."))),
+        };
+        let mut response = problem.map_or_else(|| StatusCode::NO_CONTENT.into_response(), IntoResponse::into_response);
+        if let Ok(allow) = HeaderValue::try_from(allow.as_str()) {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+        std::future::ready(response)
     }
-    Problem::new(Code::MethodNotAllowed, "This path does not have this method: see /docs.").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_document_says_what_each_endpoint_needs() {
+        let rows: Vec<String> = ENDPOINTS
+            .iter()
+            .map(|Endpoint { method, path, needs, .. }| {
+                let needs = match needs {
+                    Needs::Nothing => "nothing".to_owned(),
+                    Needs::ApiKey => "any API key".to_owned(),
+                    Needs::Scope(scope) => format!("`{scope}`"),
+                    Needs::Operator => "`admin` of the app `default`".to_owned(),
+                    Needs::Metrics => "`read` of the app `default`".to_owned(),
+                };
+                format!("| `{method} {path}` | {needs} |")
+            })
+            .collect();
+        let document = include_str!("../../../../docs/ACCESS.md");
+        let table = document.split("| endpoint | needs |\n| --- | --- |\n").nth(1).unwrap_or_default();
+        let table: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+        assert_eq!(table, rows, "docs/ACCESS.md, \"Each endpoint\"");
+    }
+
+    #[test]
+    fn what_is_described_has_a_row_with_its_id_and_every_row_with_an_id_is_described() {
+        let api: Value = serde_json::from_str(&openapi_json()).unwrap();
+        let mut described = BTreeSet::new();
+        for (path, methods) in api["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let id = operation["operationId"].as_str().unwrap_or_default();
+                described.insert(format!("{} {path} {id}", method.to_uppercase()));
+            }
+        }
+        let rows = ENDPOINTS.iter().filter(|endpoint| !endpoint.id.is_empty());
+        let rows: BTreeSet<String> = rows.map(|row| format!("{} {} {}", row.method, row.path, row.id)).collect();
+        assert_eq!(described, rows);
+    }
+
+    #[test]
+    fn what_operators_change_and_what_ends_the_work_of_others_leaves_a_record() {
+        for endpoint in ENDPOINTS {
+            let Endpoint { method, path, needs, action, .. } = endpoint;
+            let changes = *method != "GET";
+            let is_intervention = *needs == ADMIN || path.ends_with("/revoke") || endpoint.id == "forgetOperation";
+            assert_eq!(action.is_some(), changes && (*needs == Operator || is_intervention), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn only_what_keeps_or_ends_what_its_client_has_begun_is_of_a_holder() {
+        for endpoint in ENDPOINTS {
+            let ends = ["/renew", "/release", "/post", "/heartbeat"].iter().any(|end| endpoint.path.ends_with(end));
+            let is_unlock = endpoint.id == "unlockTerraformState";
+            assert_eq!(endpoint.is_of_holder, ends || is_unlock, "{} {}", endpoint.method, endpoint.path);
+        }
+    }
 }

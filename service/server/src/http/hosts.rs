@@ -10,6 +10,7 @@ use super::problem::{Code, Problem};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const UPGRADE: HeaderName = HeaderName::from_static("upgrade-insecure-requests");
 /// The longest name of DNS.
 const NAME_BYTES_MAX: usize = 253;
 
@@ -63,7 +64,7 @@ impl Hosts {
     /// # Errors
     /// `foreign-host` or `foreign-origin`.
     pub fn check(&self, method: &Method, headers: &HeaderMap, is_allowed_origin: bool) -> Result<(), Problem> {
-        if self.is_strict
+        if (self.is_strict || (is_of_browser(headers) && !is_allowed_origin))
             && let Some(host) = headers.get_all(header::HOST).iter().find(|host| !self.is_own(name_of(host)))
         {
             let detail =
@@ -117,6 +118,15 @@ impl Hosts {
         let is_called = host.is_some_and(|host| host.as_bytes().eq_ignore_ascii_case(authority.as_bytes()));
         (is_called && self.is_own(name)) || self.is_allowed(name, false)
     }
+}
+
+/// To a name that is not a secure origin, browsers send no `Sec-Fetch-Site`, and no `Origin` with a GET of the page's own origin: which
+/// is all that a page needs whose name its owner has pointed at this node. Programs that send `Accept-Language` send `*`.
+fn is_of_browser(headers: &HeaderMap) -> bool {
+    let is_sent = |name: &HeaderName| headers.contains_key(name);
+    [SITE, header::ORIGIN, header::REFERER, UPGRADE].iter().any(is_sent)
+        || headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
+        || headers.get(header::ACCEPT_LANGUAGE).is_some_and(|language| language != "*")
 }
 
 /// A link, a bookmark or a typed address: the page that has the link does not see the answer.

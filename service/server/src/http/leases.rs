@@ -1,7 +1,5 @@
 //! `/v1/leases/`: many leases in one call. Each is its own: unlike the leases of a multilock, one may fail and another not.
 
-use axum::Extension;
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use futures::{StreamExt, stream};
@@ -10,17 +8,18 @@ use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::access::{By, check_keys};
-use super::answer;
 use super::audit::Audited;
-use super::format::rfc3339;
+use super::body::Json;
+use super::context::{Context, Shared};
+use super::exchange::Authenticated;
 use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
-use super::locks::interventions::{GRACE_MS_DEFAULT, unexpected};
+use super::locks::interventions::{check_grace, unexpected};
+use super::permissions::check_keys;
 use super::problem::{Code, Problem, ProblemBody};
-use super::query::NoQuery;
-use super::{Context, Shared, body, quotas};
+use super::{answer, quotas};
 use crate::access::Caller;
+use crate::format::rfc3339;
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
@@ -132,7 +131,8 @@ pub struct RevokeLeasesRequest {
     reason: Option<String>,
     /// The name of the client or operator that revokes, at most 256 bytes.
     by: Option<String>,
-    /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end.
+    /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end. Less than
+    /// 1 000 needs the scope `admin`.
     grace_ms: Option<u64>,
     /// `next_cursor` of the answer before.
     cursor: Option<String>,
@@ -166,7 +166,7 @@ pub struct RevokedLock {
 /// One result of a request that has not succeeded for all leases.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Either<T> {
+enum LeaseResult<T> {
     Succeeded(T),
     Failed(Problem),
 }
@@ -188,17 +188,14 @@ enum Either<T> {
 )]
 pub async fn renew(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<RenewLeasesRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.leases_body(body).await?;
-    let request: RenewLeasesRequest = body::parse(&body)?;
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
     let leases = named_leases(&context, &caller, named)?;
     let mut renewals = Vec::with_capacity(leases.len());
-    for (index, (lease, asked)) in leases.into_iter().zip(request.leases).enumerate() {
-        let ttl_ms = asked.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
+    for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
+        let ttl_ms = requested.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
         renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
     }
     let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
@@ -239,25 +236,22 @@ pub async fn renew(
 )]
 pub async fn release(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<ReleaseLeasesRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.leases_body(body).await?;
-    let request: ReleaseLeasesRequest = body::parse(&body)?;
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
     let leases = named_leases(&context, &caller, named)?;
     let release = |(address, lease_id): (Address, LeaseId)| {
         let (context, caller) = (&context, &caller);
         async move {
             let released = quotas::release(context, caller, &address, &lease_id).await;
-            let released = released.map(|released| ReleasedLease {
+            let released = released.map(|(still_held, already)| ReleasedLease {
                 key: address.key.as_str().to_owned(),
                 lease_id: lease_id.as_str().to_owned(),
                 status: 200,
                 released: true,
-                still_held: released.still_held,
-                already: released.already,
+                still_held,
+                already,
             });
             released.map_err(|problem| of_lease(problem, &address, &lease_id))
         }
@@ -283,16 +277,13 @@ pub async fn release(
 )]
 pub async fn revoke(
     State(context): State<Shared>,
-    Extension(caller): By,
+    Authenticated(caller): Authenticated,
     audited: Audited,
-    _: NoQuery,
-    body: Body,
+    Json(request): Json<RevokeLeasesRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    let request: RevokeLeasesRequest = body::parse(&body)?;
     let search = request.search(&caller)?;
     audited.resource(&search.to_string());
-    let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
+    let grace_ms = check_grace(&context, &caller, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let revoke = Revoke { note, grace_ms, token: None, owner: search.owner.clone() };
     let found = search.run(&context, &caller).await?;
@@ -327,7 +318,7 @@ pub async fn revoke(
 impl RevokeLeasesRequest {
     fn search(&self, caller: &Caller) -> Result<Search, Problem> {
         if self.owner.is_none() && self.prefix.is_none() {
-            return Err(Problem::field("owner", "or prefix is needed: a request revokes never everything"));
+            return Err(Problem::field("owner", "or prefix is needed: no request revokes every lease"));
         }
         let owner = parse_owner(self.owner.as_deref())?;
         if let Some(prefix) = &self.prefix {
@@ -429,10 +420,10 @@ fn all<T: Serialize>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, Problem
     let worst = results.iter().filter_map(|result| result.as_ref().err()).max_by_key(|problem| problem.severity());
     let Some(worst) = worst else { return Ok(results.into_iter().flatten().collect()) };
     let problem = worst.of_many(format!("{failed} of {} did not succeed: see results.", results.len()));
-    let either = |result| match result {
-        Ok(result) => Either::Succeeded(result),
-        Err(problem) => Either::Failed(problem),
+    let to_result = |result| match result {
+        Ok(result) => LeaseResult::Succeeded(result),
+        Err(problem) => LeaseResult::Failed(problem),
     };
-    let results: Vec<Either<T>> = results.into_iter().map(either).collect();
+    let results: Vec<LeaseResult<T>> = results.into_iter().map(to_result).collect();
     Err(problem.with("results", results))
 }

@@ -1,17 +1,14 @@
 //! `GET /v1/me`: what the caller may do.
 
-use axum::Extension;
 use axum::response::Response;
 use latchgate_core::access::Scope;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::access::By;
 use super::answer::ok;
-use super::api_keys::ScopeName;
-use super::body::NoBody;
+use super::exchange::Authenticated;
 use super::problem::ProblemBody;
-use super::query::NoQuery;
+use crate::access::answers::ScopeName;
 
 #[derive(Serialize, ToSchema)]
 pub struct MeAnswer {
@@ -37,7 +34,7 @@ pub struct MeAnswer {
         (status = 503, description = "`store-unavailable`: this node does not know yet which API keys there are", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn me(Extension(caller): By, _: NoQuery, _: NoBody) -> Response {
+pub async fn me(Authenticated(caller): Authenticated) -> Response {
     let permissions = &caller.permissions;
     ok(&MeAnswer {
         app: permissions.app.as_str().to_owned(),

@@ -1,7 +1,5 @@
 //! The endpoints of multilocks: several keys as one lock.
 
-use axum::Extension;
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::lock::{LeaseTerms, Lost, Mode};
@@ -10,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::access::{By, check_keys};
-use super::format::{ms, rfc3339};
+use super::body::Json;
+use super::context::{Context, Shared};
+use super::exchange::Authenticated;
 use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{LostWhy, RevocationAnswer, Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{
@@ -19,10 +18,11 @@ use super::locks::fields::{
     parse_owner,
 };
 use super::locks::ticket::{Requested, Resumed};
+use super::permissions::check_keys;
 use super::problem::{Code, Problem, ProblemBody};
-use super::query::NoQuery;
-use super::{Context, Shared, answer, body, quotas};
+use super::{answer, quotas};
 use crate::access::Caller;
+use crate::format::{ms, rfc3339};
 use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, ReleasedMany, RenewedMany, RequestedLock};
 
 acquire_body! {
@@ -164,20 +164,17 @@ pub struct LostKey<'a> {
 )]
 pub async fn acquire(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<MultilockRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    let request: MultilockRequest = body::parse(&body)?;
-    let ask = request.parse(&context, &caller)?;
-    let _waits = context.waits.enter_for(&caller, ask.wait)?;
+    let request = request.parse(&context, &caller)?;
+    let _waits = context.waits.enter_for(&caller, request.wait)?;
     let locks: Vec<(Address, Requested)> =
-        ask.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
-    let lease_id = ask.lease.lease_id.clone();
+        request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
+    let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
-    let reserved = quotas::check_leases(&context, &caller, &wanted, &ask.lease).await?;
-    match context.locks.acquire_many(ask).await {
+    let reserved = quotas::check_leases(&context, &caller, &wanted, &request.lease).await?;
+    match context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
             quotas::count_leases(&context, &caller, &reserved, &granted, now)?;
@@ -206,7 +203,7 @@ pub async fn acquire(
         Ok(AcquiredMany::Refused { index, refused }) => {
             let keys: Vec<(&Address, Requested)> =
                 locks.iter().map(|(address, requested)| (address, *requested)).collect();
-            let problem = with_ticket(&context, &keys, &lease_id, &refused);
+            let problem = context.with_wait_max(with_ticket(&context, &keys, &lease_id, &refused), wait);
             Err(problem.with("key", locks[index].0.key.as_str()))
         }
         Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
@@ -232,12 +229,9 @@ pub async fn acquire(
 )]
 pub async fn renew(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<MultilockRenewRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    let request: MultilockRenewRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&caller, "keys", &request.keys)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
@@ -282,12 +276,9 @@ pub async fn renew(
 )]
 pub async fn release(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<MultilockReleaseRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.body(body).await?;
-    let request: MultilockReleaseRequest = body::parse(&body)?;
     let lease_id = parse_lease_id(&request.lease_id)?;
     let addresses = addresses(&caller, "keys", &request.keys)?;
     let released = context.locks.release_many(addresses.clone(), lease_id.clone()).await;

@@ -1,8 +1,10 @@
 //! HTML pages without scripts, and the policy of Swagger UI.
 
+use std::sync::Arc;
+
 use axum::extract::Path;
-use axum::http::{HeaderValue, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::problem::{self, Code, Problem};
 
@@ -14,16 +16,28 @@ const CONTENT_SECURITY_POLICY_OF_DOCS: &str = "default-src 'none'; script-src 's
                                                img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
                                                form-action 'none'; frame-ancestors 'none'";
 
-/// Adds the policy to answers of Swagger UI.
-pub async fn docs(mut response: Response) -> Response {
-    let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY_OF_DOCS);
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    response
+/// Leads to Swagger UI.
+pub async fn docs_index() -> Redirect {
+    Redirect::to("/docs/")
 }
 
-/// Starts Swagger UI.
-pub async fn docs_script() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("../../../../web/docs.js"))
+/// Swagger UI, from files inside the binary. `web/docs.js` configures it.
+pub async fn docs(path: Option<Path<String>>) -> Response {
+    let path = path.map_or_else(String::new, |Path(path)| path);
+    if path == "swagger-initializer.js" {
+        let script = include_str!("../../../../web/docs.js");
+        return ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], script).into_response();
+    }
+    match utoipa_swagger_ui::serve(&path, Arc::default()) {
+        Ok(Some(file)) => {
+            let headers = [
+                (header::CONTENT_TYPE, file.content_type),
+                (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_OF_DOCS.to_owned()),
+            ];
+            (headers, file.bytes.into_owned()).into_response()
+        }
+        Ok(None) | Err(_) => Problem::new(Code::NotFound, "The documentation has no such file.").into_response(),
+    }
 }
 
 /// The page of an error code, where the `type` of a problem points to.

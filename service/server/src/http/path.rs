@@ -1,15 +1,20 @@
-//! `/v1/locks/{key}/{verb}`: the key may have slashes of its own.
+//! Paths with the key of a lock: `/v1/locks/{key}/{verb}`. The key may have slashes of its own.
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{Method, Request, Uri};
 use latchgate_core::{Address, Key};
 use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
 
-use super::access::check_keys;
+use super::endpoint::Endpoint;
+use super::exchange::{Authenticated, Exchange};
+use super::permissions::check_keys;
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 
-/// A last segment with one of these names is a verb and not the end of a key, if a literal slash precedes it.
-const VERBS: [&str; 8] = ["acquire", "renew", "release", "revoke", "fence", "limit", "events", "history"];
+pub const LOCKS: &str = "/v1/locks/";
+const TERRAFORM: &str = "/v1/terraform/";
 
 /// The key in a path, as the OpenAPI description shows it.
 #[derive(IntoParams)]
@@ -22,22 +27,16 @@ pub struct LockKey {
     key: String,
 }
 
-/// A path under `/v1/locks/`.
-#[derive(Debug, PartialEq, Eq)]
-pub enum LockPath<'a> {
-    /// `{key}/{verb}`; both still percent-encoded.
-    Verb(&'a str, &'a str),
-    Key(&'a str),
-}
+/// The address of the lock that a path names, which the caller may use.
+pub struct PathAddress(pub Address);
 
-impl<'a> LockPath<'a> {
-    /// Splits what follows `/v1/locks/`. A slash inside a key may be literal; only a last segment that is a verb is not
-    /// part of it.
-    pub fn split(rest: &'a str) -> Self {
-        match rest.rsplit_once('/') {
-            Some((key, verb)) if VERBS.contains(&verb) => Self::Verb(key, verb),
-            _ => Self::Key(rest),
-        }
+impl<S: Sync> FromRequestParts<S> for PathAddress {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, state).await?;
+        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
+        address(&caller, endpoint.parameter(parts.uri.path())).map(Self)
     }
 }
 
@@ -51,22 +50,109 @@ pub fn address(caller: &Caller, encoded: &str) -> Result<Address, Problem> {
         false => Ok(encoded.into()),
     };
     let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
-    let key = Key::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, format!("The key {error}.")))?;
+    let key = Key::parse(&text).map_err(|_| invalid_key(&text))?;
     check_keys(caller, key.as_str())?;
     Ok(Address { app: caller.app().clone(), key })
+}
+
+/// Says which rule a key breaks.
+pub fn invalid_key(text: &str) -> Problem {
+    let rule = Key::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
+    Problem::new(Code::InvalidKey, format!("The key {rule}."))
+}
+
+/// How clients may write what the router knows by one form alone.
+pub struct Spellings {
+    /// The last part of a path with one of these names is a verb and not the end of a key, if a literal slash precedes it.
+    verbs: Vec<&'static str>,
+    /// Methods by another name.
+    aliases: Vec<(&'static str, &'static Endpoint)>,
+}
+
+impl Spellings {
+    pub fn new(endpoints: &'static [Endpoint]) -> Self {
+        let aliases = endpoints.iter().filter_map(|endpoint| Some((endpoint.alias?, endpoint)));
+        let verbs = endpoints.iter().filter_map(|endpoint| endpoint.verb_after(LOCKS));
+        Self { verbs: verbs.collect(), aliases: aliases.collect() }
+    }
+
+    /// The request as the router knows it: the slashes of its key are percent-encoded, and its method is not an alias.
+    pub fn normalize<B>(&self, request: &mut Request<B>) {
+        if let Some(path) = self.normalized(request.uri().path()) {
+            let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+            if let Ok(uri) = Uri::try_from(format!("{path}{query}")) {
+                *request.uri_mut() = uri;
+            }
+        }
+        if !STANDARD.contains(request.method()) {
+            let sent = request.method().as_str();
+            let is_sent = |(alias, endpoint): &&(&str, &Endpoint)| {
+                *alias == sent
+                    && endpoint.path.split('{').next().is_some_and(|start| request.uri().path().starts_with(start))
+            };
+            let method = self.aliases.iter().find(is_sent).and_then(|(_, endpoint)| endpoint.method.parse().ok());
+            if let Some(method) = method {
+                *request.method_mut() = method;
+            }
+        }
+    }
+
+    fn normalized(&self, path: &str) -> Option<String> {
+        let (start, rest) =
+            [LOCKS, TERRAFORM].into_iter().find_map(|start| Some((start, path.strip_prefix(start)?)))?;
+        let (key, verb) = match rest.rsplit_once('/')? {
+            (key, verb) if start == LOCKS && self.verbs.contains(&verb) => (key, Some(verb)),
+            _ => (rest, None),
+        };
+        if !key.contains('/') {
+            return None;
+        }
+        let verb = verb.map(|verb| format!("/{verb}")).unwrap_or_default();
+        Some(format!("{start}{}{verb}", key.replace('/', "%2F")))
+    }
+}
+
+const STANDARD: [Method; 6] = [Method::POST, Method::GET, Method::PUT, Method::DELETE, Method::HEAD, Method::OPTIONS];
+
+/// Whether a client may have meant a verb by the end of a key.
+pub fn has_verb_in_key(path: &str) -> bool {
+    path.starts_with(LOCKS) && path.contains("%2F")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::endpoints::spellings;
+
+    fn normalized(method: &str, uri: &str) -> String {
+        let mut request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        spellings().normalize(&mut request);
+        format!("{} {}", request.method(), request.uri())
+    }
 
     #[test]
-    fn a_key_may_have_slashes_and_only_the_last_segment_is_a_verb() {
-        assert_eq!(LockPath::split("a/acquire"), LockPath::Verb("a", "acquire"));
-        assert_eq!(LockPath::split("a/b/acquire"), LockPath::Verb("a/b", "acquire"));
-        assert_eq!(LockPath::split("acquire/acquire"), LockPath::Verb("acquire", "acquire"));
-        assert_eq!(LockPath::split("acquire"), LockPath::Key("acquire"));
-        assert_eq!(LockPath::split("a%2Facquire"), LockPath::Key("a%2Facquire"));
-        assert_eq!(LockPath::split("/acquire"), LockPath::Verb("", "acquire"));
+    fn a_key_may_have_slashes_and_only_the_last_part_is_a_verb() {
+        for (path, normal) in [
+            ("a/acquire", "a/acquire"),
+            ("a/b/acquire?x=/", "a%2Fb/acquire?x=/"),
+            ("acquire/acquire", "acquire/acquire"),
+            ("acquire", "acquire"),
+            ("a%2Facquire", "a%2Facquire"),
+            ("/acquire", "/acquire"),
+            ("a//acquire", "a%2F/acquire"),
+            ("a/b", "a%2Fb"),
+            ("a/aquire", "a%2Faquire"),
+            ("a/", "a%2F"),
+        ] {
+            assert_eq!(normalized("POST", &format!("/v1/locks/{path}")), format!("POST /v1/locks/{normal}"));
+        }
+    }
+
+    #[test]
+    fn methods_of_terraform_are_known_on_its_paths_alone() {
+        assert_eq!(normalized("LOCK", "/v1/terraform/live/network"), "POST /v1/terraform/live%2Fnetwork");
+        assert_eq!(normalized("UNLOCK", "/v1/terraform/acquire"), "DELETE /v1/terraform/acquire");
+        assert_eq!(normalized("LOCK", "/v1/locks/a"), "LOCK /v1/locks/a");
+        assert_eq!(normalized("UNLOCK", "/v1/operations/a"), "UNLOCK /v1/operations/a");
     }
 }

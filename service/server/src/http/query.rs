@@ -1,6 +1,6 @@
 //! Query parameters. Unknown ones are refused.
 
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::FromRequestParts;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
@@ -11,8 +11,8 @@ use super::problem::{Code, Problem};
 ///
 /// # Errors
 /// `invalid-request` naming the parameter.
-pub fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
-    Query::try_from_uri(uri).map(|Query(query)| query).map_err(|error| bad_query(&error.body_text()))
+fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+    axum::extract::Query::try_from_uri(uri).map(|query| query.0).map_err(|error| bad_query(&error.body_text()))
 }
 
 /// # Errors
@@ -28,14 +28,14 @@ pub fn none(uri: &Uri) -> Result<(), Problem> {
     }
 }
 
-/// For handlers that take no query parameters.
-pub struct NoQuery;
+/// The query parameters of a request.
+pub struct Query<T>(pub T);
 
-impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        none(&parts.uri).map(|()| Self)
+        parse(&parts.uri).map(Self)
     }
 }
 

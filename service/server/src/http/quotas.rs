@@ -7,30 +7,17 @@ use latchgate_core::gate::{OperationId, Outcome, Phase};
 use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
-use super::Context;
+use super::context::Context;
 use super::locks::answers::{key_full, lease_lost, unanswered};
-use super::locks::leases::ReleaseAnswer;
-use super::problem::{Code, Problem};
+use super::problem::Problem;
 use crate::access::Caller;
-use crate::access::quota::{Excess, Reserved};
+use crate::access::quota::Reserved;
 use crate::failure::Answer;
 use crate::gate::PreReply;
 use crate::locks::{Acquired, LockRequest, Released, Renewed};
 
-/// Looks at leases or operations in the store that are under way at once.
+/// Most concurrent store reads during a quota check.
 const LOOKS_AT_ONCE: usize = 64;
-
-/// The answer to a request that is more than its app may have.
-pub fn reached(excess: &Excess) -> Problem {
-    let Excess { quota, limit, remaining, retry_after } = *excess;
-    let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
-    let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
-    Problem::new(Code::QuotaReached, detail)
-        .with("quota", quota.as_str())
-        .with("limit", limit)
-        .with("remaining", remaining)
-        .retry_after_ms(retry_after_ms.max(1))
-}
 
 /// Leases that a request may get, counted from before they are granted.
 pub type ReservedLeases<'a> = Option<Reserved<'a, (Key, LeaseId)>>;
@@ -56,7 +43,7 @@ pub async fn check_leases<'a>(
         return Ok(reserved);
     }
     table.look(|leases| look_at_leases(context, caller, leases)).await;
-    check().map_err(|excess| reached(&caller.app_use.reached(excess)))
+    check().map_err(|excess| Problem::of_excess(&caller.app_use.reached(excess)))
 }
 
 /// Counts leases that were granted since [`check_leases`].
@@ -80,7 +67,7 @@ pub fn count_leases(
     let must = granted.iter().any(|(_, lease)| lease.acknowledged);
     table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
         granted.iter().for_each(|(address, lease)| context.locks.give_back(address, lease));
-        reached(&caller.app_use.reached(excess))
+        Problem::of_excess(&caller.app_use.reached(excess))
     })
 }
 
@@ -129,7 +116,7 @@ pub async fn renew(
     }
 }
 
-/// Releases a lease of the caller's app.
+/// Releases a lease of the caller's app: how many leases the same owner still holds, and whether it had been released before.
 ///
 /// # Errors
 /// `lease-lost`, or that of a call that failed.
@@ -138,13 +125,13 @@ pub async fn release(
     caller: &Caller,
     address: &Address,
     lease_id: &LeaseId,
-) -> Result<ReleaseAnswer, Problem> {
+) -> Result<(u32, bool), Problem> {
     let released = context.locks.release(address, lease_id.clone()).await;
     let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
     // Neither a released nor a lost lease is live.
     end_lease(caller, address, lease_id);
     match released {
-        Released::Released { still_held, already } => Ok(ReleaseAnswer::new(still_held, already)),
+        Released::Released { still_held, already } => Ok((still_held, already)),
         Released::LeaseLost(lost) => Err(lease_lost(&lost)),
     }
 }
@@ -178,7 +165,7 @@ pub async fn reserve_operations<'a>(
         return Ok(Some(reserved));
     }
     table.look(|ids| look_at_operations(context, caller, ids)).await;
-    table.reserve(ids, limit).map(Some).map_err(|excess| reached(&caller.app_use.reached(excess)))
+    table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&caller.app_use.reached(excess)))
 }
 
 /// Counts an operation that has started.

@@ -6,23 +6,26 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 
-use super::answering::{Answering, RequestIds};
 use super::client::{Client, ClientStream, Transport};
 use super::connections::Connections;
-use super::cors::Cors;
-use super::endpoints::Endpoints;
-use super::hosts::Hosts;
+use super::exchange::Exchange;
+use super::path::Spellings;
 use super::proxies::TrustedProxies;
+use super::request_body::RequestBody;
 use super::threads::Threads;
 use super::tls::Tls;
-use crate::observe::metrics::Requests;
 
 /// Longest request line and headers, together.
 const HEADER_BYTES_MAX: usize = 16 * 1_024;
@@ -34,14 +37,9 @@ pub struct ServerLimits {
     pub connections_max: usize,
     /// Longest time for a request's headers to arrive, counted from the previous answer: it also closes idle connections.
     pub header_timeout: Duration,
-    /// Longest time for a request's body to arrive.
-    pub body_timeout: Duration,
     /// Longest time for running requests to end at a shutdown.
     pub drain_timeout: Duration,
-    /// Log every request, not only failed ones.
-    pub access_log: bool,
     pub proxies: TrustedProxies,
-    pub cors: Cors,
     /// If clients speak TLS.
     pub tls: Option<Tls>,
     pub tls_handshakes_max: usize,
@@ -50,9 +48,8 @@ pub struct ServerLimits {
 /// Serves until `stop`, then lets running requests end.
 pub async fn serve(
     listener: TcpListener,
-    endpoints: Endpoints,
-    requests: Arc<Requests>,
-    hosts: Hosts,
+    router: Router,
+    spellings: &'static Spellings,
     limits: ServerLimits,
     threads: Arc<Threads>,
     stop: CancellationToken,
@@ -63,10 +60,8 @@ pub async fn serve(
     let closing = Arc::clone(&connections).close_idle(limits.header_timeout);
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
-    let (body_timeout, access_log) = (limits.body_timeout, limits.access_log);
-    let (ids, proxies, cors) = (RequestIds::new(), limits.proxies.clone(), limits.cors.clone());
-    let answering = Arc::new(Answering { endpoints, requests, hosts, ids, body_timeout, access_log, proxies, cors });
     let limits = Arc::new(limits);
+    let requests = Requests { router, spellings, proxies: limits.proxies.clone() };
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -87,9 +82,9 @@ pub async fn serve(
         };
         let _ = stream.set_nodelay(true);
         let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(limits.tls_handshakes_max));
-        let connection = connections.add(permit);
+        let connection = connections.add(permit, address.ip());
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
-        let (answering, limits, stop) = (Arc::clone(&answering), Arc::clone(&limits), stop.clone());
+        let (requests, limits, stop) = (requests.clone(), Arc::clone(&limits), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
         threads.next().spawn(async move {
@@ -109,27 +104,39 @@ pub async fn serve(
                 };
                 drop(handshake);
                 let stream = client.stream(transport);
-                let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), &answering)).await;
+                let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), requests)).await;
             });
             connection.client.serve(serving).await;
         });
     }
     drop(listener);
     if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
-        tracing::warn!("some requests were still running when --drain-timeout-ms had passed");
+        tracing::warn!("some requests were still running when --drain-timeout had passed");
     }
 }
 
+/// What answers the requests of a connection. Clones share it.
+#[derive(Clone)]
+struct Requests {
+    router: Router,
+    spellings: &'static Spellings,
+    proxies: TrustedProxies,
+}
+
+/// `peer` sends the requests: the client, or a proxy.
 fn serving(
     stream: ClientStream,
     client: Arc<Client>,
     peer: IpAddr,
-    answering: &Arc<Answering>,
+    requests: Requests,
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
-    let answering = Arc::clone(answering);
-    let service = service_fn(move |request| {
-        let (answering, client) = (Arc::clone(&answering), Arc::clone(&client));
-        async move { answering.answer(client, peer, Box::new(request)).await }
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        client.begin();
+        requests.spellings.normalize(&mut request);
+        let exchange = Exchange::new(requests.proxies.client(peer, request.headers()), Arc::clone(&client));
+        request.extensions_mut().insert(exchange);
+        let body_client = Arc::clone(&client);
+        requests.router.clone().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
     });
     http1::Builder::new()
         .max_buf_size(HEADER_BYTES_MAX)

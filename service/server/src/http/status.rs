@@ -3,14 +3,12 @@
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-use super::Shared;
-use super::body::NoBody;
+use super::context::Shared;
 use super::problem::{Code, Problem, ProblemBody};
-use super::query::NoQuery;
 
 /// Whether the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "probes", operation_id = "checkHealth", responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
-pub async fn healthz(_: NoQuery, _: NoBody) -> &'static str {
+pub async fn healthz() -> &'static str {
     "ok\n"
 }
 
@@ -24,7 +22,7 @@ pub async fn healthz(_: NoQuery, _: NoBody) -> &'static str {
         (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn readyz(State(context): State<Shared>, _: NoQuery, _: NoBody) -> Response {
+pub async fn readyz(State(context): State<Shared>) -> Response {
     let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);
     match context.locks.trouble().or_else(risk) {
         None => "ok\n".into_response(),

@@ -2,33 +2,36 @@
 //!
 //! Terraform does not renew a lock, and shows its id to users that are refused, so that they can unlock it by force.
 
+use std::sync::Arc;
+
 use axum::Extension;
-use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use latchgate_core::Address;
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::access::{By, check_admin};
 use super::audit::{self, Audited};
-use super::format::rfc3339;
+use super::body::Json;
+use super::context::Shared;
+use super::exchange::{Authenticated, Exchange};
 use super::locks::acquire::granted_answer;
 use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
-use super::problem::{Code, Problem, ProblemBody};
-use super::{Context, Shared, answer, body, path, query, quotas};
-use crate::access::Caller;
+use super::permissions::check_admin;
+use super::problem::{Problem, ProblemBody};
+use super::query::Query;
+use super::{answer, path, quotas};
 use crate::audit::Action;
+use crate::format::rfc3339;
 use crate::locks::{Acquired, LockRequest, Refused};
 
 /// Where the locks are among all keys.
 const PREFIX: &str = "terraform/";
-const METHODS: &str = "LOCK,POST,UNLOCK,DELETE";
 /// Longest lock info that is kept whole, in bytes.
 const INFO_MAX_BYTES: usize = 1_000;
 
@@ -56,19 +59,17 @@ pub struct LockQuery {
     ttl_ms: Option<u64>,
 }
 
-/// Everything under `/v1/terraform/`. The router does not know Terraform's own methods.
-pub async fn any(State(context): State<Shared>, Extension(caller): By, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    let answer = match head.method.as_str() {
-        "LOCK" | "POST" => lock(&context, &caller, &head.uri, body).await,
-        "UNLOCK" | "DELETE" => unlock(&context, &caller, &head, body).await,
-        "OPTIONS" => Ok((StatusCode::NO_CONTENT, [(header::ALLOW, METHODS)]).into_response()),
-        _ => {
-            let detail = format!("This path has only {METHODS}: Terraform's state lives elsewhere.");
-            Err(Problem::new(Code::MethodNotAllowed, detail).allow(METHODS))
-        }
-    };
-    answer.unwrap_or_else(IntoResponse::into_response)
+/// The lock of a state, which the caller may use.
+pub struct StateAddress(Address);
+
+impl<S: Sync> FromRequestParts<S> for StateAddress {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, state).await?;
+        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
+        path::address(&caller, &format!("{PREFIX}{}", endpoint.parameter(parts.uri.path()))).map(Self)
+    }
 }
 
 /// Lock a Terraform state (also with the method LOCK).
@@ -87,17 +88,20 @@ pub async fn any(State(context): State<Shared>, Extension(caller): By, request: 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> Result<Response, Problem> {
-    let LockQuery { ttl_ms } = query::parse(uri)?;
+pub async fn lock(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    StateAddress(address): StateAddress,
+    Query(LockQuery { ttl_ms }): Query<LockQuery>,
+    Json(info): Json<LockInfo>,
+) -> Result<Response, Problem> {
     let ttl_ms = ttl_ms.map_or(Ok(context.limits.locks.ttl_ms_max), |ttl_ms| context.check_ttl(ttl_ms))?;
-    let address = path::address(caller, &key(uri))?;
-    let info: LockInfo = body::parse(&context.body(body).await?)?;
     let lease_id = info.lease_id()?;
     let mut request = LockRequest::new(lease_id, ttl_ms);
     request.lease.owner = parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?;
     request.lease.metadata = Some(info.metadata()?);
-    match quotas::acquire(context, caller, &address, request).await? {
-        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(context, &address, &granted))),
+    match quotas::acquire(&context, &caller, &address, request).await? {
+        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&context, &address, &granted))),
         Acquired::Refused(refused) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),
         other => Err(ended(&other)),
     }
@@ -117,26 +121,24 @@ pub async fn lock(context: &Context, caller: &Caller, uri: &Uri, body: Body) -> 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn unlock(context: &Context, caller: &Caller, head: &Parts, body: Body) -> Result<Response, Problem> {
-    let LockQuery { .. } = query::parse(&head.uri)?;
-    let address = path::address(caller, &key(&head.uri))?;
-    let body = context.body(body).await?;
-    if body.is_empty() {
+pub async fn unlock(
+    State(context): State<Shared>,
+    Extension(exchange): Extension<Arc<Exchange>>,
+    Authenticated(caller): Authenticated,
+    StateAddress(address): StateAddress,
+    Query(LockQuery { .. }): Query<LockQuery>,
+    info: Option<Json<LockInfo>>,
+) -> Result<Response, Problem> {
+    let Some(Json(info)) = info else {
         let force = async |audited: Audited| {
-            check_admin(caller)?;
-            let forced = end_all(context, &address, &audited, parse_note(Some("force-unlock"), None)?).await;
-            forced.map(|_| answer::ok(&ReleaseAnswer::new(0, false)))
+            check_admin(&caller)?;
+            end_all(&context, &address, &audited, parse_note(Some("force-unlock"), None)?).await?;
+            Ok(answer::ok(&ReleaseAnswer::new(0, false)))
         };
-        return audit::recorded_as(head, caller, (Action::Force, address.key.as_str()), force).await;
-    }
-    let info: LockInfo = body::parse(&body)?;
-    let lease_id = info.lease_id()?;
-    quotas::release(context, caller, &address, &lease_id).await.map(|released| answer::ok(&released))
-}
-
-/// The key that a path names, percent-encoded.
-fn key(uri: &Uri) -> String {
-    format!("{PREFIX}{}", uri.path().strip_prefix("/v1/terraform/").unwrap_or_default())
+        return audit::recorded(&exchange, &caller, (Action::Force, address.key.as_str()), force).await;
+    };
+    let (still_held, already) = quotas::release(&context, &caller, &address, &info.lease_id()?).await?;
+    Ok(answer::ok(&ReleaseAnswer::new(still_held, already)))
 }
 
 impl LockInfo {

@@ -15,6 +15,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::files;
+
 /// Clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -34,9 +36,9 @@ impl Tls {
     ///
     /// # Errors
     /// Says what is wrong with the files.
-    pub fn new(cert: &Path, key: &Path, handshake_timeout: Duration) -> anyhow::Result<Self> {
+    pub async fn new(cert: &Path, key: &Path, handshake_timeout: Duration) -> anyhow::Result<Self> {
         let files = Files { cert: cert.to_owned(), key: key.to_owned() };
-        let config = Arc::new(RwLock::new(Arc::new(files.read()?)));
+        let config = Arc::new(RwLock::new(Arc::new(files.read().await?)));
         Ok(Self { files: Arc::new(files), config, handshake_timeout })
     }
 
@@ -44,8 +46,8 @@ impl Tls {
     ///
     /// # Errors
     /// Says what is wrong with the files. The certificate that was read before stays in use.
-    pub fn reload(&self) -> anyhow::Result<()> {
-        let config = Arc::new(self.files.read()?);
+    pub async fn reload(&self) -> anyhow::Result<()> {
+        let config = Arc::new(self.files.read().await?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
@@ -60,14 +62,15 @@ impl Tls {
 }
 
 impl Files {
-    fn read(&self) -> anyhow::Result<ServerConfig> {
+    async fn read(&self) -> anyhow::Result<ServerConfig> {
         let Self { cert, key } = self;
-        let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let chain = chain.with_context(|| format!("cannot read the certificate in {} (--tls-cert)", cert.display()))?;
+        let unusable = || format!("cannot read the certificate in {} (--tls-cert)", cert.display());
+        let text = files::read(cert).await.with_context(unusable)?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().with_context(unusable)?;
         ensure!(!chain.is_empty(), "{} (--tls-cert) has no certificate in PEM", cert.display());
-        let private = PrivateKeyDer::from_pem_file(key);
-        let private =
-            private.with_context(|| format!("cannot read the private key in {} (--tls-key)", key.display()))?;
+        let unusable = || format!("cannot read the private key in {} (--tls-key)", key.display());
+        let text = files::read(key).await.with_context(unusable)?;
+        let private = PrivateKeyDer::from_pem_slice(&text).with_context(unusable)?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = config.with_single_cert(chain, private).with_context(|| {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::Problem;
-use super::quotas;
 use crate::access::Caller;
 use crate::access::quota::Counted;
 use crate::failure::Failure;
@@ -15,9 +14,9 @@ use crate::failure::Failure;
 pub type Waiting = (OwnedSemaphorePermit, Option<Counted>);
 
 /// How many requests may wait at once. An open stream of events waits for the next event.
-pub struct Waits(Arc<Semaphore>);
+pub struct WaitLimit(Arc<Semaphore>);
 
-impl Waits {
+impl WaitLimit {
     pub fn new(max: usize) -> Self {
         Self(Arc::new(Semaphore::new(max)))
     }
@@ -25,21 +24,22 @@ impl Waits {
     /// Counts the request until the permit is dropped.
     ///
     /// # Errors
-    /// `overloaded` if as many wait as may.
+    /// `overloaded` if this node has reached its limit of waiting requests.
     pub fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let full = Failure::Overloaded("as many requests wait at this node as may: see --waits-percent");
+        let full =
+            Failure::Overloaded("this node has reached its limit of waiting requests, 80 % of --connections-max");
         Arc::clone(&self.0).try_acquire_owned().map_err(|_| Problem::of_failure(&full))
     }
 
     /// As [`enter`](Self::enter), for a request that waits at most for `wait`; one that does not wait is not counted.
     ///
     /// # Errors
-    /// As those of `enter`; `quota-reached` if as many of the caller's app wait as may.
+    /// As those of `enter`; `quota-reached` if the app has reached its own.
     pub fn enter_for(&self, caller: &Caller, wait: Duration) -> Result<Option<Waiting>, Problem> {
         if wait.is_zero() {
             return Ok(None);
         }
-        let of_app = caller.app_use.wait().map_err(|excess| quotas::reached(&excess))?;
+        let of_app = caller.app_use.wait().map_err(|excess| Problem::of_excess(&excess))?;
         Ok(Some((self.enter()?, of_app)))
     }
 }

@@ -79,10 +79,10 @@ fn count_hand_off(metrics: &LockMetrics, state: &LockState, arrival: Timestamp, 
     if state.is_delayed_after(ended_at) {
         return;
     }
-    metrics.handoff_seconds.add_duration(Duration::from_millis(now.ms_since(ended_at)));
+    metrics.handoff_seconds.observe(Duration::from_millis(now.ms_since(ended_at)).as_secs_f64());
     // An expiry, and the end of a revoked lease, are always found by a timer.
     if is_timed && !matches!(why, EndReason::Expired | EndReason::Revoked) {
-        metrics.found_by_timer.one();
+        metrics.found_by_timer.inc();
     }
 }
 
@@ -97,7 +97,7 @@ fn answer_waiter(
 ) {
     let waited = waiter.reply.requested_at.elapsed();
     if waiter.deadline.is_some() && !waiter.is_probe {
-        metrics.wait_seconds.add_duration(waited);
+        metrics.wait_seconds.observe(waited.as_secs_f64());
     }
     let (acquired, is_new) = match acquired(outcome, waited, now) {
         Ok(acquired) => acquired,
@@ -215,7 +215,7 @@ impl Shard {
             let Some(waiter) = queue.remove(*rank) else { continue };
             self.waiters -= 1;
             if !waiter.is_probe {
-                self.node.metrics.wait_seconds.add_duration(waiter.reply.requested_at.elapsed());
+                self.node.metrics.wait_seconds.observe(waiter.reply.requested_at.elapsed().as_secs_f64());
             }
             let Acquire { lease, position, .. } = &waiter.request;
             if let Some(failure) = failure {

@@ -452,7 +452,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             self.served.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
         }
         if !is_off {
-            self.node.metrics.lost_races.add(lost.len() as u64);
+            self.node.metrics.lost_races.inc_by(lost.len() as u64);
         }
         if has_events {
             self.node.history.has_events();

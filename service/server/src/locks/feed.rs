@@ -158,7 +158,7 @@ impl Feeds {
     /// Counts the events that the store has and this node cannot decode.
     pub(super) fn count_unreadable(&self, events: &[LoggedEvent]) {
         let unreadable = events.iter().filter(|logged| logged.event.kind == EventKind::Unreadable).count();
-        self.metrics.events_unreadable.add(unreadable as u64);
+        self.metrics.events_unreadable.inc_by(unreadable as u64);
     }
 
     /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.

@@ -58,7 +58,7 @@ impl History {
                 if write(&store, &batch).await {
                     counted.send_modify(|count| *count += 1);
                 } else {
-                    counters.events_dropped.add(batch.len() as u64);
+                    counters.events_dropped.inc_by(batch.len() as u64);
                 }
                 settling.send_modify(|count| *count += batch.len() as u64);
                 batch.clear();
@@ -90,7 +90,7 @@ impl History {
         if is_queued {
             self.queued.fetch_add(1, Ordering::SeqCst);
         } else {
-            self.metrics.events_dropped.one();
+            self.metrics.events_dropped.inc();
         }
         is_queued
     }

@@ -96,7 +96,7 @@ impl Locks {
         tokio::spawn(acquire_and_answer(self.clone(), request, reply).in_current_span());
         let Ok((answer, received)) = answer.await else { return Err(unanswered(&lease_id)) };
         if may_wait {
-            self.node.metrics.wait_seconds.add_duration(began.elapsed());
+            self.node.metrics.wait_seconds.observe(began.elapsed().as_secs_f64());
         }
         let _ = received.send(());
         answer

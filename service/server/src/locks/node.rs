@@ -89,7 +89,7 @@ impl Node {
             let begun = timeout(self.limits.store_timeout, self.store.hold_off_after_jump()).await;
             begun
                 .unwrap_or_else(|_| Err(StoreError::Unavailable("the hold-off takes too long to begin".to_owned())))?;
-            self.metrics.clock_jumps.one();
+            self.metrics.clock_jumps.inc();
             self.clock.jump_was_dealt_with();
         }
         Ok(())

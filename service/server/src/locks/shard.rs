@@ -97,7 +97,7 @@ impl Shard {
             let now = Instant::now();
             for envelope in calls.drain(..) {
                 let delay = now.saturating_duration_since(envelope.sent_at);
-                self.node.metrics.shard_queue_seconds.add_duration(delay);
+                self.node.metrics.shard_queue_seconds.observe(delay.as_secs_f64());
                 self.take(envelope, &mut inputs);
             }
             if is_closing {
@@ -275,7 +275,7 @@ impl Shard {
         }
         if !works.is_empty() {
             let calls = works.iter().map(|work| work.commands.len() + work.arrived.len()).sum::<usize>();
-            self.node.metrics.batch_calls.add(calls as u64);
+            self.node.metrics.batch_calls.observe(calls as f64);
             let (queues, no_waiters) = (&self.queues, WaitQueue::default());
             let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
             let served = batch::run(&self.node, works, queue_of).await;
@@ -315,9 +315,9 @@ impl Shard {
         let base = if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) };
         let metrics = &self.node.metrics;
         if base.is_some() {
-            metrics.cache_hits.one()
+            metrics.cache_hits.inc();
         } else {
-            metrics.cache_misses.one()
+            metrics.cache_misses.inc();
         }
         let mut work = Work {
             address: address.clone(),

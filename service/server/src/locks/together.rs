@@ -133,7 +133,7 @@ async fn round<T>(
         return Ok(None);
     };
     if versions.iter().any(Option::is_none) {
-        node.metrics.lost_races.add(changes.len() as u64);
+        node.metrics.lost_races.inc_by(changes.len() as u64);
         return Ok(None);
     }
     for (change, (index, uncounted)) in changes.iter().zip(uncounted) {

@@ -30,7 +30,7 @@ impl Waker {
                 let wake = async { store.used()?.store.wake(&batch).await };
                 let sent = tokio::time::timeout(time_out, wake).await;
                 let counter = if matches!(sent, Ok(Ok(()))) { &counted.wake_ups_sent } else { &counted.wake_ups_lost };
-                counter.add(batch.len() as u64);
+                counter.inc_by(batch.len() as u64);
                 match sent {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::warn!(%error, "wake-ups were lost"),
@@ -44,7 +44,7 @@ impl Waker {
 
     pub(super) fn wake(&self, node: NodeId, address: Address) {
         if self.wake_ups.try_send((node, address)).is_err() {
-            self.metrics.wake_ups_lost.one();
+            self.metrics.wake_ups_lost.inc();
         }
     }
 }

@@ -110,7 +110,7 @@ impl Watch {
     }
 
     fn dropped(&self, from: EventCursor) -> Next {
-        self.node.metrics.events_dropped.one();
+        self.node.metrics.events_dropped.inc();
         Next::Dropped { from, to: self.after }
     }
 }

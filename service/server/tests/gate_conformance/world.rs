@@ -192,7 +192,7 @@ impl World {
 }
 
 pub async fn open_sqlite(path: &Path) -> SqliteGateStore {
-    SqliteGateStore::open(path).await.unwrap()
+    SqliteGateStore::open(path, true).await.unwrap()
 }
 
 pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {

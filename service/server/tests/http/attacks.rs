@@ -43,7 +43,7 @@ async fn html_of_clients_is_shown_as_json_text_that_no_browser_renders() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it needs 10 000 open files in this process and in the node"]
 async fn ten_thousand_slow_connections_do_not_keep_others_out() {
-    let node = Node::start(BIN, &["--header-timeout-ms", "600000", "--body-timeout-ms", "600000"]).await;
+    let node = Node::start(BIN, &["--read-timeout", "10m"]).await;
     let (mut slow, mut closed) = (Vec::new(), 0);
     let head = b"POST /v1/locks/slow/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n";
     for number in 0..11_000 {

@@ -129,11 +129,11 @@ async fn a_command_beside_the_store_logs_what_it_did() {
     assert!(node.wait_exit(LONG).await.is_some());
     for (arguments, logged) in [
         (
-            ["app", "create", "billing"],
+            &["app", "create", "billing", "--beside-store"][..],
             r#"action="create-app" app="default" from="command" resource="billing" outcome="done""#,
         ),
         (
-            ["hold-off", "--for-ms", "0"],
+            &["engines", "hold-off", "--for", "0", "--beside-store"],
             r#"action="hold-off" app="default" from="command" resource="locks" outcome="done" detail="for_ms 0""#,
         ),
     ] {

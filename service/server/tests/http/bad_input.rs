@@ -54,7 +54,6 @@ async fn fields_out_of_range_are_named() {
         ("ttl_ms", json!(1.5)),
         ("ttl_ms", json!("30000")),
         ("ttl_ms", json!([])),
-        ("wait_ms", json!(50_001)),
         ("wait_ms", json!("1")),
         ("priority", json!(0)),
         ("priority", json!(11)),
@@ -183,7 +182,7 @@ async fn wrong_query_parameters_are_named() {
 
 #[tokio::test]
 async fn headers_and_bodies_that_never_end_are_cut_off() {
-    let node = Node::start(crate::client::BIN, &["--header-timeout-ms", "300", "--body-timeout-ms", "300"]).await;
+    let node = Node::start(crate::client::BIN, &["--read-timeout", "300ms"]).await;
     let mut slow_head = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
     slow_head.write_all(b"POST /v1/locks/k/acquire HTTP/1.1\r\nhost:").await.unwrap();
     let mut slow_body = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();

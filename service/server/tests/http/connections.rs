@@ -7,6 +7,7 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
 use serde_json::json;
 
+use crate::access::world::{ADMIN, Caller, guarded};
 use crate::client::{BIN, acquire, get, granted, many, pre, release, renew, until_waiting, waiting};
 use crate::raw::{Raw, getting, posting};
 
@@ -88,7 +89,7 @@ async fn a_wait_that_has_ended_makes_room_for_the_next() {
 
 #[tokio::test]
 async fn idle_connections_make_room_for_a_client_that_has_a_request() {
-    let node = Node::start(BIN, &["--connections-max", "4", "--header-timeout-ms", "600000"]).await;
+    let node = Node::start(BIN, &["--connections-max", "4", "--read-timeout", "10m"]).await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
     let waits: Vec<_> = (0..3).map(|_| waiting(&node, "k", json!({ "wait_ms": 50_000 }))).collect();
     until_waiting(&node, "k", 3).await;
@@ -110,9 +111,68 @@ async fn idle_connections_make_room_for_a_client_that_has_a_request() {
     drop(waits);
 }
 
+/// A request whose body does not arrive.
+const UNFINISHED: &str = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n{";
+
+#[tokio::test]
+async fn a_request_that_is_refused_before_its_body_is_answered_at_once_and_its_connection_ends() {
+    let node = guarded(&["--read-timeout", "10m"]).await;
+    let read_alone = Caller::with(&node, json!({ "scopes": ["read"] })).await.key;
+    let head = |headers: &str| UNFINISHED.replace("host: x\r\n", headers);
+    for (begun, status) in [
+        (head("host: x\r\n"), 401),
+        (head(&format!("host: x\r\nauthorization: Bearer {read_alone}\r\n")), 403),
+        (head("host: evil.example\r\n"), 403),
+        (head(&format!("host: x\r\nauthorization: Bearer {ADMIN}\r\n")).replace("60000", "60000000"), 413),
+    ] {
+        let mut client = Raw::connect(&node).await;
+        client.send(begun).await;
+        assert_eq!(client.answer().await.expect("an answer").status, status);
+        assert!(client.answer().await.is_none(), "{status}: the node waits for the body");
+    }
+}
+
+#[tokio::test]
+async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
+    let node = Node::start(BIN, &["--connections-max", "20", "--read-timeout", "10m"]).await;
+    let mut honest = Raw::connect(&node).await;
+    honest.send(getting("/healthz")).await;
+    assert_eq!(honest.answer().await.unwrap().status, 200);
+    let mut unfinished = Vec::new();
+    for number in 0..100 {
+        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
+        client.send(UNFINISHED).await;
+        unfinished.push(client);
+        if number % 10 == 9 {
+            let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+            assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+        }
+    }
+    // It was idle all the time.
+    honest.send(getting("/healthz")).await;
+    assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
+}
+
+#[tokio::test]
+async fn an_address_with_many_idle_connections_loses_its_own() {
+    let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
+    let mut honest = Raw::connect(&node).await;
+    honest.send(getting("/healthz")).await;
+    assert_eq!(honest.answer().await.unwrap().status, 200);
+    let mut many = Vec::new();
+    for _ in 0..30 {
+        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
+        client.send(getting("/healthz")).await;
+        assert_eq!(client.answer().await.unwrap().status, 200);
+        many.push(client);
+    }
+    honest.send(getting("/healthz")).await;
+    assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
+}
+
 #[tokio::test]
 async fn a_connection_that_is_used_is_not_closed_as_idle() {
-    let node = Node::start(BIN, &["--header-timeout-ms", "300"]).await;
+    let node = Node::start(BIN, &["--read-timeout", "300ms"]).await;
     let mut used = Raw::connect(&node).await;
     let began = std::time::Instant::now();
     // The looks for idle connections are a second apart. These requests are answered at once.
@@ -128,9 +188,9 @@ async fn the_limits_fit_the_limit_of_open_files_and_are_logged_at_the_start() {
     let node = Node::start(script(dir.path(), "ulimit -n 264", "\"$@\""), &[]).await;
     let log = node.log();
     assert!(log.contains("connections_max=64") && log.contains("waits_max=51"), "{log}");
-    let node = Node::start(BIN, &["--connections-max", "50", "--waits-percent", "10"]).await;
+    let node = Node::start(BIN, &["--connections-max", "50"]).await;
     let log = node.log();
-    assert!(log.contains("connections_max=50") && log.contains("waits_max=5"), "{log}");
+    assert!(log.contains("connections_max=50") && log.contains("waits_max=40"), "{log}");
 }
 
 /// A program that runs the binary with `args`, after `first`.

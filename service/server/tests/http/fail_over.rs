@@ -155,8 +155,8 @@ async fn behind_a_pgbouncer_nothing_is_granted_after_a_fail_over_while_a_lost_le
 }
 
 async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
-    let ttl_ms_max = TTL_MS_MAX.to_string();
-    let short = ["--ttl-ms-max", &ttl_ms_max, "--ttl-ms-default", &ttl_ms_max];
+    let ttl_max = format!("{TTL_MS_MAX}ms");
+    let short = ["--ttl-max", &ttl_max, "--ttl-default", &ttl_max];
     let (one, other) = (world.node(&short).await, world.node(&short).await);
     let kept = granted(&one, "kept", json!({ "owner": "a" })).await;
     let load = Load::start(&[&one, &other], false);
@@ -206,7 +206,7 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
 #[tokio::test]
 async fn a_synchronous_standby_that_takes_over_has_every_acknowledged_lease_and_grants_continue() {
     let mut world = World::start().await;
-    let trusting = ["--trust-promotion", "--ttl-ms-default", "600000"];
+    let trusting = ["--trust-promotion", "--ttl-default", "10m"];
     let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
     make_synchronous(&world.primary, "*").await;
     let query = "select count(*) from pg_stat_replication where sync_state = 'sync'";

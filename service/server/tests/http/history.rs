@@ -210,7 +210,7 @@ async fn a_holder_near_its_longest_hold_has_an_event() {
 
 #[tokio::test]
 async fn without_a_history_no_event_is_kept_and_the_answer_says_so() {
-    let node = Node::start(BIN, &["--history", "off"]).await;
+    let node = Node::start(BIN, &["--history-retention", "0"]).await;
     granted(&node, "k", json!({ "lease_id": "l" })).await;
     release(&node, "k", "l").await;
     for path in ["/v1/locks/k/history", "/v1/locks/k/events", "/v1/events"] {

@@ -12,8 +12,8 @@ use crate::client::{BIN, acquire, get, granted, latchgate, on_postgres, post, pr
 
 const LONG: Duration = Duration::from_secs(30);
 
-async fn hold_off(database: &str, for_ms: &str) -> String {
-    let ended = latchgate(&["hold-off", "--locks", database, "--for-ms", for_ms]).await;
+async fn hold_off(database: &str, time: &str) -> String {
+    let ended = latchgate(&["engines", "hold-off", "--beside-store", "--locks", database, "--for", time]).await;
     assert!(ended.status.success(), "{ended:?}");
     String::from_utf8_lossy(&ended.stdout).into_owned()
 }
@@ -29,7 +29,7 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
     let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
     let held = granted(&one, "held", json!({ "owner": "a" })).await;
     let free = granted(&other, "free", json!({})).await;
-    assert!(hold_off(&database, "600000").await.contains("The hold-off is in force"));
+    assert!(hold_off(&database, "10m").await.contains("The hold-off is in force"));
     for node in [&one, &other] {
         let refused = acquire(node, "new", json!({})).await;
         refused.assert_problem(423, "lock-delayed");
@@ -48,7 +48,7 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
     let waiting = tokio::spawn(post(format!("{}/v1/locks/free/acquire", one.base_url()), request));
     crate::client::until_waiting(&other, "free", 1).await;
 
-    hold_off(&database, "500000").await;
+    hold_off(&database, "500s").await;
     let shortened = acquire(&one, "new", json!({})).await;
     shortened.assert_problem(423, "lock-delayed");
     assert!(shortened.body["delay_left_ms"].as_u64().unwrap() <= 500_000, "{}", shortened.body);
@@ -68,7 +68,7 @@ async fn during_a_hold_off_the_fence_passes_only_the_tokens_of_live_leases() {
     assert_eq!(release(&node, "k", "last").await.status, 200);
     let fence = async |token: u64| crate::client::verb(&node, "k", "fence", json!({ "token": token })).await;
     assert_eq!(fence(last).await.status, 200);
-    hold_off(&database, "600000").await;
+    hold_off(&database, "10m").await;
     assert_eq!(fence(live).await.status, 200);
     let unknown = fence(last).await;
     unknown.assert_problem(503, "store-unavailable");
@@ -83,7 +83,7 @@ async fn a_repeated_acquire_gets_its_grant_during_a_hold_off() {
     let node = on_postgres(&database).await;
     let request = json!({ "lease_id": "mine", "owner": "a" });
     let token = granted(&node, "k", request.clone()).await.token();
-    hold_off(&database, "600000").await;
+    hold_off(&database, "10m").await;
     assert_eq!(granted(&node, "k", request).await.token(), token);
 }
 
@@ -102,7 +102,7 @@ async fn a_server_that_restarts_with_its_data_needs_no_hold_off() {
 #[tokio::test]
 async fn a_hold_off_is_refused_in_a_database_without_a_schema() {
     let refused = async |locks: &str| {
-        let ended = latchgate(&["hold-off", "--locks", locks]).await;
+        let ended = latchgate(&["engines", "hold-off", "--beside-store", "--locks", locks]).await;
         assert!(!ended.status.success());
         String::from_utf8_lossy(&ended.stderr).into_owned()
     };
@@ -115,8 +115,9 @@ async fn a_hold_off_of_the_gate_is_begun_read_and_ended_without_a_node() {
     let redis = Redis::start().await;
     let gate = redis.url();
     let node = Node::start(BIN, &["--locks", &database, "--gate", &gate]).await;
-    let order = async |for_ms: &str| {
-        let args = ["hold-off", "--of", "gate", "--locks", &database, "--gate", &gate, "--for-ms", for_ms];
+    let order = async |time: &str| {
+        let args =
+            ["engines", "hold-off", "gate", "--beside-store", "--locks", &database, "--gate", &gate, "--for", time];
         let ended = latchgate(&args).await;
         assert!(ended.status.success(), "{ended:?}");
         String::from_utf8_lossy(&ended.stdout).into_owned()
@@ -125,7 +126,7 @@ async fn a_hold_off_of_the_gate_is_begun_read_and_ended_without_a_node() {
         let body = json!({ "operation": "charge", "contents": 1, "on_expiry": "block", "durability": durability });
         pre(&node, body).await
     };
-    assert!(order("600000").await.contains("The hold-off of the gate is in force"));
+    assert!(order("10m").await.contains("The hold-off of the gate is in force"));
     let is_shown = || async {
         let engines = get(&node, "/v1/admin/engines").await.body;
         ["gate", "durable"].iter().all(|part| engines[part]["hold_off_ms"].as_u64() > Some(500_000))

@@ -14,11 +14,6 @@ use crate::client::{Answer, BIN, beat, begun, embedded, forget, get, inspect_ope
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A node that allows short leases, so that a test can wait for their end.
-async fn with_short_leases() -> Node {
-    Node::start(BIN, &["--operation-lease-ms-min", "1", "--retention-ms-min", "1"]).await
-}
-
 fn charge(contents: &Value) -> Value {
     json!({ "operation": "charge", "contents": contents })
 }
@@ -113,8 +108,8 @@ async fn an_unknown_outcome_blocks_until_its_attempt_resolves_it() {
 
 #[tokio::test]
 async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_counted() {
-    let node = with_short_leases().await;
-    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
+    let node = embedded().await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 1_000 })).await;
     let second = begun(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     assert_eq!((&second.body["attempt"], &second.body["reentry"]), (&json!(2), &json!(true)));
     let late = report(&node, &first, json!({ "outcome": "success", "result": "first" })).await;
@@ -134,8 +129,8 @@ async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_
 
 #[tokio::test]
 async fn an_expired_lease_with_on_expiry_block_refuses_every_attempt() {
-    let node = with_short_leases().await;
-    let request = json!({ "operation": "charge", "contents": "x", "lease_ms": 500, "on_expiry": "block" });
+    let node = embedded().await;
+    let request = json!({ "operation": "charge", "contents": "x", "lease_ms": 1_000, "on_expiry": "block" });
     let first = begun(&node, request).await;
     let blocked = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     blocked.assert_problem(409, "operation-unknown");
@@ -146,8 +141,8 @@ async fn an_expired_lease_with_on_expiry_block_refuses_every_attempt() {
 
 #[tokio::test]
 async fn a_late_post_counts_unless_another_attempt_has_re_entered() {
-    let node = with_short_leases().await;
-    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
+    let node = embedded().await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 1_000 })).await;
     lease_passes(&node, &go).await;
     let late = report(&node, &go, json!({ "outcome": "success" })).await;
     assert_eq!((late.status.as_u16(), &late.body["late"]), (200, &json!(true)));
@@ -291,9 +286,9 @@ async fn a_result_is_shown_as_it_was_posted() {
 
 #[tokio::test]
 async fn a_success_is_kept_for_its_retention_or_for_ever() {
-    let node = with_short_leases().await;
+    let node = embedded().await;
     let brief = begun(&node, charge(&json!("brief"))).await;
-    assert_eq!(report(&node, &brief, json!({ "outcome": "success", "retention_ms": 50 })).await.status, 200);
+    assert_eq!(report(&node, &brief, json!({ "outcome": "success", "retention_ms": 1_000 })).await.status, 200);
     assert!(eventually(LONG, || async { pre(&node, charge(&json!("brief"))).await.status == 201 }).await);
 
     let request = json!({ "operation": "charge", "contents": "for ever", "durability": "durable" });
@@ -309,7 +304,7 @@ async fn a_success_is_kept_for_its_retention_or_for_ever() {
 
 #[tokio::test]
 async fn heartbeats_renew_the_lease_until_the_end() {
-    let node = with_short_leases().await;
+    let node = embedded().await;
     let go = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 2_000 })).await;
     let longer = beat(&node, &go, json!({ "lease_ms": 60_000 })).await;
     assert_eq!((longer.status.as_u16(), &longer.body["attempt"]), (200, &json!(1)));
@@ -322,7 +317,7 @@ async fn heartbeats_renew_the_lease_until_the_end() {
     ended.assert_problem(409, "operation-ended");
     assert_eq!(ended.body["recorded"], "success");
 
-    let passed = begun(&node, json!({ "operation": "charge", "contents": "y", "lease_ms": 500 })).await;
+    let passed = begun(&node, json!({ "operation": "charge", "contents": "y", "lease_ms": 1_000 })).await;
     lease_passes(&node, &passed).await;
     let revived = beat(&node, &passed, json!({ "lease_ms": 60_000 })).await;
     assert_eq!((revived.status.as_u16(), &revived.body["late"]), (200, &json!(true)));
@@ -479,9 +474,9 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 
 #[tokio::test]
 async fn a_refused_batch_does_not_forget_that_an_attempt_has_run() {
-    let node = with_short_leases().await;
+    let node = embedded().await;
     begun(&node, charge(&json!("runs"))).await;
-    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 500 })).await;
+    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "lease_ms": 1_000 })).await;
     let request = json!({ "operations": [charge(&json!("x")), charge(&json!("runs"))] });
     let is_refused = || async {
         let refused = batch(&node, request.clone()).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchgate_testkit::node::Node;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,6 +25,14 @@ pub struct RawAnswer {
 impl Raw {
     pub async fn connect(node: &Node) -> Self {
         Self { stream: TcpStream::connect(("127.0.0.1", node.port())).await.unwrap(), unread: Vec::new() }
+    }
+
+    /// From another address of this machine.
+    pub async fn connect_from(address: [u8; 4], node: &Node) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((address, 0).into()).unwrap();
+        let stream = socket.connect(([127, 0, 0, 1], node.port()).into()).await.unwrap();
+        Self { stream, unread: Vec::new() }
     }
 
     /// Fails if the node has closed the connection.

@@ -16,8 +16,8 @@ const LONG: Duration = Duration::from_secs(30);
 const TTL_MS_MAX: u64 = 6_000;
 
 async fn on(url: &str, args: &[&str]) -> Node {
-    let ttl_ms_max = TTL_MS_MAX.to_string();
-    let short = ["--locks", url, "--ttl-ms-max", &ttl_ms_max, "--ttl-ms-default", &ttl_ms_max];
+    let ttl_max = format!("{TTL_MS_MAX}ms");
+    let short = ["--locks", url, "--ttl-max", &ttl_max, "--ttl-default", &ttl_max];
     Node::start(BIN, &[&short[..], args].concat()).await
 }
 

@@ -20,7 +20,7 @@ async fn many(node: &Node, verb: &str, body: Value) -> Answer {
 #[tokio::test]
 async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
     let database = shared_database().await;
-    let node = Node::start(BIN, &["--locks", &database, "--store-timeout-ms", "20000"]).await;
+    let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "20s"]).await;
     let pair = json!({ "locks": [{ "key": "mine-1" }, { "key": "mine-2" }], "lease_id": "pair" });
     assert_eq!(many(&node, "acquire", pair).await.status, 200);
     let single = granted(&node, "mine-3", json!({})).await;

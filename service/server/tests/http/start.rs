@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use latchgate_testkit::node::{Node, NotReady, command};
 use latchgate_testkit::postgres::{Postgres, shared_database};
-use latchgate_testkit::{eventually, free_port};
+use latchgate_testkit::{eventually, free_port, until};
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -78,11 +78,11 @@ async fn an_sqlite_file_that_cannot_be_used_is_refused_with_the_reason() {
 #[tokio::test]
 async fn without_migration_an_empty_database_is_refused() {
     let database = shared_database().await;
-    let log = refusal(&["--locks", &database, "--migrate=false"]).await;
+    let log = refusal(&["--locks", &database, "--no-migrate"]).await;
     assert!(log.contains("latchgate migrate"), "{log}");
     let done = latchgate(&["migrate", "--locks", &database]).await;
     assert!(done.status.success(), "{done:?}");
-    Node::start(BIN, &["--locks", &database, "--migrate=false"]).await;
+    Node::start(BIN, &["--locks", &database, "--no-migrate"]).await;
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn an_unreachable_database_is_an_error_that_keeps_the_password() {
 #[tokio::test]
 async fn settings_come_from_the_environment_too() {
     let database = shared_database().await;
-    let env = [("LATCHGATE_TTL_MS_MAX", "40000"), ("DATABASE_URL", database.as_str())];
+    let env = [("LATCHGATE_TTL_MAX", "40s"), ("DATABASE_URL", database.as_str())];
     let node = Node::start_with(BIN, &[], &env).await;
     let place = greeting(&node);
     assert!(place.contains("Postgres, database ") && place.contains(" on 127.0.0.1:"), "{place}");
@@ -110,9 +110,19 @@ async fn settings_come_from_the_environment_too() {
 }
 
 #[tokio::test]
+async fn a_hang_up_does_not_end_a_node_without_tls() {
+    let mut node = embedded().await;
+    node.hang_up();
+    until("the signal is logged", || std::future::ready(node.log().contains("SIGHUP"))).await;
+    granted(&node, "k", json!({})).await;
+    node.terminate();
+    assert!(node.wait_exit(Duration::from_secs(30)).await.is_some_and(|status| status.success()));
+}
+
+#[tokio::test]
 async fn health_succeeds_only_while_the_node_answers() {
     let health = async |listen: String| {
-        let args = ["health", "--timeout-ms", "1000", "--listen", &listen];
+        let args = ["health", "--timeout", "1s", "--listen", &listen];
         let ended = latchgate(&args).await;
         (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };

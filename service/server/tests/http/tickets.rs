@@ -103,22 +103,10 @@ async fn a_ticket_of_another_request_is_refused() {
     acquire(&node, "k", json!({ "ticket": mine, "mode": "shared" })).await.assert_problem(423, "lock-held");
 }
 
-#[tokio::test]
-async fn a_ticket_that_is_too_old_is_refused() {
-    let node = Node::start(BIN, &["--ticket-ms", "50"]).await;
-    granted(&node, "k", json!({})).await;
-    let ticket = ticket(&node, "k", json!({})).await;
-    let is_refused = || async {
-        let answer = acquire(&node, "k", json!({ "ticket": ticket })).await;
-        if answer.status == 400 {
-            answer.assert_problem(400, "invalid-ticket");
-        }
-        answer.status == 400
-    };
-    assert!(eventually(LONG, is_refused).await);
-}
-
 const CLIENTS: usize = 100;
+const WAIT_MS: u64 = 1_000;
+/// Nodes reserve positions for 250 ms. On a busy machine a client may return later than that, and may then be overtaken.
+const LATE: Duration = Duration::from_millis(200);
 /// How far the clocks of two nodes may differ.
 const CLOCKS_APART: Duration = Duration::from_millis(200);
 
@@ -169,9 +157,7 @@ struct Arrival {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_order_of_their_first_arrival() {
     let database = shared_database().await;
-    // On a busy machine a client may return late.
-    let patient = ["--locks", &database, "--ticket-hold-ms", "3000"];
-    let (one, other) = (Node::start(BIN, &patient).await, Node::start(BIN, &patient).await);
+    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
     let holder = granted(&one, "k", json!({ "ttl_ms": 600_000 })).await.text("lease_id");
     let (mut arrivals, mut pollers) = (Vec::new(), Vec::new());
     let client = Client::new();
@@ -186,15 +172,18 @@ async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_orde
     }
 
     let polled: Arc<Mutex<Vec<usize>>> = Arc::new(Mutex::new(vec![0; CLIENTS]));
-    let served: Arc<Mutex<Vec<(u64, usize)>>> = Arc::default();
+    let served: Arc<Mutex<Vec<(u64, usize, bool)>>> = Arc::default();
     let mut tasks = Vec::new();
     for (number, mut poller) in pollers.into_iter().enumerate() {
         let (polled, served) = (Arc::clone(&polled), Arc::clone(&served));
         tasks.push(tokio::spawn(async move {
+            let mut is_late = false;
             loop {
-                let answer = poller.poll(1_000).await;
+                let sent = Instant::now();
+                let answer = poller.poll(WAIT_MS).await;
+                is_late |= sent.elapsed() > Duration::from_millis(WAIT_MS) + LATE;
                 if answer.status == 200 {
-                    served.lock().unwrap().push((answer.token(), number));
+                    served.lock().unwrap().push((answer.token(), number, is_late));
                     return poller.release(&answer).await;
                 }
                 polled.lock().unwrap()[number] += 1;
@@ -209,8 +198,9 @@ async fn a_hundred_clients_that_poll_through_random_nodes_are_served_in_the_orde
     }
     let mut served = served.lock().unwrap().clone();
     served.sort_unstable();
-    let order: Vec<usize> = served.into_iter().map(|(_, number)| number).collect();
-    assert_eq!(order.len(), CLIENTS);
+    assert_eq!(served.len(), CLIENTS);
+    let order: Vec<usize> = served.into_iter().filter(|(.., is_late)| !is_late).map(|(_, number, _)| number).collect();
+    assert!(order.len() >= CLIENTS / 2, "{} clients were on time", order.len());
     for (place, later) in order.iter().enumerate() {
         for earlier in order[place + 1..].iter().filter(|number| *number < later) {
             let (first, second) = (&arrivals[*earlier], &arrivals[*later]);

@@ -223,7 +223,8 @@ impl Operator {
 
     /// Orders it at one node after the other until one has carried it out.
     async fn insist(&self, order: impl Fn() -> SwitchOrder) -> bool {
-        for _ in 0..20 {
+        // At the highest rates of faults, half a minute is too short.
+        for _ in 0..100 {
             if give(Arc::clone(&self.world), self.any_node(), order()).await.is_ok() {
                 return true;
             }

@@ -1,5 +1,6 @@
 //! `POST /v1/locks/{key}/acquire`.
 
+use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, Position};
 use latchgate_core::{Address, App};
@@ -12,12 +13,13 @@ use super::fields::{
     ModeFields, ModeName, acquire_body, check_priority, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
 use super::ticket::{Requested, Resumed};
-use crate::access::Caller;
-use crate::http::answer;
-use crate::http::format::rfc3339;
-use crate::http::path::LockKey;
+use crate::format::rfc3339;
+use crate::http::body::Json;
+use crate::http::context::{Context, Shared};
+use crate::http::exchange::Authenticated;
+use crate::http::path::{LockKey, PathAddress};
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::{Context, body, quotas};
+use crate::http::{answer, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 
 acquire_body! {
@@ -86,25 +88,27 @@ pub struct AcquireAnswer<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub(super) async fn acquire(
-    context: &Context,
-    caller: &Caller,
-    address: &Address,
-    body: &[u8],
+pub async fn acquire(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    Json(request): Json<AcquireRequest>,
 ) -> Result<Response, Problem> {
-    let request: AcquireRequest = body::parse(body)?;
-    let ask = request.parse(context, address)?;
-    let reserved = quotas::check_leases(context, caller, &[address], &ask.lease).await?;
-    let _waits = context.waits.enter_for(caller, ask.wait)?;
-    let (lease_id, requested) = (ask.lease.lease_id.clone(), (ask.lease.mode, ask.lease.limit));
-    match context.locks.acquire(address, ask).await {
+    let request = request.parse(&context, &address)?;
+    let reserved = quotas::check_leases(&context, &caller, &[&address], &request.lease).await?;
+    let _waits = context.waits.enter_for(&caller, request.wait)?;
+    let (lease_id, requested) = (request.lease.lease_id.clone(), (request.lease.mode, request.lease.limit));
+    let wait = request.wait;
+    match context.locks.acquire(&address, request).await {
         Ok(Acquired::Granted(granted)) => {
-            quotas::count_leases(context, caller, &reserved, &[(address, &granted.lease)], granted.now)?;
-            Ok(answer::ok(&granted_answer(context, address, &granted)))
+            quotas::count_leases(&context, &caller, &reserved, &[(&address, &granted.lease)], granted.now)?;
+            Ok(answer::ok(&granted_answer(&context, &address, &granted)))
         }
-        Ok(Acquired::Refused(refused)) => Err(with_ticket(context, &[(address, requested)], &lease_id, &refused)),
+        Ok(Acquired::Refused(refused)) => {
+            Err(context.with_wait_max(with_ticket(&context, &[(&address, requested)], &lease_id, &refused), wait))
+        }
         Ok(Acquired::WaitFailed { failure, position }) => {
-            Err(wait_failed(context, &[(address, requested)], &lease_id, &failure, position))
+            Err(wait_failed(&context, &[(&address, requested)], &lease_id, &failure, position))
         }
         Ok(other) => Err(ended(&other)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::fields::ModeName;
-use crate::http::format::{ms, rfc3339};
+use crate::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
 use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use latchgate_core::access::has_api_key;
 use latchgate_core::key::check_name;
 use latchgate_core::lock::{LeaseId, Metadata, Mode, Note, Owner, PRIORITY_MAX, PRIORITY_MIN};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::http::Context;
+use crate::http::context::Context;
 use crate::http::locks::ticket::Resumed;
 use crate::http::problem::{Code, Problem};
 
@@ -87,12 +88,16 @@ impl Context {
         ttl_ms.map_or(Ok(self.limits.locks.ttl_ms_default), |ttl_ms| self.check_ttl(ttl_ms))
     }
 
-    pub fn check_wait(&self, wait_ms: Option<u64>) -> Result<Duration, Problem> {
-        let wait_ms = wait_ms.unwrap_or(0);
-        if wait_ms > self.limits.locks.wait_ms_max {
-            return Err(Problem::field("wait_ms", format!("must be at most {}", self.limits.locks.wait_ms_max)));
-        }
-        Ok(Duration::from_millis(wait_ms))
+    /// How long a request waits. Longer than this node allows is shortened.
+    pub fn wait(&self, wait_ms: Option<u64>) -> Duration {
+        Duration::from_millis(wait_ms.unwrap_or(0).min(self.limits.locks.wait_ms_max))
+    }
+
+    /// Says in the answer to a wait that has ended how long it was at most, if it may have been shortened.
+    pub fn with_wait_max(&self, problem: Problem, wait: Duration) -> Problem {
+        let max = self.limits.locks.wait_ms_max;
+        let has_ended = matches!(problem.code(), Code::WaitTimeout | Code::OperationInProgress);
+        if has_ended && wait >= Duration::from_millis(max) { problem.with("wait_ms_max", max) } else { problem }
     }
 
     pub fn check_grace(&self, grace_ms: u64) -> Result<u64, Problem> {
@@ -165,6 +170,12 @@ pub fn parse_metadata(metadata: Map<String, Value>) -> Result<Metadata, Problem>
 pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Problem> {
     if let Some(reason) = reason {
         check_name(reason, REASON_MAX_BYTES).map_err(|error| Problem::field("reason", error))?;
+    }
+    for (field, text) in [("reason", reason), ("by", by)] {
+        // Both are listed and logged.
+        if text.is_some_and(has_api_key) {
+            return Err(Problem::field(field, "must not contain an API key"));
+        }
     }
     let by = by.map(Owner::parse).transpose().map_err(|error| Problem::field("by", error))?;
     Ok(Note { reason: reason.map(Into::into), by })
@@ -262,7 +273,7 @@ macro_rules! acquire_body {
                         lease_id: lease_id(resumed.as_ref(), self.lease_id.as_deref())?,
                     },
                     priority: check_priority(self.priority)?,
-                    wait: context.check_wait(self.wait_ms)?,
+                    wait: context.wait(self.wait_ms),
                     position: resumed.as_ref().map(|resumed| resumed.position),
                     is_new_lease: resumed.is_none() && self.lease_id.is_none(),
                 })

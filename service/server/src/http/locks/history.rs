@@ -3,9 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
@@ -17,14 +16,15 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::fields::ModeName;
 use crate::access::Caller;
-use crate::http::access::{By, check_keys};
+use crate::format::rfc3339;
 use crate::http::answer;
-use crate::http::body::NoBody;
-use crate::http::format::rfc3339;
-use crate::http::path::LockKey;
+use crate::http::context::{Context, Shared};
+use crate::http::exchange::Authenticated;
+use crate::http::path::{LockKey, PathAddress};
+use crate::http::permissions::check_keys;
 use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::query::{Query, page_limit};
 use crate::http::waits::Waiting;
-use crate::http::{Context, Shared, path, query, quotas};
 use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
@@ -128,11 +128,13 @@ pub struct AllEventsQuery {
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
-    let address = path::address(caller, key)?;
-    let query: HistoryQuery = query::parse(uri)?;
-    check_kept(context)?;
-    let limit = query::page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
+pub async fn history(
+    State(context): State<Shared>,
+    PathAddress(address): PathAddress,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Response, Problem> {
+    check_kept(&context)?;
+    let limit = page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
     let before = parse_cursor("before", query.before.as_deref())?;
     let events = context.locks.history(&address, before, limit).await;
     let events = events.map_err(|failure| Problem::of_failure(&failure))?;
@@ -161,15 +163,13 @@ pub async fn history(context: &Context, caller: &Caller, key: &str, uri: &Uri) -
     )
 )]
 pub async fn events(
-    context: &Context,
-    caller: &Caller,
-    key: &str,
-    uri: &Uri,
-    headers: &HeaderMap,
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let address = path::address(caller, key)?;
-    let query: EventsQuery = query::parse(uri)?;
-    stream_of(context, caller, Watched::Key(address.key), query.after.as_deref(), headers).await
+    stream_of(&context, &caller, Watched::Key(address.key), query.after.as_deref(), &headers).await
 }
 
 /// Watch all locks, or those whose keys have a prefix.
@@ -184,12 +184,10 @@ pub async fn events(
 )]
 pub async fn all_events(
     State(context): State<Shared>,
-    Extension(caller): By,
-    uri: Uri,
+    Authenticated(caller): Authenticated,
+    Query(query): Query<AllEventsQuery>,
     headers: HeaderMap,
-    _: NoBody,
 ) -> Result<Response, Problem> {
-    let query: AllEventsQuery = query::parse(&uri)?;
     let prefix = query.prefix.unwrap_or_default();
     if !prefix.is_empty() {
         Key::parse(&prefix).map_err(|error| Problem::field("prefix", error))?;
@@ -211,7 +209,7 @@ async fn stream_of(
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let of_app = caller.app_use.stream().map_err(|excess| quotas::reached(&excess))?;
+    let of_app = caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
     let waits = (context.waits.enter()?, of_app);
     let watch = context.locks.watch(caller.app(), watched, after).await;
     let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;

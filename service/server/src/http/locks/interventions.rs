@@ -1,6 +1,6 @@
 //! Requests about a lock by clients that do not hold it: `revoke`, `DELETE`, `limit` and `fence`.
 
-use axum::http::Uri;
+use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
@@ -10,15 +10,21 @@ use utoipa::{IntoParams, ToSchema};
 use super::answers::key_full;
 use super::fields::{check_limit, check_token, parse_note};
 use crate::access::Caller;
+use crate::format::rfc3339;
 use crate::http::answer;
 use crate::http::audit::Audited;
-use crate::http::format::rfc3339;
-use crate::http::path::LockKey;
+use crate::http::body::Json;
+use crate::http::context::{Context, Shared};
+use crate::http::exchange::Authenticated;
+use crate::http::path::{LockKey, PathAddress};
+use crate::http::permissions::check_admin;
 use crate::http::problem::{Code, Problem, ProblemBody};
-use crate::http::{Context, body, path, query};
+use crate::http::query::Query;
 
 /// The grace period, in ms, if the request names none.
-pub const GRACE_MS_DEFAULT: u64 = 10_000;
+const GRACE_MS_DEFAULT: u64 = 10_000;
+/// A shorter grace ends another client's lease before it can learn of it, which needs the scope `admin`.
+const GRACE_MS_MIN: u64 = 1_000;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -27,7 +33,8 @@ pub struct RevokeRequest {
     reason: Option<String>,
     /// The name of the client or operator that revokes, at most 256 bytes.
     by: Option<String>,
-    /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends.
+    /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
+    /// needs the scope `admin`.
     grace_ms: Option<u64>,
     /// Only the leases with this token; all if absent.
     token: Option<u64>,
@@ -106,20 +113,35 @@ pub struct FenceAnswer<'a> {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn revoke(context: &Context, address: &Address, audited: &Audited, body: &[u8]) -> Result<Response, Problem> {
-    let request: RevokeRequest = body::parse(body)?;
-    let grace_ms = context.check_grace(request.grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
+pub async fn revoke(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    audited: Audited,
+    Json(request): Json<RevokeRequest>,
+) -> Result<Response, Problem> {
+    let grace_ms = check_grace(&context, &caller, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     audited.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
     let token = request.token.map(check_token).transpose()?;
     let revoke = Revoke { note, grace_ms, token, owner: None };
-    match command(context, address, Command::Revoke(revoke)).await? {
+    match command(&context, &address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
         }
         Outcome::KeyFull(full) => Err(key_full(full)),
         other => Err(unexpected(&other)),
     }
+}
+
+/// # Errors
+/// `invalid-request`, or `forbidden` if the grace is so short that the request ends a lease which is not the caller's.
+pub fn check_grace(context: &Context, caller: &Caller, grace_ms: Option<u64>) -> Result<u64, Problem> {
+    let grace_ms = context.check_grace(grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
+    if grace_ms < GRACE_MS_MIN {
+        check_admin(caller)?;
+    }
+    Ok(grace_ms)
 }
 
 /// End every lease of a lock now.
@@ -135,17 +157,14 @@ pub async fn revoke(context: &Context, address: &Address, audited: &Audited, bod
     )
 )]
 pub async fn force(
-    context: &Context,
-    caller: &Caller,
-    audited: &Audited,
-    key: &str,
-    uri: &Uri,
+    State(context): State<Shared>,
+    PathAddress(address): PathAddress,
+    audited: Audited,
+    Query(query): Query<ForceQuery>,
 ) -> Result<Response, Problem> {
-    let address = path::address(caller, key)?;
-    let query: ForceQuery = query::parse(uri)?;
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     audited.detail(|| shown(&note).trim_start_matches(", ").to_owned());
-    end_all(context, &address, audited, note).await
+    end_all(&context, &address, &audited, note).await
 }
 
 /// Ends every lease of a key.
@@ -173,10 +192,13 @@ pub async fn end_all(context: &Context, address: &Address, audited: &Audited, no
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
-    let request: LimitRequest = body::parse(body)?;
+pub async fn set_limit(
+    State(context): State<Shared>,
+    PathAddress(address): PathAddress,
+    Json(request): Json<LimitRequest>,
+) -> Result<Response, Problem> {
     let limit = request.limit.map(check_limit).transpose()?;
-    match command(context, address, Command::SetLimit(limit)).await? {
+    match command(&context, &address, Command::SetLimit(limit)).await? {
         Outcome::LimitSet { limit, held } => {
             Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
         }
@@ -199,10 +221,13 @@ pub async fn set_limit(context: &Context, address: &Address, body: &[u8]) -> Res
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn fence(context: &Context, address: &Address, body: &[u8]) -> Result<Response, Problem> {
-    let FenceRequest { token } = body::parse(body)?;
+pub async fn fence(
+    State(context): State<Shared>,
+    PathAddress(address): PathAddress,
+    Json(FenceRequest { token }): Json<FenceRequest>,
+) -> Result<Response, Problem> {
     let token = check_token(token)?;
-    match command(context, address, Command::Fence(token)).await? {
+    match command(&context, &address, Command::Fence(token)).await? {
         Outcome::Fenced => Ok(answer::ok(&FenceAnswer { key: address.key.as_str(), token })),
         Outcome::StaleToken { current } => {
             let detail = match current {

@@ -1,19 +1,20 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
+use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::Address;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answers::{RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
-use crate::access::Caller;
-use crate::http::answer;
-use crate::http::format::rfc3339;
-use crate::http::path::LockKey;
+use crate::format::rfc3339;
+use crate::http::body::Json;
+use crate::http::context::Shared;
+use crate::http::exchange::Authenticated;
+use crate::http::path::{LockKey, PathAddress};
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::{Context, body, quotas};
+use crate::http::{answer, quotas};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -63,10 +64,10 @@ pub struct ReleaseRequest {
 pub struct ReleaseAnswer {
     released: bool,
     /// Leases of this key that the same owner still holds.
-    pub still_held: u32,
+    still_held: u32,
     /// The lease had been released by an earlier request.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub already: bool,
+    already: bool,
 }
 
 impl ReleaseAnswer {
@@ -88,12 +89,16 @@ impl ReleaseAnswer {
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: &[u8]) -> Result<Response, Problem> {
-    let request: RenewRequest = body::parse(body)?;
+pub async fn renew(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    Json(request): Json<RenewRequest>,
+) -> Result<Response, Problem> {
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(parse_metadata).transpose()?;
-    let (lease, now) = quotas::renew(context, caller, address, &lease_id, ttl_ms, metadata).await?;
+    let (lease, now) = quotas::renew(&context, &caller, &address, &lease_id, ttl_ms, metadata).await?;
     Ok(answer::ok(&RenewAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),
@@ -120,8 +125,13 @@ pub async fn renew(context: &Context, caller: &Caller, address: &Address, body: 
         (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn release(context: &Context, caller: &Caller, address: &Address, body: &[u8]) -> Result<Response, Problem> {
-    let request: ReleaseRequest = body::parse(body)?;
+pub async fn release(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    Json(request): Json<ReleaseRequest>,
+) -> Result<Response, Problem> {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    quotas::release(context, caller, address, &lease_id).await.map(|released| answer::ok(&released))
+    let (still_held, already) = quotas::release(&context, &caller, &address, &lease_id).await?;
+    Ok(answer::ok(&ReleaseAnswer::new(still_held, already)))
 }

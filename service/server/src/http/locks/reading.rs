@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
 use axum::response::Response;
 use latchgate_core::key::check_name;
 use latchgate_core::lock::{Lease, LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
@@ -14,13 +12,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
 use crate::access::Caller;
-use crate::http::access::{By, check_keys};
+use crate::format::rfc3339;
 use crate::http::answer;
-use crate::http::body::NoBody;
-use crate::http::format::rfc3339;
-use crate::http::path::LockKey;
+use crate::http::context::{Context, Shared};
+use crate::http::exchange::Authenticated;
+use crate::http::path::{LockKey, PathAddress};
+use crate::http::permissions::check_keys;
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::{Context, Shared, path, query};
+use crate::http::query::{Query, page_limit};
 use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
 const HOLDERS_LIMIT_DEFAULT: usize = 100;
@@ -159,14 +158,17 @@ pub struct ListAnswer {
         (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
-pub async fn inspect(context: &Context, caller: &Caller, key: &str, uri: &Uri) -> Result<Response, Problem> {
-    let address = path::address(caller, key)?;
-    let query: InspectQuery = query::parse(uri)?;
-    let limit = query::page_limit(query.limit, HOLDERS_LIMIT_DEFAULT, HOLDERS_LIMIT_MAX)?;
+pub async fn inspect(
+    State(context): State<Shared>,
+    Authenticated(caller): Authenticated,
+    PathAddress(address): PathAddress,
+    Query(query): Query<InspectQuery>,
+) -> Result<Response, Problem> {
+    let limit = page_limit(query.limit, HOLDERS_LIMIT_DEFAULT, HOLDERS_LIMIT_MAX)?;
     let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
-    let wait = context.check_wait(query.wait_ms)?;
+    let wait = context.wait(query.wait_ms);
     let inspected = match query.until {
-        Some(Until::Free) => until_free(context, caller, &address, wait).await?,
+        Some(Until::Free) => until_free(&context, &caller, &address, wait).await?,
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
         None => context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?,
     };
@@ -195,7 +197,7 @@ async fn until_free(
         Some(until) if inspected.state.holders().is_empty() => RefusedBecause::Delayed(until),
         _ => RefusedBecause::Held,
     };
-    Err(refusal(&Refused {
+    let refused = refusal(&Refused {
         why,
         holders: inspected.state.holders().to_vec(),
         waiters: inspected.waiters,
@@ -203,7 +205,8 @@ async fn until_free(
         waited: begun.elapsed(),
         position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
         now: inspected.now,
-    }))
+    });
+    Err(context.with_wait_max(refused, wait))
 }
 
 /// A position among the holders of a key: behind `count` leases with this token and all with lower ones.
@@ -267,15 +270,13 @@ impl HoldersPage {
 )]
 pub async fn list(
     State(context): State<Shared>,
-    Extension(caller): By,
-    uri: Uri,
-    _: NoBody,
+    Authenticated(caller): Authenticated,
+    Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let query: ListQuery = query::parse(&uri)?;
     if let Some(owner) = &query.owner {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;
     }
-    let limit = query::page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
+    let limit = page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
     let cursor = query.cursor.as_deref().map(Key::parse).transpose();
     let mut after = cursor.map_err(|error| Problem::field("cursor", error))?;
     let prefix = query.prefix.as_deref().unwrap_or_default();

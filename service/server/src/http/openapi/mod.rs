@@ -6,20 +6,18 @@ mod problems;
 mod rules;
 mod schemas;
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
-use axum::Router;
 use axum::http::header;
-use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{self, RefOr};
 use utoipa::{Modify, OpenApi};
-use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, pages, status, terraform};
+use super::endpoint::Endpoint;
+use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -107,10 +105,10 @@ impl Modify for ApiKeys {
 }
 
 /// The description: what the code says of each operation, and what all have in common.
-fn describe() -> Value {
+fn describe(endpoints: &'static [Endpoint]) -> Value {
     let mut api = serde_json::to_value(Api::openapi()).unwrap_or_default();
     operations::each(&mut api, |method, path, operation| {
-        operations::complete(method, path, operation);
+        operations::complete(endpoints, method, path, operation);
         problems::describe(operation);
         schemas::bound_parameters(operation);
     });
@@ -150,8 +148,8 @@ impl Serialize for Item<'_> {
 }
 
 /// The description as JSON: exactly the bytes of `openapi/openapi.json`.
-pub fn openapi_json() -> String {
-    let api = describe();
+pub fn text(endpoints: &'static [Endpoint]) -> String {
+    let api = describe(endpoints);
     let [openapi, info, servers] = ["openapi", "info", "servers"].map(|name| &api[name]);
     let page =
         Page { openapi, info, servers, tags: &api["tags"], paths: &api["paths"], components: &api["components"] };
@@ -160,12 +158,8 @@ pub fn openapi_json() -> String {
     text
 }
 
-pub(super) async fn serve() -> Response {
-    static TEXT: LazyLock<String> = LazyLock::new(openapi_json);
-    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
-}
-
-/// Swagger UI, from files inside the binary. `web/docs.js` configures it.
-pub(super) fn swagger_ui<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::from(SwaggerUi::new("/docs").config(Config::from("/openapi.json"))).layer(map_response(pages::docs))
+pub fn serve(endpoints: &'static [Endpoint]) -> Response {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let text = TEXT.get_or_init(|| text(endpoints));
+    ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
 }

@@ -1,11 +1,40 @@
 //! What every operation of the description has in common: its API key and scope, and the problems that any request may get.
 
 use axum::http::Method;
+use latchgate_core::access::Scope;
 use serde_json::{Value, json};
 
 use super::problems;
-use crate::http::access::{Needed, needed};
+use crate::http::endpoint::{Endpoint, Needs};
 use crate::http::problem::Code;
+
+/// What an endpoint needs, as the description shows it.
+pub struct Permission {
+    pub api_key: bool,
+    pub scope: Option<Scope>,
+    /// Only API keys of the app `default` have it.
+    pub of_default: bool,
+}
+
+impl Permission {
+    /// Whether it is a request in the sense of the app's quota.
+    pub fn is_counted(&self) -> bool {
+        self.scope.is_some() && !self.of_default
+    }
+}
+
+pub fn needed(endpoints: &[Endpoint], method: &Method, path: &str) -> Permission {
+    let row = endpoints.iter().find(|endpoint| endpoint.method == method.as_str() && endpoint.path == path);
+    let needs = row.map_or(Needs::ApiKey, |endpoint| endpoint.needs);
+    let scope = match needs {
+        Needs::Nothing | Needs::ApiKey => None,
+        Needs::Scope(scope) => Some(scope),
+        Needs::Operator => Some(Scope::Admin),
+        Needs::Metrics => Some(Scope::Read),
+    };
+    let of_default = matches!(needs, Needs::Operator | Needs::Metrics);
+    Permission { api_key: needs != Needs::Nothing, scope, of_default }
+}
 
 /// Calls `visit` with each operation, its method and its path.
 pub fn each(api: &mut Value, mut visit: impl FnMut(&Method, &str, &mut Value)) {
@@ -18,12 +47,12 @@ pub fn each(api: &mut Value, mut visit: impl FnMut(&Method, &str, &mut Value)) {
     }
 }
 
-pub fn complete(method: &Method, path: &str, operation: &mut Value) {
-    let needed = needed(method, path);
+pub fn complete(endpoints: &'static [Endpoint], method: &Method, path: &str, operation: &mut Value) {
+    let needed = needed(endpoints, method, path);
     operation["security"] = match &needed {
-        Needed { api_key: false, .. } => json!([]),
-        Needed { scope: None, .. } => json!([{ "api_key": [] }]),
-        Needed { scope: Some(scope), .. } => json!([{ "api_key": [scope] }]),
+        Permission { api_key: false, .. } => json!([]),
+        Permission { scope: None, .. } => json!([{ "api_key": [] }]),
+        Permission { scope: Some(scope), .. } => json!([{ "api_key": [scope] }]),
     };
     let has_body = allow_no_body(operation);
     for code in common_codes(path, operation, has_body, &needed) {
@@ -51,7 +80,7 @@ fn allow_no_body(operation: &mut Value) -> bool {
 }
 
 /// The problems that come from what all handlers share.
-fn common_codes(path: &str, operation: &Value, has_body: bool, needed: &Needed) -> Vec<Code> {
+fn common_codes(path: &str, operation: &Value, has_body: bool, needed: &Permission) -> Vec<Code> {
     let mut codes = vec![Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
     if path.contains("{key}") {
         codes.push(Code::InvalidKey);

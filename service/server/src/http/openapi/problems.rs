@@ -235,6 +235,8 @@ fields! {
         waited_ms: u64,
         /// Continues the wait: send it with the same request within a minute. Absent if the request was in no queue.
         ticket: Option<String>,
+        /// The longest wait of this node, if the request asked for as much or more.
+        wait_ms_max: Option<u64>,
     }
 
     struct KeyProblem {
@@ -288,6 +290,8 @@ fields! {
         /// What is left of the lease, in ms.
         remaining_ms: u64,
         waited_ms: Option<u64>,
+        /// The longest wait of this node, if the request asked for as much or more.
+        wait_ms_max: Option<u64>,
         retry_after_ms: u64,
     }
 

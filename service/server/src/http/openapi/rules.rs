@@ -5,14 +5,16 @@ use std::collections::HashSet;
 use axum::http::{Method, StatusCode};
 use serde_json::Value;
 
+use super::describe;
+use super::operations::{self, needed};
+use super::problems;
 use super::schemas::{each_property, has_type, is_date, of_requests};
-use super::{describe, operations, problems};
-use crate::http::access::needed;
+use crate::http::endpoints::ENDPOINTS;
 use crate::http::problem::Code;
 
 /// Calls `visit` with each operation and a name for failures.
 fn each_operation(mut visit: impl FnMut(&Method, &str, &Value)) {
-    let mut api = describe();
+    let mut api = describe(ENDPOINTS);
     operations::each(&mut api, |method, path, operation| visit(method, path, operation));
 }
 
@@ -61,7 +63,7 @@ fn every_problem_of_an_operation_names_codes_with_its_status() {
 #[test]
 fn every_operation_lists_the_problems_that_any_request_may_get() {
     each_operation(|method, path, operation| {
-        let needed = needed(method, path);
+        let needed = needed(ENDPOINTS, method, path);
         let needs_api_key = needed.api_key;
         let has_body = operation.get("requestBody").is_some();
         let listed: Vec<u16> = problem_responses(operation).map(|(status, _)| status.as_u16()).collect();
@@ -89,7 +91,7 @@ const OF_TERRAFORM: &str = "LockInfo";
 
 #[test]
 fn the_fields_of_requests_are_bounded_and_have_no_default() {
-    let mut api = describe();
+    let mut api = describe(ENDPOINTS);
     let of_requests = of_requests(&api);
     for (name, schema) in api["components"]["schemas"].as_object_mut().unwrap() {
         if of_requests.contains(name) && name != OF_TERRAFORM {
@@ -121,7 +123,7 @@ fn check_bounds(at: &str, schema: &Value) {
 
 #[test]
 fn times_in_answers_are_dates_and_optional_fields_are_not_null() {
-    let mut api = describe();
+    let mut api = describe(ENDPOINTS);
     let of_requests = of_requests(&api);
     for (name, schema) in api["components"]["schemas"].as_object_mut().unwrap() {
         if of_requests.contains(name) {
@@ -138,7 +140,7 @@ fn times_in_answers_are_dates_and_optional_fields_are_not_null() {
 
 #[test]
 fn every_reference_has_a_schema_and_nothing_is_null() {
-    let api = describe();
+    let api = describe(ENDPOINTS);
     let text = api.to_string();
     assert!(!text.contains(":null"), "a field of the description is null");
     for (at, start) in text.match_indices("#/components/schemas/") {
@@ -163,7 +165,7 @@ fn every_body_has_an_example_and_none_forces_anything() {
 #[test]
 fn swagger_ui_replaces_what_stands_in_the_examples() {
     let script = include_str!("../../../../../web/docs.js");
-    let (api, id) = (describe().to_string(), "7d88c00ddeafbae02d6198a43e38f30a");
+    let (api, id) = (describe(ENDPOINTS).to_string(), "7d88c00ddeafbae02d6198a43e38f30a");
     for text in ["the-lease_id-of-the-acquire", "the stamp that the pre gave", "1784000000000000", id] {
         assert!(script.contains(text) && api.contains(text), "{text}");
     }

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use super::records::{Kept, kept};
 use super::refusals::{refusal, report_name};
 use super::requests::{OutcomeName, StateName};
+use crate::format::rfc3339;
 use crate::gate::PreReply;
-use crate::http::format::rfc3339;
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::Problem;
 

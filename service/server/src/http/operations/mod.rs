@@ -7,12 +7,9 @@ mod records;
 mod refusals;
 mod requests;
 
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRequestParts, State};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationId};
 
@@ -24,32 +21,27 @@ pub use self::requests::{BATCH_MAX, OutcomeName};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
-use super::access::By;
 use super::answer::{json, ok};
 use super::audit::Audited;
-use super::body::NoBody;
+use super::body::Json;
+use super::context::Shared;
+use super::exchange::{Authenticated, Exchange};
+use super::permissions::check_admin;
 use super::problem::{Problem, ProblemBody};
-use super::query::NoQuery;
-use super::{Shared, body, query, quotas};
+use super::query::Query;
+use super::quotas;
 use crate::gate::{ListFailure, Reply};
 
 /// The id in a path.
-pub struct Id(OperationId);
+pub struct PathId(OperationId);
 
-impl Id {
-    /// `None` if the text cannot be an id.
-    pub fn of(text: &str) -> Option<Self> {
-        text.parse().ok().map(Self)
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Id {
+impl<S: Sync> FromRequestParts<S> for PathId {
     type Rejection = Problem;
 
     /// A text that cannot be an id gets the same answer as an unknown id.
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
-        id.ok().and_then(|Path(id)| Self::of(&id)).ok_or_else(refusals::not_found)
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
+        endpoint.decoded_parameter(parts.uri.path()).parse().map(Self).map_err(|_| refusals::not_found())
     }
 }
 
@@ -73,22 +65,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 )]
 pub async fn pre(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    body: Body,
+    Json(request): Json<PreRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.operation_body(body).await?;
-    let request: PreRequest<'_> = body::parse(&body)?;
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let ask = request.parse(&context, caller.app(), stand_in.as_deref())?;
-    let _waits = context.waits.enter_for(&caller, ask.wait)?;
-    let (id, attempt_id) = (ask.fingerprint.id, ask.attempt_id.clone());
+    let call = request.parse(&context, caller.app(), stand_in.as_deref())?;
+    let _waits = context.waits.enter_for(&caller, call.wait)?;
+    let (id, attempt_id, wait) = (call.fingerprint.id, call.attempt_id.clone(), call.wait);
     let counted = quotas::reserve_operations(&context, &caller, &[id]).await?;
-    let answer = context.operations.pre(caller.app(), ask).await;
+    let answer = context.operations.pre(caller.app(), call).await;
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
-    let granted = answers::pre(id, answer)?;
+    let granted = answers::pre(id, answer).map_err(|problem| context.with_wait_max(problem, wait))?;
     Ok(json(granted.status, &granted.answer))
 }
 
@@ -113,17 +102,14 @@ pub async fn pre(
 )]
 pub async fn pre_batch(
     State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<BatchRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.operation_body(body).await?;
-    let request: BatchRequest<'_> = body::parse(&body)?;
-    let (asks, all_or_nothing) = request.parse(&context, caller.app())?;
-    let ids: Vec<_> = asks.iter().map(|ask| (ask.fingerprint.id, ask.attempt_id.clone())).collect();
+    let (calls, all_or_nothing) = request.parse(&context, caller.app())?;
+    let ids: Vec<_> = calls.iter().map(|call| (call.fingerprint.id, call.attempt_id.clone())).collect();
     let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
     let counted = quotas::reserve_operations(&context, &caller, &wanted).await?;
-    let answer = context.operations.pre_all(caller.app(), &asks, all_or_nothing).await;
+    let answer = context.operations.pre_all(caller.app(), &calls, all_or_nothing).await;
     if answer.all_may_go || !all_or_nothing {
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
@@ -144,13 +130,9 @@ pub async fn pre_batch(
     )
 )]
 pub async fn preview(
-    State(context): State<Shared>,
-    Extension(caller): By,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    Json(request): Json<PreviewRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.operation_body(body).await?;
-    let request: PreviewRequest<'_> = body::parse(&body)?;
     let (operation, contents) = request.parse()?;
     let fingerprint = Fingerprint::of(caller.app(), &operation, &contents);
     Ok(ok(&answers::preview(fingerprint, &contents)))
@@ -176,15 +158,12 @@ pub async fn preview(
 )]
 pub async fn post(
     State(context): State<Shared>,
-    Extension(caller): By,
-    Id(id): Id,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    PathId(id): PathId,
+    Json(request): Json<PostRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.operation_body(body).await?;
-    let request: PostRequest<'_> = body::parse(&body)?;
-    let (stamp, ask) = request.parse(&context)?;
-    let answer = context.operations.post(caller.app(), id, &stamp, ask).await;
+    let (stamp, call) = request.parse(&context)?;
+    let answer = context.operations.post(caller.app(), id, &stamp, call).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => {
             let posted = answers::post(id, &outcome, now)?;
@@ -213,13 +192,10 @@ pub async fn post(
 )]
 pub async fn heartbeat(
     State(context): State<Shared>,
-    Extension(caller): By,
-    Id(id): Id,
-    _: NoQuery,
-    body: Body,
+    Authenticated(caller): Authenticated,
+    PathId(id): PathId,
+    Json(request): Json<HeartbeatRequest>,
 ) -> Result<Response, Problem> {
-    let body = context.operation_body(body).await?;
-    let request: HeartbeatRequest = body::parse(&body)?;
     let (stamp, lease_ms) = request.parse(&context)?;
     let answer = context.operations.heartbeat(caller.app(), id, &stamp, lease_ms).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
@@ -243,10 +219,8 @@ pub async fn heartbeat(
 )]
 pub async fn inspect(
     State(context): State<Shared>,
-    Extension(caller): By,
-    Id(id): Id,
-    _: NoQuery,
-    _: NoBody,
+    Authenticated(caller): Authenticated,
+    PathId(id): PathId,
 ) -> Result<Response, Problem> {
     let shown = context.operations.get(caller.app(), id).await;
     match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
@@ -258,7 +232,7 @@ pub async fn inspect(
 /// Delete the record of an operation.
 ///
 /// The next pre may proceed then. While an attempt is started, even if its lease has passed, while the outcome is unknown, or if the
-/// record cannot be read, this needs `force=true`.
+/// record cannot be read, this needs `force=true` and the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
     params(
@@ -275,14 +249,16 @@ pub async fn inspect(
 )]
 pub async fn forget(
     State(context): State<Shared>,
-    Extension(caller): By,
+    Authenticated(caller): Authenticated,
+    PathId(id): PathId,
     audited: Audited,
-    Id(id): Id,
-    uri: Uri,
-    _: NoBody,
+    Query(ForgetQuery { force }): Query<ForgetQuery>,
 ) -> Result<Response, Problem> {
-    let ForgetQuery { force } = query::parse(&uri)?;
     audited.detail(|| format!("force: {force}"));
+    if force {
+        // It ends what another client may still be doing.
+        check_admin(&caller)?;
+    }
     let answer = context.operations.forget(caller.app(), id, force).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => {
@@ -307,11 +283,9 @@ pub async fn forget(
 )]
 pub async fn list(
     State(context): State<Shared>,
-    Extension(caller): By,
-    uri: Uri,
-    _: NoBody,
+    Authenticated(caller): Authenticated,
+    Query(query): Query<OperationsQuery>,
 ) -> Result<Response, Problem> {
-    let query: OperationsQuery = query::parse(&uri)?;
     let (filter, limit) = query.parse()?;
     let page = context.operations.list(caller.app(), &filter, query.cursor.as_deref(), limit).await;
     let page = page.map_err(|failure| match failure {

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::requests::{DurabilityName, OnExpiryName, StateName};
+use crate::format::rfc3339;
 use crate::gate::Shown;
-use crate::http::format::rfc3339;
 
 /// An operation as other clients see it: without its stamp and attempt id.
 #[derive(Serialize, ToSchema)]

@@ -6,7 +6,7 @@ use latchgate_core::Timestamp;
 use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, Report, UnknownCause};
 
 use super::records::raw;
-use crate::http::format::{ms, rfc3339};
+use crate::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
 use crate::locks::Failure;
 

@@ -1,7 +1,5 @@
 //! Bodies and queries of requests about operations, and their rules.
 
-use std::time::Duration;
-
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
@@ -13,8 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
+use crate::http::context::Context;
 use crate::http::problem::{Code, Problem};
-use crate::http::{Context, query};
+use crate::http::query::page_limit;
 use crate::store::gate::Filter;
 
 /// Most operations in one batch.
@@ -24,19 +23,19 @@ const LIST_LIMIT_MAX: usize = 1_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PreRequest<'a> {
+pub struct PreRequest {
     /// The kind of work, at most 256 bytes. Part of the id.
     #[schema(example = "charge", max_length = 256)]
     operation: String,
     /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
     /// absent, the header `Idempotency-Key` is used.
-    #[serde(borrow, default)]
+    #[serde(default)]
     #[schema(value_type = Option<Value>)]
-    pub contents: Option<&'a RawValue>,
+    pub contents: Option<Box<RawValue>>,
     /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
-    #[serde(borrow, default)]
+    #[serde(default)]
     #[schema(value_type = Option<Value>)]
-    checked: Option<&'a RawValue>,
+    checked: Option<Box<RawValue>>,
     /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
     /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
     #[schema(max_length = 256)]
@@ -94,37 +93,36 @@ pub enum OnOutageName {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BatchRequest<'a> {
+pub struct BatchRequest {
     /// 1 to 100 pres, without `wait_ms`.
-    #[serde(borrow)]
     #[schema(min_items = 1, max_items = 100)]
-    operations: Vec<PreRequest<'a>>,
+    operations: Vec<PreRequest>,
     /// Claim all operations or none; true if absent.
     all_or_nothing: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PreviewRequest<'a> {
+pub struct PreviewRequest {
     #[schema(example = "charge", max_length = 256)]
     operation: String,
     /// A string or any JSON but null.
-    #[serde(borrow, default)]
+    #[serde(default)]
     #[schema(value_type = Value)]
-    contents: Option<&'a RawValue>,
+    contents: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PostRequest<'a> {
+pub struct PostRequest {
     /// From the answer to pre.
     stamp: String,
     outcome: OutcomeName,
     /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
     /// than 64 KiB is dropped, and `result_omitted` is true.
-    #[serde(borrow, default)]
+    #[serde(default)]
     #[schema(value_type = Option<Value>)]
-    result: Option<&'a RawValue>,
+    result: Option<Box<RawValue>>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
     #[schema(example = 86_400_000, minimum = 1)]
     retention_ms: Option<u64>,
@@ -190,11 +188,11 @@ pub enum StateName {
 
 /// Names of fields in problems. Those of a batch's item begin with its index.
 #[derive(Clone, Copy)]
-struct Fields {
+struct FieldNames {
     item: Option<usize>,
 }
 
-impl Fields {
+impl FieldNames {
     fn name(self, field: &str) -> String {
         match self.item {
             Some(index) => format!("operations[{index}].{field}"),
@@ -207,10 +205,10 @@ impl Fields {
     }
 }
 
-impl PreRequest<'_> {
+impl PreRequest {
     /// `stand_in` is used if there are no contents.
     pub fn parse(self, context: &Context, app: &App, stand_in: Option<&str>) -> Result<PreCall, Problem> {
-        self.parse_item(context, app, stand_in, Fields { item: None })
+        self.parse_item(context, app, stand_in, FieldNames { item: None })
     }
 
     fn parse_item(
@@ -218,22 +216,19 @@ impl PreRequest<'_> {
         context: &Context,
         app: &App,
         stand_in: Option<&str>,
-        fields: Fields,
+        fields: FieldNames,
     ) -> Result<PreCall, Problem> {
         let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
-            (contents, _) => parse_contents(contents, fields)?,
+            (contents, _) => parse_contents(contents.as_deref(), fields)?,
         };
-        let checked = self.checked.map(|checked| parse_canonical(&fields.name("checked"), checked)).transpose()?;
+        let checked =
+            self.checked.as_deref().map(|checked| parse_canonical(&fields.name("checked"), checked)).transpose()?;
         let attempt_id = match self.attempt_id {
             Some(text) => AttemptId::parse(&text).map_err(|error| fields.problem("attempt_id", error))?,
             None => new_attempt_id(),
         };
-        let wait_ms = self.wait_ms.unwrap_or(0);
-        if wait_ms > context.limits.locks.wait_ms_max {
-            return Err(fields.problem("wait_ms", format!("must be at most {}", context.limits.locks.wait_ms_max)));
-        }
         Ok(PreCall {
             fingerprint: Fingerprint::of(app, &operation, &contents),
             operation,
@@ -243,7 +238,7 @@ impl PreRequest<'_> {
                 Some(lease_ms) => check_lease(context, lease_ms, fields)?,
                 None => context.limits.operations.lease_ms_default,
             },
-            wait: Duration::from_millis(wait_ms),
+            wait: context.wait(self.wait_ms),
             on_expiry: self.on_expiry.into(),
             durability: self.durability.into(),
             on_outage: self.on_outage.into(),
@@ -251,7 +246,7 @@ impl PreRequest<'_> {
     }
 }
 
-impl BatchRequest<'_> {
+impl BatchRequest {
     /// The pres, and whether to claim all or none.
     pub fn parse(self, context: &Context, app: &App) -> Result<(Vec<PreCall>, bool), Problem> {
         if self.operations.is_empty() || self.operations.len() > BATCH_MAX {
@@ -261,35 +256,35 @@ impl BatchRequest<'_> {
             ));
         }
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
-        let mut asks: Vec<PreCall> = Vec::with_capacity(self.operations.len());
+        let mut calls: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
-            let fields = Fields { item: Some(index) };
+            let fields = FieldNames { item: Some(index) };
             if request.wait_ms.is_some() {
                 return Err(fields.problem("wait_ms", "is not allowed in a batch, which does not wait"));
             }
-            let ask = request.parse_item(context, app, None, fields)?;
-            let twin = asks.iter().position(|other| other.fingerprint == ask.fingerprint);
+            let call = request.parse_item(context, app, None, fields)?;
+            let twin = calls.iter().position(|other| other.fingerprint == call.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {
                 return Err(
                     fields.problem("contents", format!("are those of operations[{twin}]: name each operation once"))
                 );
             }
-            asks.push(ask);
+            calls.push(call);
         }
-        Ok((asks, all_or_nothing))
+        Ok((calls, all_or_nothing))
     }
 }
 
-impl PreviewRequest<'_> {
+impl PreviewRequest {
     pub fn parse(&self) -> Result<(OperationName, Canonical), Problem> {
-        let fields = Fields { item: None };
+        let fields = FieldNames { item: None };
         let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
-        Ok((operation, parse_contents(self.contents, fields)?))
+        Ok((operation, parse_contents(self.contents.as_deref(), fields)?))
     }
 }
 
-impl PostRequest<'_> {
+impl PostRequest {
     pub fn parse(self, context: &Context) -> Result<(StampText, PostCall), Problem> {
         let stamp = parse_stamp(&self.stamp)?;
         let limits = &context.limits.operations;
@@ -314,7 +309,7 @@ impl PostRequest<'_> {
 
 impl HeartbeatRequest {
     pub fn parse(&self, context: &Context) -> Result<(StampText, Option<u64>), Problem> {
-        let check = |lease_ms| check_lease(context, lease_ms, Fields { item: None });
+        let check = |lease_ms| check_lease(context, lease_ms, FieldNames { item: None });
         Ok((parse_stamp(&self.stamp)?, self.lease_ms.map(check).transpose()?))
     }
 }
@@ -322,7 +317,7 @@ impl HeartbeatRequest {
 impl OperationsQuery {
     /// The filter, and the most operations of the page.
     pub fn parse(&self) -> Result<(Filter, usize), Problem> {
-        let limit = query::page_limit(self.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
+        let limit = page_limit(self.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
         Ok((Filter { operation, state: self.state.map(State::from), suspect: self.suspect }, limit))
@@ -330,7 +325,7 @@ impl OperationsQuery {
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
-fn parse_contents(contents: Option<&RawValue>, fields: Fields) -> Result<Canonical, Problem> {
+fn parse_contents(contents: Option<&RawValue>, fields: FieldNames) -> Result<Canonical, Problem> {
     match contents {
         Some(contents) => parse_canonical(&fields.name("contents"), contents),
         None => Err(fields.problem("contents", "must be a string or any JSON but null")),
@@ -358,7 +353,7 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
     StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
-fn check_lease(context: &Context, lease_ms: u64, fields: Fields) -> Result<u64, Problem> {
+fn check_lease(context: &Context, lease_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
     let (min, max) = (context.limits.operations.lease_ms_min, context.limits.operations.lease_ms_max);
     if (min..=max).contains(&lease_ms) {
         Ok(lease_ms)

@@ -2,13 +2,18 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use latchgate_core::access::ChangeRefused;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Code, CodeInfo};
+use crate::access::ChangeFailure;
+use crate::access::operator::OrderRefused;
+use crate::access::quota::Excess;
 use crate::failure::Failure;
 use crate::http::answer::json_line;
+use crate::store::StoreError;
 
 /// An answer that does not let the client proceed.
 #[derive(Clone, Debug)]
@@ -17,12 +22,11 @@ pub struct Problem {
     detail: String,
     fields: Vec<(&'static str, Box<RawValue>)>,
     retry_after_ms: Option<u64>,
-    allow: Option<&'static str>,
 }
 
 impl Problem {
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), fields: Vec::new(), retry_after_ms: None, allow: None }
+        Self { code, detail: detail.into(), fields: Vec::new(), retry_after_ms: None }
     }
 
     /// A field of the request is wrong; `rule` says what it must be.
@@ -47,13 +51,6 @@ impl Problem {
     #[must_use]
     pub fn retry_after_ms(mut self, ms: u64) -> Self {
         self.retry_after_ms = Some(ms);
-        self
-    }
-
-    /// The methods of the path, as in the header `Allow`.
-    #[must_use]
-    pub fn allow(mut self, methods: &'static str) -> Self {
-        self.allow = Some(methods);
         self
     }
 
@@ -93,6 +90,18 @@ impl Problem {
         self.code.info().status == StatusCode::SERVICE_UNAVAILABLE
     }
 
+    /// The answer to a request that is more than its app may have.
+    pub fn of_excess(excess: &Excess) -> Self {
+        let Excess { quota, limit, remaining, retry_after } = *excess;
+        let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
+        let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+        Self::new(Code::QuotaReached, detail)
+            .with("quota", quota.as_str())
+            .with("limit", limit)
+            .with("remaining", remaining)
+            .retry_after_ms(retry_after_ms.max(1))
+    }
+
     /// The answer to a call that failed.
     pub fn of_failure(failure: &Failure) -> Self {
         let retry_later = |code, detail: &str| Self::new(code, detail).retry_after_ms(1_000);
@@ -117,6 +126,32 @@ impl Problem {
             Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
             Failure::NoDurableStore => {
                 Self::field("durability", "must be fast: this service has no store that commits to disk")
+            }
+        }
+    }
+}
+
+impl From<OrderRefused> for Problem {
+    fn from(refused: OrderRefused) -> Self {
+        match refused {
+            OrderRefused::Invalid { field, rule } => Self::field(field, rule),
+            OrderRefused::Change(ChangeFailure::Refused(refused)) => {
+                let code = match refused {
+                    ChangeRefused::NotPermitted => Code::Unauthorized,
+                    ChangeRefused::UnknownApp => Code::UnknownApp,
+                    ChangeRefused::UnknownKey => Code::UnknownApiKey,
+                    ChangeRefused::TooManyApps | ChangeRefused::TooManyKeys => Code::AccessFull,
+                };
+                Self::new(code, refused.to_string())
+            }
+            OrderRefused::Change(ChangeFailure::Store(StoreError::OutcomeUnknown(reason))) => {
+                tracing::warn!(reason, "it is not known whether the apps and API keys were changed");
+                let detail = "The node does not know whether the store committed: GET /v1/admin/keys and /v1/admin/apps show it.";
+                Self::new(Code::OutcomeUnknown, detail).retry_after_ms(1_000)
+            }
+            OrderRefused::Change(ChangeFailure::Store(error)) => {
+                tracing::warn!(%error, "the apps and API keys were not changed");
+                Self::of_failure(&Failure::StoreUnavailable(error.to_string()))
             }
         }
     }
@@ -153,9 +188,6 @@ impl IntoResponse for Problem {
         }
         if self.code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchgate\""));
-        }
-        if let Some(methods) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

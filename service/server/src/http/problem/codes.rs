@@ -159,7 +159,7 @@ codes! {
         "Refuse the work that came with this token.";
     HistoryOff: "history-off", NOT_FOUND,
         "No history is kept",
-        "The node runs with `--history off`: it keeps no history of locks and streams no events.",
+        "The node runs with `--history-retention 0`: it keeps no history of locks and streams no events.",
         "Ask the operator of the service to turn the history on.";
     // Operations
     OperationInProgress: "operation-in-progress", CONFLICT,

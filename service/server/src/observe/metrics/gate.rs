@@ -1,7 +1,9 @@
 //! The figures of a node's gate.
 
-use super::count::{Counter, Counters};
-use super::page::{Encode, Page};
+use prometheus_client::metrics::counter::Counter;
+
+use super::count::Counters;
+use super::page::Page;
 
 /// What came of a pre or a post, in the order of [`NAMES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +87,8 @@ impl GateMetrics {
     }
 }
 
-impl Encode for GateMetrics {
-    fn encode(&self, page: &mut Page) {
+impl GateMetrics {
+    pub fn encode(&self, page: &mut Page<'_>) {
         let mut outcomes = page.counters("latchgate_operations", "Pres and posts by what came of them.");
         for (outcome, count) in self.outcomes.iter() {
             outcomes.count(&[("outcome", outcome)], count);

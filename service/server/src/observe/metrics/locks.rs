@@ -1,11 +1,15 @@
 //! The figures of a node's locks.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Event, EventKind, LockState};
 
-use super::count::{Counter, Counters, Histogram};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::count::{Counters, of_durations, of_sizes};
 use super::live::LiveLeases;
 use super::page::Page;
 
@@ -32,7 +36,7 @@ pub struct LockMetrics {
     pub handoff_seconds: Histogram,
     pub shard_queue_seconds: Histogram,
     pub batch_calls: Histogram,
-    commit_seconds: [Histogram; STORES.len()],
+    commit_seconds: [OnceLock<Histogram>; STORES.len()],
     granted: Counter,
     ended: Counters<{ ENDS.len() }>,
     live: LiveLeases,
@@ -51,11 +55,11 @@ pub struct LockMetrics {
 impl Default for LockMetrics {
     fn default() -> Self {
         Self {
-            wait_seconds: Histogram::of_durations(),
-            handoff_seconds: Histogram::of_durations(),
-            shard_queue_seconds: Histogram::of_durations(),
-            batch_calls: Histogram::of_sizes(),
-            commit_seconds: std::array::from_fn(|_| Histogram::of_durations()),
+            wait_seconds: of_durations(),
+            handoff_seconds: of_durations(),
+            shard_queue_seconds: of_durations(),
+            batch_calls: of_sizes(),
+            commit_seconds: Default::default(),
             granted: Counter::default(),
             ended: Counters::new(ENDS.map(EventKind::as_str)),
             live: LiveLeases::default(),
@@ -98,7 +102,7 @@ impl LockMetrics {
     /// A change of a key was committed.
     pub fn committed(&self, uncounted: Uncounted, before: &LockState, after: &LockState, now: Timestamp) {
         if uncounted.granted > 0 {
-            self.granted.add(uncounted.granted.into());
+            self.granted.inc_by(uncounted.granted.into());
         }
         for (index, count) in uncounted.ended.into_iter().enumerate().filter(|(_, count)| *count > 0) {
             self.ended.add(index, count.into());
@@ -109,7 +113,7 @@ impl LockMetrics {
     /// A commit to this kind of store took so long.
     pub fn commit_took(&self, store: &str, time: Duration) {
         if let Some(index) = STORES.iter().position(|kind| *kind == store) {
-            self.commit_seconds[index].add_duration(time);
+            self.commit_seconds[index].get_or_init(of_durations).observe(time.as_secs_f64());
         }
     }
 
@@ -118,7 +122,7 @@ impl LockMetrics {
     }
 
     /// `now` by the store's clock.
-    pub fn encode(&self, now: Timestamp, page: &mut Page) {
+    pub fn encode(&self, now: Timestamp, page: &mut Page<'_>) {
         let help = "Time that requests with wait_ms were in a queue, whether they got the lock or not.";
         page.histogram("latchgate_wait_seconds", help, &self.wait_seconds);
         let help = "Time from the end of a lease to the grant to a waiter of the lock.";
@@ -135,8 +139,10 @@ impl LockMetrics {
         page.histogram("latchgate_shard_queue_seconds", help, &self.shard_queue_seconds);
         page.histogram("latchgate_batch_calls", "Calls in a batch of a shard.", &self.batch_calls);
         let mut commits = page.histograms("latchgate_commit_seconds", "Time of a commit of lock states.");
-        for (store, seconds) in STORES.iter().zip(&self.commit_seconds).filter(|(_, seconds)| !seconds.is_empty()) {
-            commits.buckets(&[("store", store)], seconds);
+        for (store, seconds) in STORES.iter().zip(&self.commit_seconds) {
+            if let Some(seconds) = seconds.get() {
+                commits.buckets(&[("store", store)], seconds);
+            }
         }
         let help = "Keys of a batch whose state in the store was another than the expected one.";
         page.counter("latchgate_lost_races", help, self.lost_races.get());

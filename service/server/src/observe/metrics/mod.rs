@@ -1,4 +1,4 @@
-//! The figures of a node. Counting is an atomic addition; everything else is done when `/metrics` is read.
+//! The figures of a node. Counting is cheap; everything else is done when `/metrics` is read.
 
 mod count;
 mod gate;
@@ -8,9 +8,12 @@ mod page;
 mod process;
 mod requests;
 
-pub use self::count::{Counter, Histogram, count_nothing};
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::histogram::Histogram;
+
+pub use self::count::of_durations;
 pub use self::gate::{Degraded, GateMetrics, GateOutcome};
 pub use self::locks::{LockMetrics, Retry, Uncounted};
-pub use self::page::{CONTENT_TYPE, Encode, Page};
+pub use self::page::{CONTENT_TYPE, Page, page};
 pub use self::process::Process;
 pub use self::requests::{OfApp, Requests};

@@ -1,37 +1,54 @@
-//! The page of `/metrics`: OpenMetrics text.
+//! The page of `/metrics`, in the text format of OpenMetrics.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
-use super::count::{Buckets, Histogram};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric as _, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Figures that belong on the page.
-pub trait Encode {
-    fn encode(&self, page: &mut Page);
-}
-
-/// A page on which families of metrics are written, one after the other.
-#[derive(Default)]
-pub struct Page(String);
+/// A page on which families of metrics are written, one after the other. It is a text in memory, to which nothing fails to be written.
+pub struct Page<'e>(DescriptorEncoder<'e>);
 
 /// The metrics of one name, which differ in their labels.
-pub struct Family<'p> {
-    page: &'p mut String,
-    name: &'static str,
-}
+pub struct Family<'p>(Option<MetricEncoder<'p>>);
 
 pub type Labels<'l> = [(&'static str, &'l str)];
 
-impl Page {
-    /// The text of the whole page.
-    pub fn finish(self) -> String {
-        self.0 + "# EOF\n"
-    }
+/// The text of a page that `write` writes.
+pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Written(write)));
+    let mut text = String::new();
+    let _ = encode(&mut text, &registry);
+    text
+}
 
+struct Written<W>(W);
+
+impl<W> fmt::Debug for Written<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Written")
+    }
+}
+
+impl<W: Fn(&mut Page<'_>) + Send + Sync + 'static> Collector for Written<W> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        (self.0)(&mut Page(encoder));
+        Ok(())
+    }
+}
+
+impl Page<'_> {
     /// `name` is without `_total`.
     pub fn counters(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "counter", help)
+        self.family(name, help, MetricType::Counter)
     }
 
     pub fn counter(&mut self, name: &'static str, help: &str, value: u64) {
@@ -39,92 +56,67 @@ impl Page {
     }
 
     pub fn gauges(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "gauge", help)
+        self.family(name, help, MetricType::Gauge)
     }
 
-    pub fn gauge(&mut self, name: &'static str, help: &str, value: impl fmt::Display) {
+    pub fn gauge(&mut self, name: &'static str, help: &str, value: impl EncodeGaugeValue) {
         self.gauges(name, help).show(&[], value);
     }
 
     pub fn histograms(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "histogram", help)
+        self.family(name, help, MetricType::Histogram)
     }
 
     pub fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram) {
         self.histograms(name, help).buckets(&[], histogram);
     }
 
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        self.0.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
-        Family { page: &mut self.0, name }
+    fn family(&mut self, name: &'static str, help: &str, kind: MetricType) -> Family<'_> {
+        Family(self.0.encode_descriptor(name, help, None, kind).ok())
     }
 }
 
 impl Family<'_> {
-    pub fn count(&mut self, labels: &Labels<'_>, value: impl fmt::Display) {
-        self.line("_total", labels, None, value);
+    pub fn count(&mut self, labels: &Labels<'_>, value: impl EncodeCounterValue) {
+        self.write(labels, |mut encoder| encoder.encode_counter::<NoLabelSet, _, f64>(&value, None));
     }
 
-    pub fn show(&mut self, labels: &Labels<'_>, value: impl fmt::Display) {
-        self.line("", labels, None, value);
+    pub fn show(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) {
+        self.write(labels, |mut encoder| encoder.encode_gauge(&value));
     }
 
     pub fn buckets(&mut self, labels: &Labels<'_>, histogram: &Histogram) {
-        let Buckets { sum, count, buckets } = histogram.buckets();
-        let mut so_far = 0;
-        for (bound, values) in buckets {
-            so_far += values;
-            let bound = if bound == f64::MAX { "+Inf".to_owned() } else { format!("{bound:?}") };
-            self.line("_bucket", labels, Some(&bound), so_far);
-        }
-        self.line("_sum", labels, None, sum);
-        self.line("_count", labels, None, count);
+        self.write(labels, |encoder| histogram.encode(encoder));
     }
 
-    fn line(&mut self, suffix: &str, labels: &Labels<'_>, bound: Option<&str>, value: impl fmt::Display) {
-        self.page.push_str(self.name);
-        self.page.push_str(suffix);
-        let mut before = '{';
-        for (name, value) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
-            self.page.push(before);
-            self.page.push_str(name);
-            self.page.push_str("=\"");
-            for character in value.chars() {
-                match character {
-                    '\\' => self.page.push_str("\\\\"),
-                    '"' => self.page.push_str("\\\""),
-                    '\n' => self.page.push_str("\\n"),
-                    other => self.page.push(other),
-                }
-            }
-            self.page.push('"');
-            before = ',';
-        }
-        if before == ',' {
-            self.page.push('}');
-        }
-        let _ = writeln!(self.page, " {value}");
+    fn write(&mut self, labels: &Labels<'_>, write: impl FnOnce(MetricEncoder<'_>) -> fmt::Result) {
+        let Some(encoder) = &mut self.0 else { return };
+        let _ = encoder.encode_family(&labels).and_then(write);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::count::of_sizes;
     use super::*;
 
     #[test]
     fn a_page_is_open_metrics_text() {
-        let mut page = Page::default();
-        page.counters("a", "A.").count(&[("app", "q\"u\\o\nte")], 2);
-        page.gauge("b_seconds", "B.", 0.5);
-        let sizes = Histogram::of_sizes();
-        [1, 3, 1_000].into_iter().for_each(|size| sizes.add(size));
-        page.histograms("c", "C.").buckets(&[("k", "v")], &sizes);
-        let text = page.finish();
-        assert!(text.starts_with(
-            "# HELP a A.\n# TYPE a counter\na_total{app=\"q\\\"u\\\\o\\nte\"} 2\n# HELP b_seconds B.\n\
-             # TYPE b_seconds gauge\nb_seconds 0.5\n# HELP c C.\n# TYPE c histogram\n\
-             c_bucket{k=\"v\",le=\"1.0\"} 1\nc_bucket{k=\"v\",le=\"2.0\"} 1\nc_bucket{k=\"v\",le=\"4.0\"} 2\n"
-        ));
-        assert!(text.ends_with("c_bucket{k=\"v\",le=\"+Inf\"} 3\nc_sum{k=\"v\"} 1004\nc_count{k=\"v\"} 3\n# EOF\n"));
+        let sizes = of_sizes();
+        [1.0, 3.0, 1_000.0].into_iter().for_each(|size| sizes.observe(size));
+        let text = page(move |page| {
+            page.counters("a", "A.").count(&[("app", "q\"u\\o\nte")], 2_u64);
+            page.gauge("b_seconds", "B.", 0.5);
+            page.histograms("c", "C.").buckets(&[("k", "v")], &sizes);
+        });
+        for line in [
+            "# HELP a A.\n# TYPE a counter\na_total{app=\"q\\\"u\\\\o\\nte\"} 2\n",
+            "# TYPE b_seconds gauge\nb_seconds 0.5\n",
+            "c_bucket{le=\"4.0\",k=\"v\"} 2\n",
+            "c_sum{k=\"v\"} 1004.0\nc_count{k=\"v\"} 3\n",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::page::{Encode, Page};
+use super::page::Page;
 
 /// Linux gives times to programs in 1/100 s, whatever its own clock is.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -13,8 +13,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 #[derive(Debug)]
 pub struct Process;
 
-impl Encode for Process {
-    fn encode(&self, page: &mut Page) {
+impl Process {
+    pub fn encode(&self, page: &mut Page<'_>) {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The name before them may have spaces and brackets. The first field after it is the third of the kernel's list.
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap_or_default().1.split(' ').collect();
@@ -55,9 +55,7 @@ mod tests {
 
     #[test]
     fn the_kernel_shows_every_figure_of_the_process() {
-        let mut page = Page::default();
-        Process.encode(&mut page);
-        let page = page.finish();
+        let page = super::super::page(|page| Process.encode(page));
         for line in page.lines().filter(|line| !line.starts_with('#') && !line.starts_with("process_cpu")) {
             let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
             assert!(value >= 1.0, "{line}");

@@ -1,13 +1,16 @@
 //! Requests by route, code and app.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use latchgate_core::App;
 
-use super::count::{Counter, Histogram};
-use super::page::{Encode, Page};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::count::of_durations;
+use super::page::Page;
 
 /// Apps with figures of their own. The others are counted together, under `other`.
 const APPS_MAX: usize = 100;
@@ -34,7 +37,7 @@ pub struct OfApp {
     /// By route and status.
     answers: Vec<[Counter; STATUSES.len()]>,
     /// By route.
-    seconds: Vec<Histogram>,
+    seconds: Vec<OnceLock<Histogram>>,
 }
 
 impl Requests {
@@ -69,20 +72,20 @@ impl OfApp {
         Self {
             name: name.to_owned(),
             answers: (0..routes).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
-            seconds: (0..routes).map(|_| Histogram::of_durations()).collect(),
+            seconds: (0..routes).map(|_| OnceLock::new()).collect(),
         }
     }
 
     /// `route` is an index into the routes of [`Requests::new`].
     pub fn count(&self, route: usize, status: u16, took: Duration) {
         let status = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
-        self.answers[route][status].one();
-        self.seconds[route].add_duration(took);
+        self.answers[route][status].inc();
+        self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
     }
 }
 
-impl Encode for Requests {
-    fn encode(&self, page: &mut Page) {
+impl Requests {
+    pub fn encode(&self, page: &mut Page<'_>) {
         let apps: Vec<Arc<OfApp>> =
             self.apps.read().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
         let all = || apps.iter().map(Arc::as_ref).chain([&self.without_app, &*self.other]);
@@ -98,8 +101,10 @@ impl Encode for Requests {
         let help = "Time from the head of a request to its answer, including waits in queues.";
         let mut seconds = page.histograms("latchgate_request_seconds", help);
         for app in all() {
-            for (route, histogram) in self.routes.iter().zip(&app.seconds).filter(|(_, seconds)| !seconds.is_empty()) {
-                seconds.buckets(&[("route", route), ("app", &app.name)], histogram);
+            for (route, histogram) in self.routes.iter().zip(&app.seconds) {
+                if let Some(histogram) = histogram.get() {
+                    seconds.buckets(&[("route", route), ("app", &app.name)], histogram);
+                }
             }
         }
     }
@@ -118,16 +123,14 @@ mod tests {
             requests.of(&name(number)).count(1, 299, Duration::from_millis(3));
         }
         requests.without_app().count(1, 401, Duration::ZERO);
-        let mut page = Page::default();
-        requests.encode(&mut page);
-        let page = page.finish();
+        let page = super::super::page(move |page| requests.encode(page));
         for line in [
             r#"latchgate_requests_total{route="acquire",code="200",app="app-99"} 1"#,
             r#"latchgate_requests_total{route="acquire",code="200",app="other"} 1"#,
             r#"latchgate_requests_total{route="other",code="other",app="other"} 1"#,
             r#"latchgate_requests_total{route="other",code="401",app=""} 1"#,
-            r#"latchgate_request_seconds_bucket{route="acquire",app="other",le="0.0025"} 0"#,
-            r#"latchgate_request_seconds_bucket{route="acquire",app="other",le="0.005"} 1"#,
+            r#"latchgate_request_seconds_bucket{le="0.0025",route="acquire",app="other"} 0"#,
+            r#"latchgate_request_seconds_bucket{le="0.005",route="acquire",app="other"} 1"#,
             r#"latchgate_request_seconds_count{route="acquire",app="other"} 1"#,
         ] {
             assert!(page.contains(line), "no {line} in\n{page}");

@@ -1,6 +1,7 @@
 //! Sends spans to a collector, with OTLP over HTTP.
 
 use std::fmt;
+use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ const FINISH_MAX: Duration = Duration::from_secs(3);
 /// Shortest time between two reports of a collector that takes no spans.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-static DROPPED: Counter = Counter::new();
+static DROPPED: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 /// Spans that were not sent.
 pub fn spans_dropped() -> u64 {
@@ -134,7 +135,7 @@ impl SpanProcessor for Queue {
 
     fn on_end(&self, span: SpanData) {
         if span.span_context.is_sampled() && self.0.try_send(span).is_err() {
-            DROPPED.one();
+            DROPPED.inc();
         }
     }
 
@@ -164,7 +165,7 @@ async fn send(exporter: SpanExporter, mut pending: mpsc::Receiver<SpanData>, sto
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it does not answer in time".to_owned(),
             };
-            DROPPED.add(count as u64);
+            DROPPED.inc_by(count as u64);
             if reported.is_none_or(|at| at.elapsed() > REPORT_EVERY) {
                 reported = Some(Instant::now());
                 tracing::warn!(why, spans = count, "the collector of --otlp-endpoint does not take spans");

@@ -84,7 +84,7 @@ pub(in crate::store) async fn refuse_old_schema(
     connection: &mut PgConnection,
     migrations: &Migrator,
 ) -> anyhow::Result<()> {
-    let advice = "run `latchgate migrate`, or start without --migrate=false";
+    let advice = "run `latchgate migrate`, or start without --no-migrate";
     let applied = connection.list_applied_migrations(&migrations.table_name).await;
     let applied = applied.map_err(|_| anyhow!("this database has no Latchgate schema: {advice}"))?;
     for migration in migrations.iter() {

@@ -54,7 +54,7 @@ impl Database {
     }
 
     fn open_blocking(path: &Path, migrate: bool) -> anyhow::Result<Self> {
-        let locked = Locked::take(path)?;
+        let locked = Locked::take(path, migrate)?;
         let unusable = |error: rusqlite::Error| anyhow!("cannot use {}: {}", path.display(), explain(&error));
         refuse_foreign(path)?;
         let writer = connect(path).map_err(unusable)?;

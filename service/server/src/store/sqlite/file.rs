@@ -39,14 +39,19 @@ impl Identity {
 }
 
 impl Locked {
-    /// Creates the file if there is none, for this user alone. SQLite gives its other files the same permissions.
+    /// With `create`, creates the file if there is none, for this user alone. SQLite gives its other files the same permissions.
     ///
     /// # Errors
     /// When another process has locked the file, it has several names, or it cannot be opened for writing.
-    pub(super) fn take(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn take(path: &Path, create: bool) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
-        options.create(true).truncate(false).read(true).write(true).mode(0o600);
-        let file = options.open(path).map_err(|error| explain(path, &error))?;
+        options.create(create).truncate(false).read(true).write(true).mode(0o600);
+        let file = options.open(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if !create => {
+                anyhow!("{} does not exist: a node creates it, or `latchgate migrate`", path.display())
+            }
+            _ => explain(path, &error),
+        })?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

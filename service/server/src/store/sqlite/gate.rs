@@ -91,8 +91,8 @@ impl SqliteGateStore {
     ///
     /// # Errors
     /// When the file cannot be opened or written, or another process has it.
-    pub async fn open(path: &Path) -> anyhow::Result<Self> {
-        Ok(Self::on(Database::open(path, true).await?, Purpose::Gate))
+    pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
+        Ok(Self::on(Database::open(path, migrate).await?, Purpose::Gate))
     }
 
     pub(super) fn on(database: Arc<Database>, purpose: Purpose) -> Self {

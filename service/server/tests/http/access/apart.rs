@@ -112,7 +112,7 @@ async fn operations_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
         (Method::GET, "", Value::Null),
         (Method::POST, "/post", post.clone()),
         (Method::POST, "/heartbeat", beat),
-        (Method::DELETE, "?force=true", Value::Null),
+        (Method::DELETE, "", Value::Null),
     ] {
         let at_theirs = mine.call(method.clone(), &format!("{path}{verb}"), body.clone()).await;
         let at_none = mine.call(method, &format!("{absent}{verb}"), body).await;

@@ -7,6 +7,8 @@ use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::{free_port, until};
 use reqwest::Client;
+use sqlx::Connection as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::world::{ADMIN, Caller, guarded};
 use crate::client::{BIN, latchgate};
@@ -72,14 +74,17 @@ async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_serv
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("latchgate key create"), "{said}");
 
-    printed(&["app", "create", "a"], &env).await;
-    let key = printed(&["key", "create", "--app", "a", "--scope", "read,locks"], &env).await;
+    // LATCHGATE_URL is for clients, and does not change what the commands work on.
+    let env = [env[0], ("LATCHGATE_URL", "http://127.0.0.1:1")];
+    printed(&["app", "create", "a", "--beside-store"], &env).await;
+    let create = ["key", "create", "--beside-store", "--app", "a", "--scope"];
+    let key = printed(&[&create[..], &["read,locks"]].concat(), &env).await;
     let node = Node::start(BIN, &["--locks", &database]).await;
     Caller::new(&node, &key).granted("k").await;
     // A running node knows what is done beside it.
-    let other = printed(&["key", "create", "--app", "a", "--scope", "read"], &env).await;
+    let other = printed(&[&create[..], &["read"]].concat(), &env).await;
     until("the node knows the key", || async { Caller::new(&node, &other).is_accepted().await }).await;
-    printed(&["key", "revoke", &other[4..16]], &env).await;
+    printed(&["key", "revoke", &other[4..16], "--beside-store"], &env).await;
     until("the node refuses it", || async { !Caller::new(&node, &other).is_accepted().await }).await;
 
     let mut public = tokio::process::Command::from(command(BIN));
@@ -96,9 +101,31 @@ async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_serv
 async fn the_file_of_a_running_node_is_not_touched_and_the_command_says_what_to_do() {
     let node = guarded(&[]).await;
     let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());
-    let refused = latchgate(&["key", "create", "--scope", "admin", "--locks", &path]).await;
+    let refused = latchgate(&["key", "create", "--beside-store", "--scope", "admin", "--locks", &path]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("LATCHGATE_URL"), "{said}");
+    assert!(!refused.status.success() && said.contains("without --beside-store"), "{said}");
+}
+
+#[tokio::test]
+async fn a_command_that_reads_creates_and_migrates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = shared_database().await;
+    for (locks, said) in [("sqlite:locks.db", "does not exist"), (&*database, "latchgate migrate")] {
+        for read in [&["key", "list"][..], &["app", "list"], &["doctor"]] {
+            let mut command = tokio::process::Command::from(command(BIN));
+            let read = [read, &["--beside-store", "--locks", locks, "--gate", "sqlite:gate.db"]].concat();
+            let ended = command.args(&read).current_dir(dir.path()).output().await.unwrap();
+            let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+            assert!(!ended.status.success() && printed.contains(said), "{read:?}: {printed}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files were created");
+    let mut connection = sqlx::PgConnection::connect(&database).await.unwrap();
+    let schemas: i64 = sqlx::query_scalar("select count(*) from pg_namespace where nspname = 'latchgate'")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(schemas, 0);
 }
 
 #[tokio::test]
@@ -110,4 +137,33 @@ async fn a_generated_api_key_is_one_for_the_configuration_and_a_wrong_one_is_ref
     let refused = run(&["serve", "--listen", "127.0.0.1:0"], &[("LATCHGATE_ADMIN_KEY", cut)]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("LATCHGATE_ADMIN_KEY") && !said.contains(cut), "{said}");
+}
+
+/// A server that answers every request with this problem.
+async fn hostile(detail: &str) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://someone:s3cret@{}", listener.local_addr().unwrap());
+    let body = serde_json::json!({ "status": 403, "code": "forbidden", "detail": detail }).to_string();
+    let head =
+        "HTTP/1.1 403 Forbidden\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length:";
+    let answer = format!("{head} {}\r\n\r\n{body}", body.len());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 8_192]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn the_texts_of_a_server_do_not_control_the_terminal_and_a_password_is_not_shown() {
+    let url = hostile("\u{1b}[2Jfine\u{202e}\u{9b}31m").await;
+    for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"], &["doctor"]] {
+        let ended = run(args, &[("LATCHGATE_URL", &url)]).await;
+        let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        assert!(printed.contains("fine") && !ended.status.success(), "{args:?}: {printed}");
+        assert!(!printed.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{args:?}: {printed:?}");
+        assert!(!printed.contains("s3cret"), "{args:?}: {printed}");
+    }
 }

@@ -170,6 +170,11 @@ async fn a_file_of_api_keys_is_read_again_when_it_changes() {
     std::fs::write(&path, json!({ "keys": [ADMIN] }).to_string()).unwrap();
     until("it is noticed", || std::future::ready(node.log().contains("keys.json"))).await;
     assert!(caller.is_accepted().await);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    until("a FIFO is refused", || std::future::ready(node.log().contains("not a regular file"))).await;
+    assert!(caller.is_accepted().await);
+    std::fs::remove_file(&path).unwrap();
     file(json!([]));
     until("it is refused", || async { caller.get("/v1/locks").await.status == 401 }).await;
     timeout(LONG, wait).await.expect("the wait ends").unwrap().assert_problem(401, "unauthorized");

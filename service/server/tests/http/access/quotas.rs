@@ -133,7 +133,7 @@ async fn concurrent_requests_never_get_more_nested_leases_than_the_quota() {
 
 #[tokio::test]
 async fn waiters_and_event_streams_are_counted_while_they_last() {
-    let node = guarded(&["--wait-ms-max", "600000"]).await;
+    let node = guarded(&["--wait-max", "10m"]).await;
     let billing = app(&node, "billing", json!({ "waiters": 1, "event_streams": 1 })).await;
     let lease = billing.granted("k").await.text("lease_id");
     let waiting = tokio::spawn({

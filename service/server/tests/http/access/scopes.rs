@@ -1,94 +1,155 @@
-//! Each operation of the OpenAPI description with each scope.
+//! Each endpoint with each scope, as docs/ACCESS.md says.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use reqwest::{Client, Method, Response, StatusCode};
+use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, Caller, guarded};
 
 const SCOPES: [&str; 4] = ["read", "locks", "operations", "admin"];
 
-/// An operation, and the scope that it needs; `None` if any API key suffices.
-struct Operation {
+/// A row of the table.
+struct Endpoint {
     method: Method,
     path: String,
-    scope: Option<String>,
+    needs: Needs,
 }
 
-/// Those that need an API key.
-async fn operations(base_url: &str) -> Vec<Operation> {
-    let api: Value = reqwest::get(format!("{base_url}/openapi.json")).await.unwrap().json().await.unwrap();
-    let mut found = Vec::new();
-    for (path, methods) in api["paths"].as_object().unwrap() {
-        for (method, operation) in methods.as_object().unwrap() {
-            let Some(scopes) = operation["security"][0]["api_key"].as_array() else { continue };
-            found.push(Operation {
-                method: method.to_uppercase().parse().unwrap(),
-                path: path.replace("{key}", "some-key").replace("{id}", "some-id").replace("{app}", "some-app"),
-                scope: scopes.first().map(|scope| scope.as_str().unwrap().to_owned()),
-            });
+enum Needs {
+    Nothing,
+    AnyKey,
+    Scope(String),
+    ScopeOfDefault(String),
+}
+
+/// The table “Each endpoint” of the document.
+fn endpoints() -> Vec<Endpoint> {
+    let document = include_str!("../../../../../docs/ACCESS.md");
+    let table = document.split("| endpoint | needs |").nth(1).expect("the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let endpoints = rows.map(|row| {
+        let words: Vec<&str> = row.split('`').collect();
+        let (method, path) = words[1].split_once(' ').expect("method and path");
+        let needs = match words.get(3).copied() {
+            Some(scope) if words.len() > 5 => Needs::ScopeOfDefault(scope.to_owned()),
+            Some(scope) => Needs::Scope(scope.to_owned()),
+            None if row.contains("nothing") => Needs::Nothing,
+            None => Needs::AnyKey,
+        };
+        let path = path.replace("{key}", "some-key").replace("{id}", "some-id").replace("{app}", "some-app");
+        Endpoint { method: method.parse().unwrap(), path: path.replace("{*path}", "index.html"), needs }
+    });
+    endpoints.collect()
+}
+
+impl Endpoint {
+    /// What a request needs to be about keys. All others have no body, so that those that are permitted change little.
+    fn body(&self) -> Value {
+        match (self.path.as_str(), self.method.as_str()) {
+            ("/v1/leases/renew" | "/v1/leases/release", _) => {
+                json!({ "leases": [{ "key": "some-key", "lease_id": "l" }] })
+            }
+            ("/v1/leases/revoke", _) => json!({ "prefix": "some-key" }),
+            ("/v1/multilocks/acquire", _) => json!({ "locks": [{ "key": "some-key" }] }),
+            ("/v1/multilocks/renew" | "/v1/multilocks/release", _) => json!({ "keys": ["some-key"], "lease_id": "l" }),
+            // Without a body, Terraform unlocks by force, which needs another scope.
+            ("/v1/terraform/some-key", "DELETE") => json!({ "ID": "none" }),
+            _ => Value::Null,
         }
     }
-    found
+
+    fn is_about_keys(&self) -> bool {
+        ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events", "/v1/terraform"]
+            .iter()
+            .any(|start| self.path.starts_with(start))
+    }
+
+    /// The status and the problem. The body of a stream of events never ends, so it is read of refusals alone.
+    async fn call(&self, base_url: &str, key: Option<&str>) -> (StatusCode, Value) {
+        let request = Client::new().request(self.method.clone(), format!("{base_url}{}", self.path));
+        let request = if self.body().is_null() { request } else { request.body(self.body().to_string()) };
+        let request = key.into_iter().fold(request, |request, key| request.bearer_auth(key));
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        let body = if status.is_success() { Value::Null } else { response.json().await.unwrap_or_default() };
+        (status, body)
+    }
 }
 
-/// The status and the problem. The body of a stream of events never ends, so it is read of refusals alone. No request has a
-/// body, so that those that are permitted change little.
-async fn call(base_url: &str, operation: &Operation, key: Option<&str>) -> (StatusCode, Value) {
-    let request = Client::new().request(operation.method.clone(), format!("{base_url}{}", operation.path));
-    // Without a body, Terraform unlocks by force, which needs another scope.
-    let is_unlock = operation.method == Method::DELETE && operation.path.starts_with("/v1/terraform/");
-    let request = if is_unlock { request.body(r#"{"ID": "none"}"#) } else { request };
-    let response: Response = match key {
-        Some(key) => request.bearer_auth(key).send().await.unwrap(),
-        None => request.send().await.unwrap(),
-    };
-    let status = response.status();
-    let body = if status.is_success() { Value::Null } else { response.json().await.unwrap() };
-    (status, body)
+/// API keys of one app: each scope alone.
+async fn alone(node: &latchgate_testkit::node::Node, app: &str) -> Vec<(&'static str, String)> {
+    let mut keys = Vec::new();
+    for scope in SCOPES {
+        keys.push((scope, Caller::with(node, json!({ "app": app, "scopes": [scope] })).await.key));
+    }
+    keys
 }
 
 #[tokio::test]
-async fn every_operation_is_refused_without_its_scope_and_permitted_with_it_alone() {
+async fn every_endpoint_is_permitted_as_the_document_says() {
     let node = guarded(&[]).await;
     let url = node.base_url();
-    let with = async |scopes: &[&str]| Caller::with(&node, json!({ "scopes": scopes })).await.key;
-    let mut alone = Vec::new();
-    let mut all_but = Vec::new();
-    for scope in SCOPES {
-        alone.push(with(&[scope]).await);
-        let others: Vec<&str> = SCOPES.into_iter().filter(|other| *other != scope).collect();
-        all_but.push(with(&others).await);
-    }
-    let mut used = BTreeSet::new();
-    for operation in operations(&url).await {
-        let at = format!("{} {}", operation.method, operation.path);
-        let (status, problem) = call(&url, &operation, None).await;
-        assert_eq!((status.as_u16(), problem["code"].as_str()), (401, Some("unauthorized")), "{at}");
-        for (index, scope) in SCOPES.into_iter().enumerate() {
-            let is_needed = operation.scope.as_deref().is_none_or(|needed| needed == scope);
-            let (_, problem) = call(&url, &operation, Some(&alone[index])).await;
-            assert_eq!(problem["code"] != "forbidden", is_needed, "{at} with {scope} alone: {problem}");
-            if operation.scope.as_deref() == Some(scope) {
-                used.insert(scope);
-                let (status, problem) = call(&url, &operation, Some(&all_but[index])).await;
-                assert_eq!((status.as_u16(), &problem["code"]), (403, &json!("forbidden")), "{at} without {scope}");
-                assert_eq!(problem["scope"], scope, "{at}: {problem}");
+    let apps = BTreeMap::from([("default", alone(&node, "default").await), ("billing", alone(&node, "billing").await)]);
+    let outside = Caller::with(&node, json!({ "app": "billing", "scopes": SCOPES, "prefixes": ["other/"] })).await;
+    let revoked = Caller::with(&node, json!({ "scopes": SCOPES })).await;
+    Caller::new(&node, ADMIN).revoke(revoked.id()).await;
+    let mut tried = 0;
+    for endpoint in endpoints() {
+        let at = format!("{} {}", endpoint.method, endpoint.path);
+        let needs_key = !matches!(endpoint.needs, Needs::Nothing);
+        for key in [None, Some(revoked.key.as_str())] {
+            let (status, problem) = endpoint.call(&url, key).await;
+            assert_eq!(status == 401, needs_key, "{at} without an API key: {problem}");
+        }
+        for (app, keys) in &apps {
+            for (scope, key) in keys {
+                let (is_permitted, needed) = match &endpoint.needs {
+                    Needs::Nothing | Needs::AnyKey => (true, None),
+                    Needs::Scope(needed) => (needed == scope, Some(needed)),
+                    Needs::ScopeOfDefault(needed) => (needed == scope && *app == "default", Some(needed)),
+                };
+                let (status, problem) = endpoint.call(&url, Some(key)).await;
+                let at = format!("{at} with {scope} of {app}: {status} {problem}");
+                assert_ne!(status, 401, "{at}");
+                assert_eq!(problem["code"] != "forbidden", is_permitted, "{at}");
+                if !is_permitted {
+                    assert_eq!(problem["scope"].as_str(), needed.map(String::as_str), "{at}");
+                }
+                tried += 1;
             }
         }
+        let (status, problem) = endpoint.call(&url, Some(&outside.key)).await;
+        let is_refused = endpoint.is_about_keys() || matches!(endpoint.needs, Needs::ScopeOfDefault(_));
+        assert_eq!(problem["code"] == "forbidden", is_refused, "{at} outside the prefixes: {status} {problem}");
+        assert_eq!(problem["prefixes"].is_array(), endpoint.is_about_keys(), "{at} outside the prefixes: {problem}");
     }
-    assert_eq!(used, BTreeSet::from(SCOPES));
+    assert!(tried > 300, "only {tried} requests were tried");
 }
 
 #[tokio::test]
-async fn an_admin_of_another_app_is_no_operator() {
+async fn what_ends_the_work_of_others_needs_the_scope_admin() {
     let node = guarded(&[]).await;
-    let url = node.base_url();
-    let other = Caller::with(&node, json!({ "app": "billing", "scopes": SCOPES })).await.key;
-    for operation in operations(&url).await.iter().filter(|operation| operation.path.starts_with("/v1/admin/")) {
-        let (status, problem) = call(&url, operation, Some(&other)).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (403, &json!("forbidden")), "{}", operation.path);
+    let holder = Caller::of_app(&node, "billing").await;
+    let operator = Caller::with(&node, json!({ "app": "billing", "scopes": SCOPES })).await;
+    holder.granted("k").await;
+    for grace_ms in [0, 1, 999] {
+        for (path, body) in [
+            ("/v1/locks/k/revoke", json!({ "grace_ms": grace_ms })),
+            ("/v1/leases/revoke", json!({ "prefix": "k", "grace_ms": grace_ms })),
+        ] {
+            let refused = holder.post(path, body).await;
+            refused.assert_problem(403, "forbidden");
+            assert_eq!(refused.body["scope"], "admin", "{path}");
+        }
     }
-    assert!(Caller::new(&node, ADMIN).is_accepted().await);
+    assert_eq!(holder.get("/v1/locks/k").await.body["holders"][0]["revocation"], Value::Null);
+    holder.ok(Method::POST, "/v1/locks/k/revoke", json!({ "grace_ms": 60_000 })).await;
+    operator.ok(Method::POST, "/v1/locks/k/revoke", json!({ "grace_ms": 0 })).await;
+
+    let begun = holder.post("/v1/operations/pre", json!({ "operation": "o", "contents": 1 })).await;
+    let path = format!("/v1/operations/{}?force=true", begun.text("id"));
+    holder.call(Method::DELETE, &path, Value::Null).await.assert_problem(403, "forbidden");
+    assert_eq!(holder.get(&format!("/v1/operations/{}", begun.text("id"))).await.body["state"], "started");
+    operator.ok(Method::DELETE, &path, Value::Null).await;
 }

@@ -48,7 +48,7 @@ async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_cannot_finish_is_given_up_by_itself_or_by_an_order_and_says_why() {
     let world = World::start(1).await;
-    let nodes = world.nodes(2, &["pg", "one"], &["--ttl-ms-max", "60000"]).await;
+    let nodes = world.nodes(2, &["pg", "one"], &["--ttl-max", "60s"]).await;
     let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 60_000 })).await;
     // It takes its record, and no states.
     assert_eq!(world.redis[0].ask(&["acl", "setuser", "default", "-zadd"]).trim(), "OK");

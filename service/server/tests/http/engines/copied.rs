@@ -29,7 +29,7 @@ async fn a_switch_there_and_back_under_load_shows_no_two_holders() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_waiters_tickets_and_ended_leases_survive_a_switch() {
     let world = World::start(1).await;
-    let nodes = world.nodes(2, &BOTH, &["--ttl-ms-max", "60000"]).await;
+    let nodes = world.nodes(2, &BOTH, &["--ttl-max", "60s"]).await;
     let (here, there) = (&nodes[0], &nodes[1]);
     let held = granted(&here.node, "k", json!({ "ttl_ms": 60_000, "delay_ms": 5 })).await;
     let over = granted(&here.node, "over", json!({})).await;
@@ -68,7 +68,7 @@ async fn leases_waiters_tickets_and_ended_leases_survive_a_switch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_states_of_an_engine_do_not_return_when_it_is_used_again() {
     let world = World::start(1).await;
-    let nodes = world.nodes(1, &BOTH, &["--ttl-ms-max", "600000"]).await;
+    let nodes = world.nodes(1, &BOTH, &["--ttl-max", "10m"]).await;
     let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 600_000 })).await;
     switched(&nodes[0], "one").await;
     assert_eq!(release(&nodes[0].node, "k", &held.text("lease_id")).await.status, 200);

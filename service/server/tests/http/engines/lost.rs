@@ -44,7 +44,7 @@ async fn an_operator_can_switch_from_a_dead_engine_and_its_leases_are_waited_for
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
     let mut world = World::start(1).await;
-    let nodes = world.nodes(1, &["one", "pg"], &["--ttl-ms-max", "60000"]).await;
+    let nodes = world.nodes(1, &["one", "pg"], &["--ttl-max", "60s"]).await;
     let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 60_000 })).await;
     assert!(held.body.get("forced_ms").is_none());
     world.redis[0].kill9();
@@ -61,7 +61,7 @@ async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_can_read_shorten_and_end_any_hold_off() {
     let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-ms-max", "60000"]).await;
+    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-max", "60s"]).await;
     world.redis[0].kill9();
     let is_left = || async { switch(&nodes[0], json!({ "stopped": true })).await.status == 200 };
     assert!(eventually(LONG, is_left).await, "{}", nodes[0].node.log());
@@ -155,7 +155,7 @@ async fn the_command_line_switches_from_a_dead_engine_without_nodes_and_nodes_st
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_off_is_as_long_as_the_longest_lease_in_use() {
     let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-ms-max", "3600000"]).await;
+    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-max", "1h"]).await;
     let short = granted(&nodes[0].node, "k", json!({ "ttl_ms": 60_000 })).await;
     let longest = || async { status(&nodes[1]).await["engines"][0]["lease_ms_max"].as_u64().unwrap() };
     assert_eq!(longest().await, 60_000);

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::client::{Answer, BIN, get, granted, release, request};
 
 pub const LONG: Duration = Duration::from_secs(30);
-const TIMES: [&str; 2] = ["--store-timeout-ms", "500"];
+const TIMES: [&str; 2] = ["--store-timeout", "500ms"];
 /// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
 
@@ -90,11 +90,11 @@ impl World {
             locks.push(self.url(engine, wire.port()));
             wires.push((*engine, wire));
         }
-        let ttl_ms_max = TTL_MS_MAX.to_string();
-        let mut all = vec!["--ttl-ms-default", "3000"];
+        let ttl_max = format!("{TTL_MS_MAX}ms");
+        let mut all = vec!["--ttl-default", "3s"];
         all.extend(TIMES);
-        if !args.contains(&"--ttl-ms-max") {
-            all.extend(["--ttl-ms-max", &ttl_ms_max]);
+        if !args.contains(&"--ttl-max") {
+            all.extend(["--ttl-max", &ttl_max]);
         }
         all.extend(args);
         for url in &locks {
@@ -103,12 +103,16 @@ impl World {
         Wired { node: Node::start(BIN, &all).await, wires }
     }
 
-    /// The output of `latchgate switch-engine`.
+    /// The output of `latchgate engines switch`.
     pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
         let locks: Vec<String> = engines.iter().map(|engine| self.url(engine, self.port(engine))).collect();
         let mut command = tokio::process::Command::from(command(BIN));
-        let ttl_ms_max = TTL_MS_MAX.to_string();
-        command.arg("switch-engine").args(TIMES).args(["--ttl-ms-max", &ttl_ms_max]).args(args);
+        let ttl_max = format!("{TTL_MS_MAX}ms");
+        command
+            .args(["engines", "switch", "locks", "--beside-store"])
+            .args(TIMES)
+            .args(["--ttl-max", &ttl_max])
+            .args(args);
         for url in &locks {
             command.args(["--locks", url]);
         }

@@ -88,6 +88,8 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         say(what, Method::POST, locks, authorization, json!({})).await;
     }
     say("an API key in a URL", Method::GET, &format!("/v1/locks?key={}", admin.as_str()), &good, json!({})).await;
+    let revoke = json!({ "reason": format!("with {}", admin.as_str()) });
+    say("an API key in a reason", Method::POST, "/v1/locks/k/revoke", &good, revoke).await;
     say("the scope of an API key", Method::GET, "/v1/locks", &of_other, json!({})).await;
 
     let lease = format!("lease-{CANARY}");
@@ -123,6 +125,9 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     let stamp = go["stamp"].as_str().unwrap().to_owned();
     say("a conflict", Method::POST, &post, &good, json!({ "stamp": stamp, "outcome": "failure" })).await;
 
+    let request = Client::new().get(format!("{}/v1/locks", node.base_url())).header("authorization", &good);
+    let answer = request.header("x-request-id", admin.as_str()).send().await.unwrap();
+    heard.add("an API key as a request id", &format!("{:?}", answer.headers()));
     // What an operator sees, in answers of any status.
     for path in ["/metrics", "/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/readyz"] {
         let answer =

@@ -1,0 +1,185 @@
+//! Apps and API keys as operators see them, over HTTP and in a command that opens the store itself.
+
+use latchgate_core::access::{ApiKey, Document, KeyEntry, KeyId, Quotas, Refusal, Scope};
+use latchgate_core::{App, Timestamp};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::format::rfc3339;
+
+#[derive(Serialize, ToSchema)]
+pub struct AppAnswer {
+    #[schema(example = "billing")]
+    app: String,
+    /// Its API keys are refused.
+    disabled: bool,
+    /// Absent for the app `default`, which is always there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    /// After what time, in ms, a lock that is held is a notice; absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warn_after_ms: Option<u64>,
+    /// How many API keys of it are accepted.
+    api_keys: usize,
+    quotas: QuotasAnswer,
+}
+
+/// How much the app may use of each node; null is no limit.
+#[derive(Serialize, ToSchema)]
+pub struct QuotasAnswer {
+    #[schema(required)]
+    requests_per_second: Option<u32>,
+    #[schema(required)]
+    waiters: Option<u32>,
+    #[schema(required)]
+    leases: Option<u32>,
+    #[schema(required)]
+    operations: Option<u32>,
+    #[schema(required)]
+    event_streams: Option<u32>,
+}
+
+impl From<Quotas> for QuotasAnswer {
+    fn from(quotas: Quotas) -> Self {
+        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
+        Self { requests_per_second, waiters, leases, operations, event_streams }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct AppsAnswer {
+    apps: Vec<AppAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built: see `Scope`")]
+pub enum ScopeName {
+    Read,
+    Locks,
+    Operations,
+    Admin,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = NewApiKeyAnswer)]
+pub struct NewKeyAnswer {
+    /// The API key. It is not shown again.
+    key: String,
+    #[serde(flatten)]
+    shown: KeyAnswer,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(dead_code, reason = "described, not built: see `KeyAnswer::of`")]
+pub enum ApiKeyState {
+    Active,
+    Revoked,
+    Expired,
+    AppDisabled,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ApiKeyAnswer)]
+pub struct KeyAnswer {
+    /// The part of the API key that is not secret.
+    #[schema(example = "3f9a1c20b7d4")]
+    id: String,
+    app: String,
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
+    /// Only locks whose keys begin with one of these; all if empty.
+    prefixes: Vec<String>,
+    /// `active`, `revoked`, `expired`, or `app-disabled`.
+    #[schema(value_type = ApiKeyState)]
+    state: &'static str,
+    /// Absent for an API key of the node's configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<String>,
+    /// The hour of the last use; entered with a delay of some minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_at: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ApiKeysAnswer)]
+pub struct KeysAnswer {
+    keys: Vec<KeyAnswer>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = RevokedApiKeyAnswer)]
+pub struct RevokedAnswer {
+    pub id: String,
+    pub revoked: bool,
+    /// It had been revoked before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub already: bool,
+}
+
+impl AppsAnswer {
+    pub fn of(document: &Document, now: Timestamp) -> Self {
+        let default = App::default();
+        let mut apps: Vec<&App> = document.apps.keys().filter(|app| **app != default).collect();
+        apps.insert(0, &default);
+        Self { apps: apps.into_iter().map(|app| AppAnswer::of(document, app, now)).collect() }
+    }
+}
+
+impl AppAnswer {
+    pub fn of(document: &Document, app: &App, now: Timestamp) -> Self {
+        let entry = document.apps.get(app);
+        let is_accepted = |key: &&KeyEntry| key.permissions.app == *app && document.state_of(key, now).is_ok();
+        Self {
+            app: app.as_str().to_owned(),
+            disabled: entry.is_some_and(|entry| entry.is_disabled),
+            warn_after_ms: entry.and_then(|entry| entry.warn_after_ms),
+            created_at: entry.filter(|_| *app != App::default()).map(|entry| rfc3339(entry.created_at)),
+            api_keys: document.keys.values().filter(is_accepted).count(),
+            quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas).into(),
+        }
+    }
+}
+
+impl KeysAnswer {
+    /// Those of one app, or all.
+    pub fn of(document: &Document, app: Option<&App>, now: Timestamp) -> Self {
+        let is_wanted = |entry: &KeyEntry| app.is_none_or(|app| entry.permissions.app == *app);
+        let keys = document.keys.iter().filter(|(_, entry)| is_wanted(entry));
+        Self { keys: keys.map(|(id, entry)| KeyAnswer::of(document, *id, entry, now)).collect() }
+    }
+}
+
+impl NewKeyAnswer {
+    /// `None` if the document does not have it.
+    pub fn of(document: &Document, key: &ApiKey, now: Timestamp) -> Option<Self> {
+        let shown = KeyAnswer::of(document, key.id(), document.keys.get(&key.id())?, now);
+        Some(Self { key: key.as_str().to_owned(), shown })
+    }
+}
+
+impl KeyAnswer {
+    fn of(document: &Document, id: KeyId, entry: &KeyEntry, now: Timestamp) -> Self {
+        Self {
+            id: id.to_string(),
+            app: entry.permissions.app.as_str().to_owned(),
+            scopes: entry.permissions.scopes.iter().collect(),
+            prefixes: entry.permissions.prefixes.clone(),
+            state: match document.state_of(entry, now) {
+                Ok(()) | Err(Refusal::Unknown) => "active",
+                Err(Refusal::Revoked) => "revoked",
+                Err(Refusal::Expired) => "expired",
+                Err(Refusal::AppDisabled) => "app-disabled",
+            },
+            created_at: Some(entry.created_at).filter(|at| *at != Timestamp::default()).map(rfc3339),
+            expires_at: entry.expires_at.map(rfc3339),
+            revoked_at: entry.revoked_at.map(rfc3339),
+            used_at: entry.used_at.map(rfc3339),
+        }
+    }
+}

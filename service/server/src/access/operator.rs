@@ -1,0 +1,244 @@
+//! What operators do with apps and API keys. The HTTP API and the commands that open the store themselves call it.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use latchgate_core::access::{
+    ApiKey, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX, Quota,
+    Scope,
+};
+use latchgate_core::key::check_name;
+use latchgate_core::{App, Timestamp};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer, ScopeName};
+use super::{Access, Caller, ChangeFailure};
+use crate::audit::Entry;
+
+/// Longest life of an API key that expires, and longest time before a notice, in ms.
+const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderRefused {
+    #[error("{field} {rule}")]
+    Invalid { field: &'static str, rule: String },
+    #[error(transparent)]
+    Change(#[from] ChangeFailure),
+}
+
+impl OrderRefused {
+    fn invalid(field: &'static str, rule: impl Display) -> Self {
+        Self::Invalid { field, rule: rule.to_string() }
+    }
+}
+
+/// A field that is absent changes nothing; null is no limit.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotasRequest {
+    /// Requests in a second; as many may come at once after a pause. Renewals, releases, posts and heartbeats are refused only beyond
+    /// ten times as many. 1 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 200)]
+    requests_per_second: Option<Option<u32>>,
+    /// Requests that wait at once. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 500)]
+    waiters: Option<Option<u32>>,
+    /// Leases that the node granted and that may be live. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000)]
+    leases: Option<Option<u32>>,
+    /// Operations that the node let start and that may be running. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000)]
+    operations: Option<Option<u32>>,
+    /// Open streams of events. 0 to 1 000 000.
+    #[serde(deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 20)]
+    event_streams: Option<Option<u32>>,
+}
+
+/// A field that is there, even if it is null.
+fn some<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(field).map(Some)
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ApiKeyRequest)]
+pub struct KeyRequest {
+    /// The app that the API key belongs to; `default` if absent.
+    #[serde(default)]
+    #[schema(example = "billing")]
+    app: Option<String>,
+    /// At least one. No scope includes another one.
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
+    /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
+    #[serde(default)]
+    prefixes: Vec<String>,
+    /// When the API key expires, in ms from now; never if absent.
+    #[serde(default)]
+    expires_in_ms: Option<u64>,
+}
+
+/// An operator and the audit record of its order.
+#[derive(Clone, Copy)]
+pub struct Order<'a> {
+    pub access: &'a Access,
+    pub by: &'a Arc<Caller>,
+    pub record: &'a Entry,
+}
+
+impl Access {
+    pub fn apps(&self) -> AppsAnswer {
+        AppsAnswer::of(&self.document(), self.now())
+    }
+
+    /// # Errors
+    /// When `app` is no name of one.
+    pub fn api_keys(&self, app: Option<&str>) -> Result<KeysAnswer, OrderRefused> {
+        let app = app.map(parse_app).transpose()?;
+        Ok(KeysAnswer::of(&self.document(), app.as_ref(), self.now()))
+    }
+}
+
+impl Order<'_> {
+    /// If the app exists, it is enabled.
+    ///
+    /// # Errors
+    /// Says why the app is not there.
+    pub async fn create_app(self, app: &str) -> Result<AppAnswer, OrderRefused> {
+        let app = parse_app(app)?;
+        self.record.resource(app.as_str());
+        self.access.change(self.by, |document, now| document.create_app(&app, now)).await?;
+        Ok(self.shown(&app))
+    }
+
+    /// # Errors
+    /// Says why the app is not disabled.
+    pub async fn disable_app(self, app: &str) -> Result<AppAnswer, OrderRefused> {
+        let app = parse_app(app)?;
+        self.access.change(self.by, |document, now| document.disable_app(&app, now)).await?;
+        Ok(self.shown(&app))
+    }
+
+    /// # Errors
+    /// Says why that is not set.
+    pub async fn set_warn_after(self, app: &str, warn_after_ms: Option<u64>) -> Result<AppAnswer, OrderRefused> {
+        let app = parse_app(app)?;
+        if warn_after_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
+            return Err(OrderRefused::invalid("warn_after_ms", format!("must be null, or from 1 to {MS_MAX}")));
+        }
+        let shown = warn_after_ms.map_or_else(|| "warn_after_ms: never".to_owned(), |ms| format!("warn_after_ms {ms}"));
+        self.record.detail(shown);
+        self.access.change(self.by, |document, now| document.set_warn_after(&app, warn_after_ms, now)).await?;
+        Ok(self.shown(&app))
+    }
+
+    /// # Errors
+    /// Says why the quotas are as before.
+    pub async fn set_quotas(self, app: &str, request: QuotasRequest) -> Result<AppAnswer, OrderRefused> {
+        let (app, limits) = (parse_app(app)?, request.parse()?);
+        let shown = limits.iter().map(|(quota, limit)| {
+            format!("{}: {}", quota.as_str(), limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string()))
+        });
+        self.record.detail(shown.collect::<Vec<_>>().join(", "));
+        self.access.change(self.by, |document, now| document.set_quotas(&app, &limits, now)).await?;
+        Ok(self.shown(&app))
+    }
+
+    /// `may_lock_out`: also if it is the first API key and cannot make others, as whoever can open the store may.
+    ///
+    /// # Errors
+    /// Says why there is no new API key.
+    pub async fn create_key(self, request: KeyRequest, may_lock_out: bool) -> Result<NewKeyAnswer, OrderRefused> {
+        let (permissions, expires_in_ms) = request.parse()?;
+        if !may_lock_out && !self.access.needs_key() && !permissions.is_operator() {
+            let rule = "must have admin, and app must be default: with the first API key every request needs one, and no \
+                        other could be made";
+            return Err(OrderRefused::invalid("scopes", rule));
+        }
+        let key = ApiKey::of_random(rand::random(), rand::random());
+        self.record.resource(key.id().to_string());
+        self.record.detail(shown_key(&permissions, expires_in_ms));
+        let create = |document: &mut Document, now: Timestamp| {
+            let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));
+            document.create_key(&key, NewKey { permissions: permissions.clone(), expires_at }, now)
+        };
+        self.access.change(self.by, create).await?;
+        let made = NewKeyAnswer::of(&self.access.document(), &key, self.access.now());
+        Ok(made.ok_or(ChangeFailure::Refused(ChangeRefused::UnknownKey))?)
+    }
+
+    /// # Errors
+    /// Says why the API key is not revoked.
+    pub async fn revoke_key(self, id: &str) -> Result<RevokedAnswer, OrderRefused> {
+        let id: KeyId = id.parse().map_err(|_| ChangeFailure::Refused(ChangeRefused::UnknownKey))?;
+        let is_first = self.access.change(self.by, |document, now| document.revoke(id, now)).await?;
+        Ok(RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first })
+    }
+
+    fn shown(self, app: &App) -> AppAnswer {
+        AppAnswer::of(&self.access.document(), app, self.access.now())
+    }
+}
+
+impl QuotasRequest {
+    fn parse(self) -> Result<Vec<(Quota, Option<u32>)>, OrderRefused> {
+        let mut limits = Vec::new();
+        for quota in Quota::ALL {
+            let limit = match quota {
+                Quota::RequestsPerSecond => self.requests_per_second,
+                Quota::Waiters => self.waiters,
+                Quota::Leases => self.leases,
+                Quota::Operations => self.operations,
+                Quota::EventStreams => self.event_streams,
+            };
+            let Some(limit) = limit else { continue };
+            // A rate of 0 would be a disabled app.
+            let min = u32::from(quota == Quota::RequestsPerSecond);
+            if limit.is_some_and(|limit| !(min..=QUOTA_MAX).contains(&limit)) {
+                let rule = format!("must be from {min} to {QUOTA_MAX}, or null");
+                return Err(OrderRefused::invalid(quota.as_str(), rule));
+            }
+            limits.push((quota, limit));
+        }
+        Ok(limits)
+    }
+}
+
+impl KeyRequest {
+    fn parse(self) -> Result<(Permissions, Option<u64>), OrderRefused> {
+        let app = self.app.as_deref().map_or_else(|| Ok(App::default()), parse_app)?;
+        if self.scopes.is_empty() {
+            let rule = "must name at least one of read, locks, operations, admin";
+            return Err(OrderRefused::invalid("scopes", rule));
+        }
+        if self.prefixes.len() > PREFIXES_MAX {
+            return Err(OrderRefused::invalid("prefixes", format!("must be at most {PREFIXES_MAX}")));
+        }
+        for prefix in &self.prefixes {
+            check_name(prefix, PREFIX_MAX_BYTES).map_err(|error| OrderRefused::invalid("prefixes", error))?;
+        }
+        if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
+            return Err(OrderRefused::invalid("expires_in_ms", format!("must be from 1 to {MS_MAX}")));
+        }
+        Ok((Permissions { app, scopes: self.scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
+    }
+}
+
+/// An API key as the detail of an audit record.
+fn shown_key(permissions: &Permissions, expires_in_ms: Option<u64>) -> String {
+    let scopes: Vec<&str> = permissions.scopes.iter().map(Scope::as_str).collect();
+    let expires = expires_in_ms.map(|ms| format!(", expires_in_ms {ms}")).unwrap_or_default();
+    let prefixes = if permissions.prefixes.is_empty() { "all".to_owned() } else { permissions.prefixes.join(" ") };
+    format!("app: {}, scopes: {}, prefixes: {prefixes}{expires}", permissions.app.as_str(), scopes.join(","))
+}
+
+fn parse_app(text: &str) -> Result<App, OrderRefused> {
+    App::parse(text).map_err(|error| OrderRefused::invalid("app", error))
+}

@@ -1,0 +1,167 @@
+//! One endpoint: a row of the table in `endpoints.rs`. Everything that treats endpoints differently reads it here.
+
+use axum::http::Uri;
+use axum::routing::{MethodFilter, MethodRouter};
+use latchgate_core::access::Scope;
+use percent_encoding::percent_decode_str;
+
+use super::context::Shared;
+use crate::audit::Action;
+
+pub struct Endpoint {
+    pub method: &'static str,
+    /// The same method by a name that only one tool uses, and that the router does not know.
+    pub alias: Option<&'static str>,
+    /// With parameters in braces, as axum writes them.
+    pub path: &'static str,
+    /// Its `operationId` in the OpenAPI description; empty if it is not described.
+    pub id: &'static str,
+    pub needs: Needs,
+    /// An API key may be sent as a password.
+    pub allows_password: bool,
+    pub wait: Wait,
+    /// The request only keeps or ends what its client has begun: it passes when the quota refuses other requests.
+    pub is_of_holder: bool,
+    pub body: BodyLimit,
+    /// Its query parameters are the handler's business. Otherwise any is refused.
+    pub has_query: bool,
+    /// The label `route` in the metrics, and the name of the span.
+    pub metric: &'static str,
+    /// Requests leave an audit record.
+    pub action: Option<Action>,
+    pub handler: fn(MethodFilter) -> MethodRouter<Shared>,
+}
+
+/// What permits a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    /// Any API key. So a client without one does not learn which paths there are.
+    ApiKey,
+    Scope(Scope),
+    /// Scope `admin` of the app `default`.
+    Operator,
+    /// Scope `read` of the app `default`, unless metrics are open.
+    Metrics,
+}
+
+/// How a request may wait. A request that waits ends with its client and with its API key: a grant that no client receives would
+/// lock its key for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    No,
+    Poll,
+    /// Only with the query parameter `until`.
+    PollUntil,
+    Stream,
+}
+
+/// The longest body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// A body is refused: the endpoint would ignore what it says.
+    NoBody,
+    Small,
+    /// Longer because of the number of leases.
+    Leases,
+    /// Longer because it has the contents of operations.
+    Operations,
+}
+
+const fn row(
+    method: &'static str,
+    path: &'static str,
+    id: &'static str,
+    needs: Needs,
+    metric: &'static str,
+    handler: fn(MethodFilter) -> MethodRouter<Shared>,
+) -> Endpoint {
+    Endpoint {
+        method,
+        alias: None,
+        path,
+        id,
+        needs,
+        allows_password: false,
+        wait: Wait::No,
+        is_of_holder: false,
+        body: BodyLimit::NoBody,
+        has_query: false,
+        metric,
+        action: None,
+        handler,
+    }
+}
+
+/// Constructors of rows, one for each method.
+macro_rules! methods {
+    ($($name:ident $method:literal $body:ident),+) => {$(
+        pub const fn $name(
+            path: &'static str,
+            id: &'static str,
+            needs: Needs,
+            metric: &'static str,
+            handler: fn(MethodFilter) -> MethodRouter<Shared>,
+        ) -> Endpoint {
+            row($method, path, id, needs, metric, handler).body(BodyLimit::$body)
+        }
+    )+};
+}
+
+methods!(get "GET" NoBody, post "POST" Small, put "PUT" Small, delete "DELETE" NoBody);
+
+impl Endpoint {
+    pub const fn body(self, body: BodyLimit) -> Self {
+        Self { body, ..self }
+    }
+
+    pub const fn wait(self, wait: Wait) -> Self {
+        Self { wait, ..self }
+    }
+
+    pub const fn query(self) -> Self {
+        Self { has_query: true, ..self }
+    }
+
+    pub const fn of_holder(self) -> Self {
+        Self { is_of_holder: true, ..self }
+    }
+
+    pub const fn audit(self, action: Action) -> Self {
+        Self { action: Some(action), ..self }
+    }
+
+    pub const fn password(self) -> Self {
+        Self { allows_password: true, ..self }
+    }
+
+    pub const fn alias(self, method: &'static str) -> Self {
+        Self { alias: Some(method), ..self }
+    }
+
+    /// The last part of a path that begins as this one does, and has a parameter after it: `acquire` of `/v1/locks/{key}/acquire`.
+    pub fn verb_after(&self, prefix: &str) -> Option<&'static str> {
+        self.path.strip_prefix(prefix)?.strip_prefix("{key}/")
+    }
+
+    /// The parameter of a path, still percent-encoded; empty if the endpoint has none.
+    pub fn parameter<'a>(&self, path: &'a str) -> &'a str {
+        let place = self.path.split('/').position(|part| part.starts_with('{'));
+        place.and_then(|place| path.split('/').nth(place)).unwrap_or_default()
+    }
+
+    pub fn decoded_parameter(&self, path: &str) -> String {
+        percent_decode_str(self.parameter(path)).decode_utf8_lossy().into_owned()
+    }
+
+    /// Whether the request is given up when its client goes.
+    pub fn ends_with_client(&self, uri: &Uri) -> bool {
+        match self.wait {
+            Wait::No => false,
+            Wait::Poll | Wait::Stream => true,
+            Wait::PollUntil => {
+                percent_decode_str(uri.query().unwrap_or_default()).decode_utf8_lossy().contains("until=")
+            }
+        }
+    }
+}

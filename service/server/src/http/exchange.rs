@@ -1,0 +1,66 @@
+//! A request and what is found out while it is served. Layers and handlers share it.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::FromRequestParts;
+use axum::http::Extensions;
+use axum::http::request::Parts;
+
+use super::client::Client;
+use super::endpoint::Endpoint;
+use super::problem::Problem;
+use super::proxies::ClientAddress;
+use crate::access::Caller;
+
+pub struct Exchange {
+    /// The address of the client.
+    pub from: IpAddr,
+    pub client: Arc<Client>,
+    /// Set when the request has been routed.
+    endpoint: OnceLock<&'static Endpoint>,
+    /// Set when the request has been permitted.
+    caller: OnceLock<Arc<Caller>>,
+}
+
+impl Exchange {
+    pub fn new(ClientAddress(from): ClientAddress, client: Arc<Client>) -> Arc<Self> {
+        Arc::new(Self { from, client, endpoint: OnceLock::new(), caller: OnceLock::new() })
+    }
+
+    /// # Errors
+    /// Never for a request that came over a connection.
+    pub fn of(extensions: &Extensions) -> Result<&Arc<Self>, Problem> {
+        extensions.get::<Arc<Self>>().ok_or_else(Problem::defect)
+    }
+
+    pub fn set_endpoint(&self, endpoint: &'static Endpoint) {
+        let _ = self.endpoint.set(endpoint);
+    }
+
+    pub fn set_caller(&self, caller: Arc<Caller>) {
+        let _ = self.caller.set(caller);
+    }
+
+    /// # Errors
+    /// Never for a request that has been routed.
+    pub fn endpoint(&self) -> Result<&'static Endpoint, Problem> {
+        self.endpoint.get().copied().ok_or_else(Problem::defect)
+    }
+
+    pub fn caller(&self) -> Option<&Arc<Caller>> {
+        self.caller.get()
+    }
+}
+
+/// The caller of a request, for handlers. An endpoint that needs nothing has none.
+pub struct Authenticated(pub Arc<Caller>);
+
+impl<S: Sync> FromRequestParts<S> for Authenticated {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let caller = Exchange::of(&parts.extensions)?.caller();
+        caller.map(|caller| Self(Arc::clone(caller))).ok_or_else(Problem::defect)
+    }
+}

@@ -1,0 +1,5 @@
+//! Layers of our own for `stack.rs`.
+
+pub mod check;
+pub mod end;
+pub mod observe;

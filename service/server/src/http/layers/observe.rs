@@ -1,0 +1,169 @@
+//! Around everything else: the id of a request, its span, its metrics and its log entry.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use opentelemetry::trace::SpanContext;
+use tower::{Layer, Service};
+use tracing::{Instrument as _, Span};
+
+use crate::http::endpoint::{Endpoint, Wait};
+use crate::http::exchange::Exchange;
+use crate::http::request_ids::REQUEST_ID;
+use crate::http::stack_config::StackConfig;
+use crate::http::target;
+use crate::observe::traces;
+
+#[derive(Clone)]
+pub struct ObserveLayer {
+    pub config: Arc<StackConfig>,
+    pub endpoint: &'static Endpoint,
+    /// The index of its route in the metrics.
+    pub route: usize,
+}
+
+#[derive(Clone)]
+pub struct Observe<S> {
+    layer: ObserveLayer,
+    inner: S,
+}
+
+impl<S> Layer<S> for ObserveLayer {
+    type Service = Observe<S>;
+
+    fn layer(&self, inner: S) -> Observe<S> {
+        Observe { layer: self.clone(), inner }
+    }
+}
+
+impl<S, B> Service<Request> for Observe<S>
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<B>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let Some(exchange) = Exchange::of(request.extensions()).ok().cloned() else {
+            return self.inner.call(request).boxed();
+        };
+        let observed = Observed::begin(&self.layer, &request, exchange);
+        let span = observed.span.clone();
+        let answering = span.in_scope(|| self.inner.call(request));
+        async move {
+            let mut response = answering.instrument(span).await?;
+            observed.end(&mut response);
+            Ok(response)
+        }
+        .boxed()
+    }
+}
+
+/// A request that is being answered.
+struct Observed {
+    layer: ObserveLayer,
+    exchange: Arc<Exchange>,
+    id: HeaderValue,
+    span: Span,
+    trace: Option<SpanContext>,
+    /// Method and path, copied only if the log entry can be written.
+    logged: Option<(Method, Uri)>,
+    started: Instant,
+}
+
+impl Observed {
+    fn begin(layer: &ObserveLayer, request: &Request, exchange: Arc<Exchange>) -> Self {
+        let started = Instant::now();
+        let ObserveLayer { config, endpoint, .. } = layer;
+        exchange.set_endpoint(endpoint);
+        if endpoint.ends_with_client(request.uri()) {
+            exchange.client.end_request_with_client();
+        }
+        let id = config.ids.of(request.headers());
+        let parent = traces::parent(request.headers());
+        let request_id = id.to_str().unwrap_or_default();
+        let span = traces::request(request.method().as_str(), endpoint.metric, request_id, parent.as_ref());
+        let trace = traces::answered(&span, parent);
+        let is_logged = config.access_log || tracing::enabled!(tracing::Level::WARN);
+        let logged = is_logged.then(|| (request.method().clone(), request.uri().clone()));
+        Self { layer: layer.clone(), exchange, id, span, trace, logged, started }
+    }
+
+    fn end<B>(self, response: &mut Response<B>) {
+        let status = response.status();
+        if self.layer.endpoint.wait != Wait::Stream || status != StatusCode::OK {
+            self.exchange.client.end();
+        }
+        let requests = &self.layer.config.context.requests;
+        let counted = self.exchange.caller().map_or(requests.without_app(), |caller| caller.counted(requests));
+        counted.count(self.layer.route, status.as_u16(), self.started.elapsed());
+        self.record(status);
+        self.log(status);
+        let headers = response.headers_mut();
+        if let Some(trace) = &self.trace {
+            traces::name_in(headers, trace);
+        }
+        headers.insert(REQUEST_ID, self.id);
+        if self.exchange.client.is_body_refused() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+
+    /// Completes the span.
+    fn record(&self, status: StatusCode) {
+        if self.span.is_disabled() {
+            return;
+        }
+        self.span.record("status", status.as_u16());
+        if status.is_server_error() {
+            self.span.record("otel.status_code", "ERROR");
+        }
+        if let Some(caller) = self.exchange.caller() {
+            self.span.record("app", caller.app().as_str());
+            if let Some(key_id) = caller.key_id {
+                self.span.record("key_id", tracing::field::display(key_id));
+            }
+        }
+    }
+
+    fn log(&self, status: StatusCode) {
+        let Some((method, uri)) = &self.logged else { return };
+        let from: IpAddr = self.exchange.from;
+        let elapsed_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let caller = self.exchange.caller();
+        let app = caller.map(|caller| caller.app().as_str());
+        let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
+        let trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.trace_id()));
+        let path = if target::has_api_key(uri) { "(with an API key)" } else { uri.path() };
+        let request_id = self.id.to_str().unwrap_or_default();
+        macro_rules! write {
+            ($level:ident, $message:literal) => {
+                tracing::$level!(
+                    %method, path, status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id,
+                    $message
+                )
+            };
+        }
+        // A node that is not ready is asked again and again, and has logged why.
+        if status.is_server_error() && uri.path() != "/readyz" {
+            write!(warn, "request failed");
+        } else if self.layer.config.access_log {
+            write!(info, "request");
+        } else {
+            write!(debug, "request");
+        }
+    }
+}

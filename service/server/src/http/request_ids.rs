@@ -1,0 +1,42 @@
+//! Ids of requests: the client's own if it sent one and that is no secret, else an id that no other request of any process has.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use latchgate_core::access;
+
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_MAX_BYTES: usize = 128;
+
+pub struct RequestIds {
+    /// With a hyphen at its end.
+    process: String,
+    next: AtomicU64,
+}
+
+impl Default for RequestIds {
+    fn default() -> Self {
+        Self { process: format!("{:016x}-", rand::random::<u64>()), next: AtomicU64::new(1) }
+    }
+}
+
+impl RequestIds {
+    pub fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        let sent = headers.get(REQUEST_ID);
+        let is_good = |id: &&HeaderValue| {
+            let is_plain = |id: &str| id.bytes().all(|byte| byte.is_ascii_graphic()) && !access::has_api_key(id);
+            (1..=REQUEST_ID_MAX_BYTES).contains(&id.len()) && id.to_str().is_ok_and(is_plain)
+        };
+        if let Some(sent) = sent.filter(is_good) {
+            return sent.clone();
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // `format!` would take longer than any other part of the answer's head.
+        let digits = u64::BITS.saturating_sub(number.leading_zeros()).div_ceil(4) as usize;
+        let mut id = Vec::with_capacity(self.process.len() + digits);
+        id.extend_from_slice(self.process.as_bytes());
+        id.extend((0..digits).rev().map(|place| b"0123456789abcdef"[(number >> (4 * place)) as usize & 15]));
+        HeaderValue::from_maybe_shared(Bytes::from(id)).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
