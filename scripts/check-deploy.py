@@ -196,7 +196,7 @@ def check_prometheus(addresses):
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
     expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")
-    expect(f'"{path}", "' in read("service/server/src/http/endpoints.rs"), f"a node has no {path}")
+    expect(f'"{path}"' in read("service/server/src/http/endpoints.rs"), f"a node has no {path}")
 
 
 def check_dockerfile(dockerfile):
