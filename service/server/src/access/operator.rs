@@ -151,7 +151,7 @@ impl Order<'_> {
         Ok(self.shown(&app))
     }
 
-    /// `may_lock_out`: also if it is the first API key and cannot make others, as whoever can open the store may.
+    /// `may_lock_out`: also if it is the first API key and cannot make others, as an operator who can open the store may.
     ///
     /// # Errors
     /// Says why there is no new API key.

@@ -159,7 +159,7 @@ impl Request<'_> {
             Self::CreateKey(_) => (Action::CreateKey, ""),
             Self::RevokeKey(id) => (Action::RevokeKey, id.as_str()),
         };
-        // Whoever can open the store can change it anyway.
+        // An operator who can open the store can change it anyway.
         let (by, record) = (Arc::new(Caller::without_key(App::default())), begin_record(action, resource));
         let order = Order { access, by: &by, record: &record };
         let carried_out = match self {

@@ -52,7 +52,7 @@ pub struct Gate {
     clock: StoreClock,
     bounds: Bounds,
     call_seconds: Histogram,
-    /// When the store was last probed, and whether it passed. Held during a probe.
+    /// When the last probe of the store ended, and whether it passed. Held during a probe.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// What this node has claimed last: a post or a heartbeat begins with it, without a load. That is safe because a replacement checks
     /// the version, and no answer is given from it alone.
@@ -255,10 +255,10 @@ impl Gate {
     pub async fn is_up(&self, fence: Fence) -> bool {
         let failed_at = Instant::now();
         let mut probed = self.probed.lock().await;
-        let passed = match *probed {
-            Some((at, passed)) if at >= failed_at => passed,
-            _ => self.probe(fence).await,
-        };
+        if let Some((_, passed)) = probed.filter(|(ended_at, _)| *ended_at >= failed_at) {
+            return passed;
+        }
+        let passed = self.probe(fence).await;
         *probed = Some((Instant::now(), passed));
         passed
     }

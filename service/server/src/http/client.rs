@@ -39,7 +39,7 @@ struct State {
     request: Option<RequestState>,
     /// How many requests have begun.
     requests: u64,
-    /// Nobody will read the rest of the request's body, so the connection ends with the answer.
+    /// The node does not read the rest of the request's body, so the connection ends with the answer.
     is_body_refused: bool,
     /// The answer has been sent, and what the client still sends is dropped.
     is_lingering: bool,
@@ -182,7 +182,7 @@ impl Client {
         self.change(|request| request.is_body_read = true);
     }
 
-    /// Nobody will read the rest of the body.
+    /// The node does not read the rest of the body.
     pub fn body_refused(&self) {
         self.state().is_body_refused = true;
     }

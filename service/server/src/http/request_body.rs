@@ -1,4 +1,4 @@
-//! The body of a request on its way to a handler. It tells the connection when all of it has been read, or that nobody will read it.
+//! The body of a request on its way to a handler. It tells the connection when all of it has been read, or that the handler does not read it.
 
 use std::pin::Pin;
 use std::sync::Arc;
