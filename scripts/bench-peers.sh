@@ -47,11 +47,11 @@ try() {
 # has TOOL...: installs what is missing, in a subshell, because ensure_packages ends the script if it cannot.
 has() { (ensure_packages "$@"); }
 
-admin_key=$("$latchgate" key generate)
+admin_key=$("$latchgate" api-key generate)
 
 # node NAME [ARGS]: one node as a user runs it, with an API key; sets HTTP_URL and STARTED_PID.
 node() {
-    LATCHGATE_ADMIN_KEY=$admin_key start_http "node-of-$1" "$latchgate" serve "${@:2}"
+    LATCHGATE_ADMIN_API_KEY=$admin_key start_http "node-of-$1" "$latchgate" serve "${@:2}"
 }
 
 start_postgres

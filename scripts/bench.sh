@@ -45,10 +45,10 @@ fi
 if [[ ${1-} == cost ]]; then
     start_node without
     without=$HTTP_URL without_pid=$STARTED_PID
-    LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
-    export LATCHGATE_ADMIN_KEY
+    LATCHGATE_ADMIN_API_KEY=$("$bin/latchgate" api-key generate)
+    export LATCHGATE_ADMIN_API_KEY
     start_node with
-    with=http://$LATCHGATE_ADMIN_KEY@${HTTP_URL#http://} with_pid=$STARTED_PID
+    with=http://$LATCHGATE_ADMIN_API_KEY@${HTTP_URL#http://} with_pid=$STARTED_PID
     "$bin/latchgate-bench" cost --with "$with" --with-pid "$with_pid" --without "$without" --without-pid "$without_pid" "${@:2}"
     exit
 fi
@@ -80,10 +80,10 @@ if [[ ${1-} == trouble ]]; then
 fi
 
 if [[ ${1-} == apps ]]; then
-    LATCHGATE_ADMIN_KEY=$("$bin/latchgate" key generate)
-    export LATCHGATE_ADMIN_KEY
+    LATCHGATE_ADMIN_API_KEY=$("$bin/latchgate" api-key generate)
+    export LATCHGATE_ADMIN_API_KEY
     start_node latchgate
-    LATCHGATE_KEY=$LATCHGATE_ADMIN_KEY "$bin/latchgate-bench" beside-app --url "$HTTP_URL" "${@:2}"
+    LATCHGATE_API_KEY=$LATCHGATE_ADMIN_API_KEY "$bin/latchgate-bench" beside-app --url "$HTTP_URL" "${@:2}"
     exit
 fi
 

@@ -228,7 +228,7 @@ def check_kubernetes():
     pod = deployment["spec"]["template"]["spec"]
     [node] = pod["containers"]
     env = {entry["name"]: entry["value"] for entry in node["env"]}
-    refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
+    refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_API_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
     expect("--locks must be" in refused.stderr, f"the environment of the Deployment is refused: {refused.stderr}")
     expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
     drain = in_ms(env["LATCHGATE_DRAIN_NOTICE"]) + setting("drain-timeout")
@@ -256,7 +256,7 @@ SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
 COMPOSE_TEXT = read("docker-compose.yml")
 COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))
 SERVICES = COMPOSE["services"]
-ADMIN_KEY = latchgate("key", "generate").stdout.strip()
+ADMIN_KEY = latchgate("api-key", "generate").stdout.strip()
 
 
 def main():

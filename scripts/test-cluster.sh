@@ -129,7 +129,7 @@ without_nodes_nginx_answers_with_a_problem() {
 grants_survive_restarts_of_all_servers() {
     local part lease
     lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
-    ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives","lease_ms":600000}' >/dev/null
+    ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives","ttl_ms":600000}' >/dev/null
     # All but nginx: without any running part, the cluster's data would be removed.
     for part in redis postgres node-1 node-2 node-3; do kill_part "$part"; done
     cluster up

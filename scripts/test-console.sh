@@ -18,8 +18,8 @@ if [[ -z ${CONSOLE_URL-} ]]; then
     fi
     # The binary refuses variables that it does not know.
     unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
-    CONSOLE_KEY=$("$binary" key generate)
-    LATCHGATE_ADMIN_KEY=$CONSOLE_KEY start_http node "$binary" serve --locks "sqlite:$SCRATCH/console.db"
+    CONSOLE_KEY=$("$binary" api-key generate)
+    LATCHGATE_ADMIN_API_KEY=$CONSOLE_KEY start_http node "$binary" serve --locks "sqlite:$SCRATCH/console.db"
     CONSOLE_URL=$HTTP_URL
 fi
 export CONSOLE_URL CONSOLE_KEY CHROMIUM

@@ -135,11 +135,11 @@ limits=(--wait-max 100ms --ttl-max 365d --operation-ttl-max 365d)
 api_key=lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08
 start_http node "$binary" serve --locks "sqlite:$SCRATCH/node.db"
 open_url=$HTTP_URL
-LATCHGATE_ADMIN_KEY=$api_key start_http guarded "$binary" serve --locks "sqlite:$SCRATCH/guarded.db"
+LATCHGATE_ADMIN_API_KEY=$api_key start_http guarded "$binary" serve --locks "sqlite:$SCRATCH/guarded.db"
 guarded_url=$HTTP_URL
 start_http fuzzed "$binary" serve --locks "sqlite:$SCRATCH/fuzzed.db" "${limits[@]}"
 fuzzed_url=$HTTP_URL
-LATCHGATE_ADMIN_KEY=$api_key start_http fuzzed-guarded "$binary" serve --locks "sqlite:$SCRATCH/fuzzed-guarded.db" "${limits[@]}"
+LATCHGATE_ADMIN_API_KEY=$api_key start_http fuzzed-guarded "$binary" serve --locks "sqlite:$SCRATCH/fuzzed-guarded.db" "${limits[@]}"
 fuzzed_guarded_url=$HTTP_URL
 
 check "redocly lint" lint

@@ -194,9 +194,9 @@ function showWho() {
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
   replace(element("who"),
     h("span", {}, "App ", h("b", {}, me.app)),
-    h("span", { class: "about" }, me.key_id ? `Key ${me.key_id}` : "No API key needed"),
+    h("span", { class: "about" }, me.api_key_id ? `Key ${me.api_key_id}` : "No API key needed"),
     h("span", { class: "about" }, rights, me.prefixes.length > 0 && ` · only ${me.prefixes.join(", ")}`),
-    me.key_id && button("Sign out", signOut, { class: "plain" }));
+    me.api_key_id && button("Sign out", signOut, { class: "plain" }));
 }
 
 function signOut() {

@@ -190,7 +190,7 @@ test("events arrive while they happen", async () => {
 });
 
 test("an API key without admin sees no button that it may not press", async () => {
-  const { key } = await ok("POST", "/v1/admin/keys", { scopes: ["read"], prefixes: [OWN] });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { scopes: ["read"], prefixes: [OWN] });
   await acquire(`${OWN}watched`, { owner: "curl-four", ttl_ms: 600_000 });
   const { page, context, faults } = await visit();
   await signIn(page, key);

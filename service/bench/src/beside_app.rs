@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::pairs;
-use latchgate_load::http::{Connection, Target, post, run_id};
+use latchgate_load::http::{Connection, Target, post, run_id, with_body};
 use latchgate_load::report::{Errors, each, median, merge, ratio, unless_failed};
 
 /// Leases that the busy app may have.
@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long)]
     url: String,
     /// An operator's API key, with which two apps are made
-    #[arg(long, env = "LATCHGATE_KEY", hide_env_values = true)]
+    #[arg(id = "api_key", long = "api-key", env = "LATCHGATE_API_KEY", hide_env_values = true)]
     key: String,
     /// Requests a second that the busy app may send; it sends five times as many
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
@@ -95,18 +95,18 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 async fn app_key(args: &Args, app: &str, has_quotas: bool) -> anyhow::Result<String> {
     let target = Target::with_key(&args.url, Some(&args.key))?;
     let mut connection = Connection::open(&target).await?;
-    let mut call = async |path: &str, body: Value| -> anyhow::Result<Value> {
-        let answer = connection.call(path, post(&target, path, &body.to_string()).as_bytes()).await;
+    let mut call = async |method: &str, path: &str, body: Value| -> anyhow::Result<Value> {
+        let answer = connection.call(path, with_body(method, &target, path, &body.to_string()).as_bytes()).await;
         let body = answer.map_err(|failure| anyhow::anyhow!(failure.what))?;
         Ok(serde_json::from_slice(body)?)
     };
-    call("/v1/admin/apps", json!({ "app": app })).await?;
+    call("POST", "/v1/admin/apps", json!({ "app": app })).await?;
     if has_quotas {
         let quotas = json!({ "requests_per_second": args.rate, "leases": LEASES });
-        call(&format!("/v1/admin/apps/{app}/quotas"), quotas).await?;
+        call("PATCH", &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await?;
     }
-    let made = call("/v1/admin/keys", json!({ "app": app, "scopes": ["read", "locks"] })).await?;
-    made["key"].as_str().map(str::to_owned).context("the answer has no API key")
+    let made = call("POST", "/v1/admin/api-keys", json!({ "app": app, "scopes": ["read", "locks"] })).await?;
+    made["api_key"].as_str().map(str::to_owned).context("the answer has no API key")
 }
 
 async fn measure(args: &Args, key: &str) -> anyhow::Result<pairs::Report> {

@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long)]
     pub url: String,
     /// An API key with the scope locks, if the node needs one
-    #[arg(long, env = "LATCHGATE_KEY", hide_env_values = true)]
+    #[arg(id = "api_key", long = "api-key", env = "LATCHGATE_API_KEY", hide_env_values = true)]
     pub key: Option<String>,
     #[arg(long, default_value_t = 128)]
     pub connections: usize,

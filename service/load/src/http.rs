@@ -110,9 +110,13 @@ fn write_hex(digits: &mut [u8], number: u64) {
 
 /// The text of a POST.
 pub fn post(target: &Target, path: &str, body: &str) -> String {
+    with_body("POST", target, path, body)
+}
+
+pub fn with_body(method: &str, target: &Target, path: &str, body: &str) -> String {
     let (Target { address, authorization }, length) = (target, body.len());
     format!(
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     )
 }

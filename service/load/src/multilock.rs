@@ -49,10 +49,10 @@ impl Multilocker {
         let acquire = post(&self.target, "/v1/multilocks/acquire", &body);
         self.connection.call("acquire", acquire.as_bytes()).await?;
         laps.lap("acquire");
-        let names = self.chosen.iter().map(|key| format!(r#""{}{key}""#, self.what.prefix));
-        let keys = names.collect::<Vec<_>>().join(",");
-        let release =
-            post(&self.target, "/v1/multilocks/release", &format!(r#"{{"lease_id":"{id}","keys":[{keys}]}}"#));
+        let leases =
+            self.chosen.iter().map(|key| format!(r#"{{"key":"{}{key}","lease_id":"{id}"}}"#, self.what.prefix));
+        let leases = leases.collect::<Vec<_>>().join(",");
+        let release = post(&self.target, "/v1/leases/release", &format!(r#"{{"leases":[{leases}]}}"#));
         self.connection.call("release", release.as_bytes()).await?;
         laps.lap("release");
         Ok(())

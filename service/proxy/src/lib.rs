@@ -84,7 +84,7 @@ impl Proxy {
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Arc<Self> {
         let client = client.answer_max(settings.gate_timeout).patience(settings.gate_timeout * 2);
-        let gate = client.operation(&settings.operation).lease(settings.lease).retention(settings.retention);
+        let gate = client.operation(&settings.operation).ttl(settings.lease).retention(settings.retention);
         let (gate, upstream) = (gate.on_expiry(OnExpiry::Block), upstream::client(settings.client_timeout));
         let memory = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         Arc::new(Self { gate, upstream, settings, memory, running: TaskTracker::new() })

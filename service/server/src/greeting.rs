@@ -25,7 +25,7 @@ pub fn text(
     };
     let is_redis = engines.iter().any(|engine| matches!(engine.kind, LocksKind::Redis(_)));
     let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
-    let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_KEY\" " } else { "" };
+    let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_API_KEY\" " } else { "" };
     Ok(format!(
         "Latchgate {} listens on {scheme}://{address}\n\
          {stores}{warning}\n\

@@ -22,7 +22,7 @@ export function access(view) {
   let names = [];
   view.show(head("Apps and keys", "An app is a namespace: the same key in two apps is two locks."), apps, keys);
   const refresh = view.every(10_000, async () => {
-    const [{ apps: all }, { keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/keys", { app: filter.value })]);
+    const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app: filter.value })]);
     const named = all.map(({ app }) => app);
     if (named.join("\n") !== names.join("\n")) {
       const chosen = filter.value;
@@ -71,7 +71,7 @@ function changeQuotas({ app, quotas }, refresh) {
     fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: quotas?.[name] ?? "" })),
     action: "Save",
     run: async (values) => {
-      await post(`/v1/admin/apps/${encodeURIComponent(app)}/quotas`, values);
+      await call("PATCH", `/v1/admin/apps/${encodeURIComponent(app)}`, { body: { quotas: values } });
       toast(`The quotas of ${app} are saved.`);
       refresh();
     },
@@ -109,7 +109,7 @@ function disable(app, refresh) {
     action: "Disable",
     isDanger: true,
     run: async () => {
-      await call("POST", `/v1/admin/apps/${encodeURIComponent(app)}/disable`);
+      await call("PATCH", `/v1/admin/apps/${encodeURIComponent(app)}`, { body: { disabled: true } });
       toast(`The app ${app} is disabled.`);
       refresh();
     },
@@ -118,7 +118,7 @@ function disable(app, refresh) {
 
 function keysTable(view, keys, refresh) {
   return table("API keys", [
-    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.key_id && h("span", { class: "about" }, " yours")) },
+    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")) },
     { label: "App", cell: (key) => key.app, class: "key" },
     { label: "Scopes", cell: (key) => key.scopes.join(", ") },
     { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key" },
@@ -140,12 +140,12 @@ function revoke(view, key, refresh) {
     title: `Revoke ${key.id}`,
     text: [
       "Every node refuses it within two seconds. Its waits and event streams end; its leases stay until they expire.",
-      ...(key.id === view.me.key_id ? ["This is your own API key: you will be signed out."] : []),
+      ...(key.id === view.me.api_key_id ? ["This is your own API key: you will be signed out."] : []),
     ],
     action: "Revoke",
     isDanger: true,
     run: async () => {
-      await call("DELETE", `/v1/admin/keys/${key.id}`);
+      await call("DELETE", `/v1/admin/api-keys/${key.id}`);
       toast(`The API key ${key.id} is revoked.`);
       refresh();
     },
@@ -166,7 +166,7 @@ function createKey(apps, app, refresh) {
     run: async ({ app: chosen, scopes, prefixes, days }) => {
       const named = prefixes.split(",").map((prefix) => prefix.trim()).filter(Boolean);
       const body = { app: chosen, scopes, prefixes: named, ...(days !== null && { expires_in_ms: days * DAY_MS }) };
-      const { key } = await post("/v1/admin/keys", body);
+      const { api_key: key } = await post("/v1/admin/api-keys", body);
       refresh();
       reveal("The new API key", "Copy it now: it is not shown again, and the store keeps only its hash.", key);
     },

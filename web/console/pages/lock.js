@@ -29,7 +29,7 @@ export function lock(view) {
     replace(actions, actionsOf(view, shown));
     replace(now, own(view, key), nowOf(shown, pages));
     // A change of the holders is an event.
-    const holders = JSON.stringify([shown.token, shown.holders_count, shown.holders.map((holder) => [holder.token, holder.revocation?.deadline])]);
+    const holders = JSON.stringify([shown.last_token, shown.holders_count, shown.holders.map((holder) => [holder.token, holder.revocation?.deadline])]);
     if (holders !== before) await timeline.load();
     before = holders;
   });
@@ -83,7 +83,7 @@ function force(view, { key, holders, holders_count: count }) {
 }
 
 function by(view) {
-  return view.me.key_id ? `console, key ${view.me.key_id}` : "console";
+  return view.me.api_key_id ? `console, key ${view.me.api_key_id}` : "console";
 }
 
 /** The lease that this page has taken. */
@@ -111,7 +111,7 @@ function own(view, key) {
 function nowOf(shown, pages) {
   return [
     facts(
-      ["Highest token", shown.token || "none yet"],
+      ["Highest token", shown.last_token || "none yet"],
       ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held`],
       ["Highest token presented", shown.fence],
       ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
@@ -169,19 +169,19 @@ class Timeline {
   }
 
   /** Loads what is new, or the page before what is shown. */
-  async load(before) {
+  async load(cursor) {
     let answer;
     try {
-      answer = await this.view.get(lockPath(this.key, "history"), { limit: HISTORY_PAGE, before });
+      answer = await this.view.get(lockPath(this.key, "history"), { limit: HISTORY_PAGE, cursor });
     } catch (problem) {
       if (problem.status === 0 || problem.status === 503) throw problem;
       const off = problem.code === "history-off" && empty("This node keeps no history.");
       replace(this.element, h("h2", {}, "History"), off || problemBox(problem));
       return;
     }
-    if (before) this.events.push(...answer.events);
+    if (cursor) this.events.push(...answer.events);
     else this.events = answer.events;
-    this.next = answer.next_before;
+    this.next = answer.next_cursor;
     this.show();
   }
 

@@ -56,7 +56,7 @@ function listed({ locks: rows, unreadable = [], next_cursor }, query) {
     { label: "Held by", cell: heldBy, class: "key" },
     { label: "Time left", cell: (lock) => lock.held && countdown(Math.min(...lock.holders.map(({ ttl_ms: ms }) => ms))) },
     { label: "Waiting", cell: (lock) => lock.waiters || "", class: "number" },
-    { label: "Token", cell: (lock) => lock.token || "", class: "number hide" },
+    { label: "Token", cell: (lock) => lock.last_token || "", class: "number hide" },
   ], rows)];
 }
 

@@ -56,13 +56,13 @@ function listed({ operations: rows, unreadable = [], next_cursor: next }, query)
     { label: "State", cell: stateOf },
     { label: "Attempt", cell: (row) => row.attempt, class: "number" },
     { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
-    { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.lease_ms > 0 ? ["lease: ", countdown(row.lease_ms)] : ""), class: "hide" },
+    { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
     { label: "Durability", cell: (row) => row.durability, class: "hide" },
   ], rows)];
 }
 
 function stateOf(row) {
-  const isOver = row.state === "started" && row.lease_ms === 0;
+  const isOver = row.state === "started" && row.ttl_ms === 0;
   return [badge(isOver ? "lease passed" : row.state, isOver ? "warn" : STATES[row.state]), doubleRuns(row)];
 }
 
@@ -156,7 +156,7 @@ export function operation(view) {
 /** Parses JSON whose numbers stay as they were sent, where the browser can do that. */
 function exact(text) {
   const source = (name, value, context) =>
-    typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source && name !== "lease_ms" && name !== "retention_ms"
+    typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source && name !== "ttl_ms"
       ? JSON.rawJSON(context.source) : value;
   return JSON.parse(text, source);
 }
@@ -171,9 +171,9 @@ function details(record) {
       ["Attempt", record.attempt],
       ["First attempt", time(record.created_at)],
       ["This attempt", record.started_at && time(record.started_at)],
-      ["Lease", isStarted && (record.lease_ms > 0 ? countdown(record.lease_ms) : `passed at ${time(record.lease_until)}`)],
+      ["Lease", isStarted && (record.ttl_ms > 0 ? countdown(record.ttl_ms) : `passed at ${time(record.expires_at)}`)],
       ["Ended", record.ended_at && time(record.ended_at)],
-      ["Kept", record.permanent ? "forever" : record.expires_at && `until ${time(record.expires_at)}`],
+      ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
       ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
       ["Durability", record.durability],
       ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],

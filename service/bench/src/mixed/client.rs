@@ -157,8 +157,8 @@ impl Client {
             }
             keys.iter().zip(entered).for_each(|(key, entered)| self.shared.holders.leave(key, entered));
         }
-        let release = json!({ "lease_id": id, "keys": keys });
-        self.end(&answer, "release-many", "/v1/multilocks/release", &release).await;
+        let leases: Vec<Value> = keys.iter().map(|key| json!({ "key": key, "lease_id": id })).collect();
+        self.end(&answer, "release-many", "/v1/leases/release", &json!({ "leases": leases })).await;
     }
 
     /// Gives back what was granted, or may have been.
@@ -189,13 +189,13 @@ impl Client {
         // A durable and a fast operation are different ones.
         let request = json!({
             "operation": format!("mixed-{durability}"), "contents": contents, "attempt_id": self.fresh_id(),
-            "lease_ms": self.shared.args.ttl_ms, "wait_ms": rand::random_range(0..WAIT_MS_MAX),
+            "ttl_ms": self.shared.args.ttl_ms, "wait_ms": rand::random_range(0..WAIT_MS_MAX),
             "durability": durability,
         });
         let answer = self.call("pre", "/v1/operations/pre", &request, WAIT_MS_MAX).await;
         let (true, Some(id)) = (answer.is_success(), answer.body["id"].as_str()) else { return pause().await };
         let stamp = answer.body["stamp"].to_string();
-        let entered = self.shared.holders.enter(id, &stamp, Share::Exclusive, answer.until("lease_ms"));
+        let entered = self.shared.holders.enter(id, &stamp, Share::Exclusive, answer.until("ttl_ms"));
         hold().await;
         if one_in(VANISH_ONE_IN) {
             return;

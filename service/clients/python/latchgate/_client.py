@@ -38,7 +38,7 @@ class Client:
 
     - `urls`: one URL or several; if absent, those in the variable LATCHGATE_URL with commas in between, or
       http://127.0.0.1:7070. If a node does not answer, the next one is called.
-    - `api_key`: if absent, that in the variable LATCHGATE_KEY, or none.
+    - `api_key`: if absent, that in the variable LATCHGATE_API_KEY, or none.
     - `timeout`: how long a node may take to answer, beyond the time that a call waits there.
     - `retry_for`: for how long a call is repeated when no node answers. A call that waits is repeated until its wait is over, and a
       renewal until the lease ends.
@@ -59,7 +59,7 @@ class Client:
             urls = os.environ.get("LATCHGATE_URL") or "http://127.0.0.1:7070"
         if isinstance(urls, str):
             urls = [url.strip() for url in urls.split(",")]
-        api_key = api_key or os.environ.get("LATCHGATE_KEY")
+        api_key = api_key or os.environ.get("LATCHGATE_API_KEY")
         self._nodes = Nodes(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
 
     def lock(
@@ -122,7 +122,7 @@ class Client:
         *,
         operation: str,
         checked: Any = None,
-        lease: float = 60.0,
+        ttl: float = 60.0,
         wait: float = 60.0,
         on_expiry: OnExpiry = "retry",
         durability: Literal["fast", "durable"] | None = None,
@@ -142,13 +142,13 @@ class Client:
             "operation": operation,
             "contents": contents,
             "checked": checked,
-            "lease_ms": _ms(lease),
+            "ttl_ms": _ms(ttl),
             "on_expiry": on_expiry,
             "durability": durability,
             "on_outage": on_outage,
         }
         keep = _present({"retention_ms": _ms(retention), "permanent": permanent or None})
-        return once(self._nodes, _present(request), work, length=lease, wait=wait, keep=keep)
+        return once(self._nodes, _present(request), work, length=ttl, wait=wait, keep=keep)
 
     def _acquire(self, keys: tuple[str, ...], many: bool, ttl: float, wait: float, fields: dict[str, Any]) -> Lease:
         wait_until = now() + wait

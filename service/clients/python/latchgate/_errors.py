@@ -47,8 +47,8 @@ class LeaseLost(Error):
 
     @property
     def why(self) -> str:
-        lost: list[dict[str, Any]] = self.fields.get("lost") or [{}]
-        return str(self.fields.get("why") or lost[0].get("why") or "unknown")
+        leases: list[dict[str, Any]] = self.fields.get("results") or [self.fields]
+        return str(next((lease["why"] for lease in leases if lease.get("why")), "unknown"))
 
 
 class OperationInProgress(Error):

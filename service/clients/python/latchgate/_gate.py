@@ -53,7 +53,7 @@ class Attempt:
         self._keeper: Keeper | None = None
         if self.guarded:
             beat = _heartbeat(nodes, self.id, granted["stamp"])
-            first = Renewed(sent, granted["lease_ms"] / 1000, granted)
+            first = Renewed(sent, granted["ttl_ms"] / 1000, granted)
             # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
             if first.until - now() < length * 2 / 3:
                 first = beat(now() + length, threading.Event())
@@ -149,7 +149,7 @@ def _give_back(nodes: Nodes, request: dict[str, Any], length: float) -> None:
 def _heartbeat(nodes: Nodes, id: str, stamp: str) -> Renew:
     def beat(until: float, stop: threading.Event) -> Renewed:
         answer = nodes.call(f"/v1/operations/{id}/heartbeat", {"stamp": stamp}, until=until, fit=True, stop=stop)
-        return Renewed(answer.sent, answer.body["lease_ms"] / 1000, answer.body)
+        return Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
 
     return beat
 
@@ -158,7 +158,7 @@ def _post_success(nodes: Nodes, granted: dict[str, Any], result: Any, keep: dict
     """Whether the result was omitted."""
     path = f"/v1/operations/{granted['id']}/post"
     success = {"stamp": granted["stamp"], "outcome": "success", **keep}
-    until = now() + max(nodes.retry_for, granted.get("lease_ms", 0) / 1000)
+    until = now() + max(nodes.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
         try:
             body = nodes.call(path, {**success, "result": result}, until=until).body

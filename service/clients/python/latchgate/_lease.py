@@ -39,15 +39,19 @@ class Target:
 
     def path(self, verb: str) -> str:
         if self.many:
-            return f"/v1/multilocks/{verb}"
+            return f"/v1/{'multilocks' if verb == 'acquire' else 'leases'}/{verb}"
         return f"/v1/locks/{quote(self.keys[0], safe='')}/{verb}"
 
     def body(self) -> dict[str, Any]:
-        return {"lease_id": self.lease_id, "keys": list(self.keys)} if self.many else {"lease_id": self.lease_id}
+        """Of a renewal or a release."""
+        if self.many:
+            return {"leases": [{"key": key, "lease_id": self.lease_id} for key in self.keys]}
+        return {"lease_id": self.lease_id}
 
     def renew(self, until: float, stop: threading.Event | None = None) -> Renewed:
         answer = self.nodes.call(self.path("renew"), self.body(), until=until, fit=True, stop=stop)
-        return Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
+        left_ms = min(lease["ttl_ms"] for lease in answer.body.get("results", [answer.body]))
+        return Renewed(answer.sent, left_ms / 1000, answer.body)
 
     def __str__(self) -> str:
         return ", ".join(self.keys)
@@ -86,8 +90,8 @@ class Lease:
     def revocation(self) -> Revocation | None:
         """Set when a renewal has shown that an operator asks for the lock: finish, and release it."""
         body = self._keeper.last.body
-        for lock in body.get("locks", [body]):
-            asked = lock.get("revocation")
+        for lease in body.get("results", [body]):
+            asked = lease.get("revocation")
             if asked:
                 return Revocation(asked["deadline"], asked.get("reason"), asked.get("by"))
         return None

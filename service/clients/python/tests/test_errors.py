@@ -28,9 +28,9 @@ class Errors(Scenario):
         self.assertEqual(len(proxy.requests("/acquire")), 3)
 
     def test_20_an_api_key_is_needed_where_there_is_one(self) -> None:
-        generate = [os.environ["CLIENT_BINARY"], "key", "generate"]
+        generate = [os.environ["CLIENT_BINARY"], "api-key", "generate"]
         key = subprocess.run(generate, check=True, capture_output=True, text=True).stdout.strip()
-        node = Node("--locks", "sqlite:locks.db", LATCHGATE_ADMIN_KEY=key)
+        node = Node("--locks", "sqlite:locks.db", LATCHGATE_ADMIN_API_KEY=key)
         self.addCleanup(node.stop)
         with self.assertRaises(Refused) as raised:
             self.client(node).lock(self.key)

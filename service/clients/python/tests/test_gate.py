@@ -80,7 +80,7 @@ class Gate(Scenario):
                 beats += 1
             return beats
 
-        self.assertEqual(self.client(self.a).once(self.key, work, operation="test", lease=6).result, 4)
+        self.assertEqual(self.client(self.a).once(self.key, work, operation="test", ttl=6).result, 4)
 
     def test_18_the_answers_to_a_pre_and_a_post_are_lost(self) -> None:
         proxy = self.proxy(self.a)

@@ -72,7 +72,7 @@ impl Attempt {
             return Err(Error::Invalid("the grant has no stamp".to_owned()));
         };
         let is_guarded = answer["guarded"] != false;
-        let left = answer["lease_ms"].as_u64().map_or(lease, Duration::from_millis);
+        let left = answer["ttl_ms"].as_u64().map_or(lease, Duration::from_millis);
         // With `block`, an expired attempt still keeps every other one out.
         let until = (is_guarded && on_expiry == OnExpiry::Retry).then(|| sent.plus(left));
         let state = watch::Sender::new(AttemptState::Running { until });
@@ -247,7 +247,7 @@ impl Heart {
                 answer = call => match answer {
                     Ok(answer) => {
                         self.sent = sent;
-                        let left = answer["lease_ms"].as_u64().map_or(self.lease, Duration::from_millis);
+                        let left = answer["ttl_ms"].as_u64().map_or(self.lease, Duration::from_millis);
                         self.until = self.until.map(|_| sent.plus(left));
                         return Ok(());
                     }

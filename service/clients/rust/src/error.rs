@@ -165,11 +165,9 @@ impl Loss {
 
     /// From a problem `lease-lost`, of one lock or of several.
     pub(crate) fn of(problem: &Problem) -> Self {
-        let first = problem.field("lost").get(0);
-        let text = |name: &str| match first {
-            Some(lost) => lost[name].as_str(),
-            None => problem.field(name).as_str(),
-        };
+        let lost =
+            problem.field("results").as_array().and_then(|leases| leases.iter().find(|lease| lease["why"].is_string()));
+        let text = |name: &str| lost.map_or(problem.field(name), |lost| &lost[name]).as_str();
         let reason = match text("why") {
             Some("expired") => LossReason::Expired,
             Some("released") => LossReason::Released,

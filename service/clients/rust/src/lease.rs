@@ -50,11 +50,15 @@ pub struct Revocation {
 
 impl Revocation {
     fn of(answer: &Value) -> Option<Self> {
-        let many = answer["locks"].as_array().into_iter().flatten().map(|lock| &lock["revocation"]);
-        let found = std::iter::once(&answer["revocation"]).chain(many).find(|revocation| revocation.is_object())?;
+        let found = leases(answer).map(|lease| &lease["revocation"]).find(|revocation| revocation.is_object())?;
         let text = |name: &str| found[name].as_str().map(str::to_owned);
         Some(Self { reason: text("reason"), by: text("by"), deadline: text("deadline").unwrap_or_default() })
     }
+}
+
+/// The leases of an answer to a grant or a renewal: that of one lock, or one for each of several.
+fn leases(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer["results"].as_array().map_or(std::slice::from_ref(answer), Vec::as_slice).iter()
 }
 
 /// What an acquire has granted.
@@ -98,7 +102,8 @@ impl Grant {
     /// The answer to a request that was sent then says how long the lease lasts.
     pub(crate) fn extend(&mut self, sent: Moment, answer: &Value) {
         self.sent = sent;
-        self.until = sent.plus(Duration::from_millis(answer["ttl_ms"].as_u64().unwrap_or(0)));
+        let left_ms = leases(answer).map(|lease| lease["ttl_ms"].as_u64().unwrap_or(0)).min().unwrap_or(0);
+        self.until = sent.plus(Duration::from_millis(left_ms));
         self.revocation = Revocation::of(answer);
     }
 }
@@ -246,7 +251,7 @@ impl Drop for Lease {
 
 /// Repeats the call while no node answers. The lease ends by itself at `ends`.
 async fn release(client: Client, grant: Grant, ends: Moment) -> Result<(), Error> {
-    let (path, body) = (grant.target.path("release"), Value::Object(grant.target.body(&grant.lease_id)));
+    let (path, body) = (grant.target.path("release"), grant.target.body(&grant.lease_id));
     let answer_max = (grant.ttl / 3).clamp(Duration::from_secs(1), ANSWER_MAX);
     let now = Moment::now();
     let until = now.plus(client.patience).min(ends.max(now).plus(RELEASE_AFTER_END));
@@ -299,7 +304,7 @@ impl Renewer {
     /// Repeats the renewal until it is answered, or the lease may have ended.
     async fn renew(&mut self) -> Result<(), Loss> {
         let path = self.grant.target.path("renew");
-        let body = Value::Object(self.grant.target.body(&self.grant.lease_id));
+        let body = self.grant.target.body(&self.grant.lease_id);
         let until = self.grant.until;
         let answer_max = (self.grant.ttl / 6).clamp(Duration::from_millis(100), ANSWER_MAX);
         let mut pause = Pause::of_renewal(self.client.transport.nodes(), self.grant.ttl);

@@ -70,18 +70,20 @@ impl Target {
     pub(crate) fn path(&self, verb: &str) -> String {
         match self {
             Self::One(key) => format!("/v1/locks/{}/{verb}", encode(key)),
-            Self::Many(_) => format!("/v1/multilocks/{verb}"),
+            Self::Many(_) if verb == "acquire" => "/v1/multilocks/acquire".to_owned(),
+            Self::Many(_) => format!("/v1/leases/{verb}"),
         }
     }
 
     /// The body of a renewal or a release.
-    pub(crate) fn body(&self, lease_id: &str) -> Map<String, Value> {
-        let mut body = Map::new();
-        body.insert("lease_id".to_owned(), lease_id.into());
-        if let Self::Many(keys) = self {
-            body.insert("keys".to_owned(), json!(keys));
+    pub(crate) fn body(&self, lease_id: &str) -> Value {
+        match self {
+            Self::One(_) => json!({ "lease_id": lease_id }),
+            Self::Many(keys) => {
+                let leases: Value = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
+                json!({ "leases": leases })
+            }
         }
-        body
     }
 }
 
@@ -296,7 +298,7 @@ impl LockRequest {
             return Ok(Some(grant));
         }
         let path = grant.target.path("renew");
-        let body = Value::Object(grant.target.body(&grant.lease_id));
+        let body = grant.target.body(&grant.lease_id);
         let give_up = Moment::now().plus(self.client.patience);
         let mut pause = self.pause();
         loop {
@@ -374,7 +376,7 @@ impl Drop for Pending {
         }
         let (client, target, lease_id) = (self.client.clone(), self.target.clone(), self.lease_id.clone());
         self.client.background.spawn(&self.runtime, async move {
-            let (path, body) = (target.path("release"), Value::Object(target.body(&lease_id)));
+            let (path, body) = (target.path("release"), target.body(&lease_id));
             let until = Moment::now().plus(client.patience);
             let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;
         });

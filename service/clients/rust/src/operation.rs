@@ -19,7 +19,7 @@ use crate::transport::{Failure, Pause};
 
 /// How long each call of a wait lasts.
 const WAIT_PER_CALL: Duration = Duration::from_secs(20);
-const LEASE: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(60);
 const PRE: &str = "/v1/operations/pre";
 
 /// What happens if the caller dies half-way.
@@ -49,7 +49,7 @@ pub enum OnOutage {
 pub struct Operation {
     pub(crate) client: Client,
     fields: Map<String, Value>,
-    lease: Duration,
+    ttl: Duration,
     wait: Duration,
     retention: Option<Duration>,
     on_expiry: OnExpiry,
@@ -156,13 +156,13 @@ impl Operation {
         let mut fields = Map::new();
         fields.insert("operation".to_owned(), name.into());
         let (wait, retention, on_expiry) = (Duration::ZERO, None, OnExpiry::default());
-        Self { client, fields, lease: LEASE, wait, retention, on_expiry }
+        Self { client, fields, ttl: TTL, wait, retention, on_expiry }
     }
 
     /// Length of the lease between two heartbeats; 60 s unless set.
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
         self
     }
 
@@ -239,14 +239,14 @@ impl Operation {
         let mut body = self.fields.clone();
         body.insert("contents".to_owned(), contents);
         body.insert("attempt_id".to_owned(), attempt_id.into());
-        body.insert("lease_ms".to_owned(), ms(self.lease).into());
-        let mut pending = Pending::new(&self.client, body, self.lease);
+        body.insert("ttl_ms".to_owned(), ms(self.ttl).into());
+        let mut pending = Pending::new(&self.client, body, self.ttl);
         let nodes = self.client.transport.nodes();
         let mut pause = Pause::new(nodes);
         let mut silent_since = None;
         loop {
             // The lease counts from the moment at which its call was sent, so most of it must be left after the wait.
-            let wait = wait_until.left().min(WAIT_PER_CALL).min(self.lease / 3);
+            let wait = wait_until.left().min(WAIT_PER_CALL).min(self.ttl / 3);
             pending.body["wait_ms"] = ms(wait).into();
             let sent = Moment::now();
             let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
@@ -261,7 +261,7 @@ impl Operation {
             match answer {
                 Ok(answer) => {
                     let attempt =
-                        Attempt::keep(self.client.clone(), sent, self.lease, self.on_expiry, self.retention, &answer);
+                        Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, self.retention, &answer);
                     return attempt.map(Begun::Go);
                 }
                 Err(Failure::Decided(problem)) => {

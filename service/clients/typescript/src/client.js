@@ -25,7 +25,7 @@ export class Client {
     const env = /** @type {any} */ (globalThis).process?.env ?? {};
     urls ??= env.LATCHGATE_URL || "http://127.0.0.1:7070";
     if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
-    this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_KEY, options);
+    this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_API_KEY, options);
   }
 
   /**
@@ -91,18 +91,18 @@ export class Client {
    * @param {import("./index.js").OnceOptions} options
    */
   async once(contents, work, options) {
-    const { leaseMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "retry", signal } = options;
+    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "retry", signal } = options;
     const request = {
       operation: options.operation,
       contents,
       checked: options.checked,
-      lease_ms: leaseMs,
+      ttl_ms: ttlMs,
       on_expiry: onExpiry,
       durability: options.durability,
       on_outage: options.onOutage,
     };
     const keep = { retention_ms: options.retentionMs, permanent: options.permanent };
-    return once(this.#nodes, request, work, { lengthMs: leaseMs, waitMs, keep, signal });
+    return once(this.#nodes, request, work, { lengthMs: ttlMs, waitMs, keep, signal });
   }
 
   /**

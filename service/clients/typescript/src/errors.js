@@ -31,7 +31,7 @@ export class WaitTimeout extends LockHeld {}
 
 export class LeaseLost extends LatchgateError {
   get why() {
-    return this.fields.why ?? this.fields.lost?.[0]?.why ?? "unknown";
+    return this.fields.why ?? this.fields.results?.find((/** @type {any} */ lease) => lease.why)?.why ?? "unknown";
   }
 }
 

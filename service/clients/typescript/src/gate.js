@@ -70,14 +70,14 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
   /** @type {import("./keeper.js").Renew} */
   const beat = async (until, signal) => {
     const { sent, body } = await nodes.call(`${path}/heartbeat`, { stamp: granted.stamp }, { until, fit: true, signal });
-    return { sent, leftMs: body.lease_ms, body };
+    return { sent, leftMs: body.ttl_ms, body };
   };
   /** @param {"failure" | "unknown"} outcome */
   const postFailure = (outcome) => nodes.callQuietly(`${path}/post`, { stamp: granted.stamp, outcome }, nodes.retryForMs);
 
   let keeper;
   if (granted.guarded) {
-    let first = { sent: answer.sent, leftMs: granted.lease_ms, body: granted };
+    let first = { sent: answer.sent, leftMs: granted.ttl_ms, body: granted };
     try {
       // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
       if (untilOf(first) - now() < (lengthMs * 2) / 3) first = await beat(now() + lengthMs, signal);
@@ -99,7 +99,7 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
   }
   keeper?.stop();
   const success = { stamp: granted.stamp, outcome: "success", ...keep };
-  return { result, duplicate: false, resultOmitted: await postSuccess(nodes, `${path}/post`, success, result, granted.lease_ms) };
+  return { result, duplicate: false, resultOmitted: await postSuccess(nodes, `${path}/post`, success, result, granted.ttl_ms) };
 }
 
 /**

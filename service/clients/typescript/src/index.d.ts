@@ -5,7 +5,7 @@
 //     await save(order, { fence: lease.token });
 
 export interface ClientOptions {
-  /** If absent, that in the variable LATCHGATE_KEY, or none. */
+  /** If absent, that in the variable LATCHGATE_API_KEY, or none. */
   apiKey?: string;
   /** How long a node may take to answer, beyond the time that a call waits there. 5 000 if absent. */
   timeoutMs?: number;
@@ -55,7 +55,7 @@ export interface OnceOptions {
   /** What must be equal in every call but does not identify the operation. */
   checked?: unknown;
   /** Without a heartbeat for so long, the attempt ends: 60 000 if absent. */
-  leaseMs?: number;
+  ttlMs?: number;
   /** How long to wait for the end of another attempt: 60 000 if absent. */
   waitMs?: number;
   /** Whether the next caller may run after an attempt that failed or vanished (`retry`, the default), or an operator decides. */

@@ -23,17 +23,21 @@ export class Target {
 
   /** @param {"acquire" | "renew" | "release"} verb */
   path(verb) {
-    return this.many ? `/v1/multilocks/${verb}` : `/v1/locks/${encodeURIComponent(this.keys[0])}/${verb}`;
+    if (this.many) return `/v1/${verb === "acquire" ? "multilocks" : "leases"}/${verb}`;
+    return `/v1/locks/${encodeURIComponent(this.keys[0])}/${verb}`;
   }
 
+  /** Of a renewal or a release. */
   body() {
-    return this.many ? { lease_id: this.leaseId, keys: this.keys } : { lease_id: this.leaseId };
+    if (this.many) return { leases: this.keys.map((key) => ({ key, lease_id: this.leaseId })) };
+    return { lease_id: this.leaseId };
   }
 
   /** @type {import("./keeper.js").Renew} */
   renew = async (until, signal) => {
     const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, fit: true, signal });
-    return { sent, leftMs: body.ttl_ms, body };
+    const leases = body.results ?? [body];
+    return { sent, leftMs: Math.min(...leases.map((/** @type {any} */ lease) => lease.ttl_ms)), body };
   };
 }
 
@@ -71,7 +75,7 @@ export class Lease {
 
   get revocation() {
     const { body } = this.#keeper.last;
-    const asked = (body.locks ?? [body]).find((/** @type {any} */ lock) => lock.revocation)?.revocation;
+    const asked = (body.results ?? [body]).find((/** @type {any} */ lease) => lease.revocation)?.revocation;
     return asked && { deadline: asked.deadline, reason: asked.reason ?? undefined, by: asked.by ?? undefined };
   }
 

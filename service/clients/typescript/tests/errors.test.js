@@ -30,8 +30,8 @@ test("20: a refusal has its code and its fields", async () => {
 });
 
 test("20: an API key is needed where there is one", async () => {
-  const apiKey = execFileSync(process.env.CLIENT_BINARY, ["key", "generate"], { encoding: "utf8" }).trim();
-  const node = await startNode(["--locks", "sqlite:locks.db"], { LATCHGATE_ADMIN_KEY: apiKey });
+  const apiKey = execFileSync(process.env.CLIENT_BINARY, ["api-key", "generate"], { encoding: "utf8" }).trim();
+  const node = await startNode(["--locks", "sqlite:locks.db"], { LATCHGATE_ADMIN_API_KEY: apiKey });
   await assert.rejects(clientOf(node).lock("k"), (error) => error instanceof Refused && error.code === "unauthorized");
   const left = await clientOf(node, { apiKey }).withLock("k", (lease) => lease.remainingMs());
   assert.ok(left > 0);

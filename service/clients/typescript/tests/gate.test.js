@@ -72,7 +72,7 @@ test("17: heartbeats keep the attempt", async () => {
     }
     return "kept";
   };
-  assert.equal((await clientOf(nodes.a).once(contents, work, { operation: "test", leaseMs: 6_000 })).result, "kept");
+  assert.equal((await clientOf(nodes.a).once(contents, work, { operation: "test", ttlMs: 6_000 })).result, "kept");
 });
 
 test("18: the answers to a pre and a post are lost", async () => {

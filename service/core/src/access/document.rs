@@ -46,6 +46,17 @@ pub struct AppEntry {
     pub quotas: Quotas,
 }
 
+/// What is `None` or not named stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct AppChange {
+    /// Whether its API keys are refused.
+    pub is_disabled: Option<bool>,
+    /// After what time, in ms, a lock that is held is a notice; never if `Some(None)`.
+    pub warn_after_ms: Option<Option<u64>>,
+    /// Each gets this limit, or none.
+    pub quotas: Vec<(Quota, Option<u32>)>,
+}
+
 impl AppEntry {
     fn new(created_at: Timestamp) -> Self {
         Self { created_at, is_disabled: false, warn_after_ms: None, quotas: Quotas::default() }
@@ -152,50 +163,18 @@ impl Document {
         Ok(is_new)
     }
 
-    /// Refuses all API keys of an app until it is created again.
+    /// Changes what a request names of an app.
     ///
     /// # Errors
     /// [`ChangeRefused::UnknownApp`].
-    pub fn disable_app(&mut self, app: &App, now: Timestamp) -> Result<(), ChangeRefused> {
-        if !self.has_app(app) {
-            return Err(ChangeRefused::UnknownApp);
-        }
-        self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now)).is_disabled = true;
-        Ok(())
-    }
-
-    /// Changes the quotas of an app: each named one gets this limit, or none.
-    ///
-    /// # Errors
-    /// [`ChangeRefused::UnknownApp`].
-    pub fn set_quotas(
-        &mut self,
-        app: &App,
-        limits: &[(Quota, Option<u32>)],
-        now: Timestamp,
-    ) -> Result<(), ChangeRefused> {
+    pub fn change_app(&mut self, app: &App, change: &AppChange, now: Timestamp) -> Result<(), ChangeRefused> {
         if !self.has_app(app) {
             return Err(ChangeRefused::UnknownApp);
         }
         let entry = self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now));
-        limits.iter().for_each(|(quota, limit)| entry.quotas.set(*quota, *limit));
-        Ok(())
-    }
-
-    /// Sets after what time, in ms, a lock that is held is a notice; `None`: never.
-    ///
-    /// # Errors
-    /// [`ChangeRefused::UnknownApp`].
-    pub fn set_warn_after(
-        &mut self,
-        app: &App,
-        warn_after_ms: Option<u64>,
-        now: Timestamp,
-    ) -> Result<(), ChangeRefused> {
-        if !self.has_app(app) {
-            return Err(ChangeRefused::UnknownApp);
-        }
-        self.apps.entry(app.clone()).or_insert_with(|| AppEntry::new(now)).warn_after_ms = warn_after_ms;
+        entry.is_disabled = change.is_disabled.unwrap_or(entry.is_disabled);
+        entry.warn_after_ms = change.warn_after_ms.unwrap_or(entry.warn_after_ms);
+        change.quotas.iter().for_each(|(quota, limit)| entry.quotas.set(*quota, *limit));
         Ok(())
     }
 

@@ -9,7 +9,8 @@ mod tests;
 
 pub use self::api_key::{ApiKey, InvalidApiKey, KeyDigest, KeyId, has_api_key};
 pub use self::document::{
-    APPS_MAX, AppEntry, ChangeRefused, Document, KEYS_MAX, KeyEntry, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Refusal,
+    APPS_MAX, AppChange, AppEntry, ChangeRefused, Document, KEYS_MAX, KeyEntry, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX,
+    Refusal,
 };
 pub use self::permissions::{Permissions, Scope, Scopes, UnknownScope};
 pub use self::quotas::{QUOTA_MAX, Quota, Quotas};

@@ -58,6 +58,10 @@ fn only_the_whole_api_key_is_accepted() {
     }
 }
 
+fn disable() -> AppChange {
+    AppChange { is_disabled: Some(true), ..AppChange::default() }
+}
+
 #[test]
 fn a_revoked_expired_or_disabled_api_key_is_refused_with_the_reason_only_if_the_secret_is_right() {
     let (document, key) = document();
@@ -65,7 +69,7 @@ fn a_revoked_expired_or_disabled_api_key_is_refused_with_the_reason_only_if_the_
     assert_eq!(document.check(key.as_str(), NOW.plus_ms(999)), Ok(key.id()));
     assert_eq!(document.check(key.as_str(), NOW.plus_ms(1_000)), Err(Refusal::Expired));
     let mut disabled = document.clone();
-    disabled.disable_app(&app("a"), NOW).unwrap();
+    disabled.change_app(&app("a"), &disable(), NOW).unwrap();
     assert_eq!(disabled.check(key.as_str(), NOW), Err(Refusal::AppDisabled));
     assert!(!disabled.create_app(&app("a"), NOW).unwrap());
     assert_eq!(disabled.check(key.as_str(), NOW), Ok(key.id()));
@@ -91,11 +95,11 @@ fn an_api_key_needs_an_app_and_the_default_app_is_always_there() {
     let mut document = Document::default();
     let new = |name: &str| NewKey { permissions: Permissions::all(app(name)), expires_at: None };
     assert_eq!(document.create_key(&api_key(1), new("a"), NOW), Err(ChangeRefused::UnknownApp));
-    assert_eq!(document.disable_app(&app("a"), NOW), Err(ChangeRefused::UnknownApp));
+    assert_eq!(document.change_app(&app("a"), &disable(), NOW), Err(ChangeRefused::UnknownApp));
     assert_eq!(document.revoke(api_key(1).id(), NOW), Err(ChangeRefused::UnknownKey));
     assert!(!document.needs_key);
     document.create_key(&api_key(1), new("default"), NOW).unwrap();
-    document.disable_app(&App::default(), NOW).unwrap();
+    document.change_app(&App::default(), &disable(), NOW).unwrap();
     assert_eq!(document.check(api_key(1).as_str(), NOW), Err(Refusal::AppDisabled));
 }
 
@@ -150,13 +154,14 @@ fn quotas_are_changed_one_by_one_and_outlast_a_disabled_app() {
     let (mut document, _) = document();
     let quotas = |document: &Document| document.apps[&app("a")].quotas;
     let limits = [(Quota::Leases, Some(7)), (Quota::Waiters, Some(0))];
-    document.set_quotas(&app("a"), &limits, NOW).unwrap();
-    document.set_quotas(&app("a"), &[(Quota::Waiters, None), (Quota::Operations, Some(9))], NOW).unwrap();
-    document.disable_app(&app("a"), NOW).unwrap();
+    let limit = |quotas: &[(Quota, Option<u32>)]| AppChange { quotas: quotas.to_vec(), ..AppChange::default() };
+    document.change_app(&app("a"), &limit(&limits), NOW).unwrap();
+    document.change_app(&app("a"), &limit(&[(Quota::Waiters, None), (Quota::Operations, Some(9))]), NOW).unwrap();
+    document.change_app(&app("a"), &disable(), NOW).unwrap();
     document.create_app(&app("a"), NOW).unwrap();
     assert_eq!(quotas(&document), Quotas { leases: Some(7), operations: Some(9), ..Quotas::default() });
-    assert_eq!(document.set_quotas(&app("b"), &limits, NOW), Err(ChangeRefused::UnknownApp));
-    document.set_quotas(&App::default(), &limits, NOW).unwrap();
+    assert_eq!(document.change_app(&app("b"), &limit(&limits), NOW), Err(ChangeRefused::UnknownApp));
+    document.change_app(&App::default(), &limit(&limits), NOW).unwrap();
     let text = serde_json::to_string(&document).unwrap();
     assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
     // Nodes that know no quotas still read a document without any.

@@ -15,9 +15,11 @@ pub struct AppAnswer {
     disabled: bool,
     /// Absent for the app `default`, which is always there.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     created_at: Option<String>,
     /// After what time, in ms, a lock that is held is a notice; absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     warn_after_ms: Option<u64>,
     /// How many API keys of it are accepted.
     api_keys: usize,
@@ -64,14 +66,14 @@ pub enum ScopeName {
 #[derive(Serialize, ToSchema)]
 #[schema(as = NewApiKeyAnswer)]
 pub struct NewKeyAnswer {
-    /// The API key. It is not shown again.
-    key: String,
+    /// It is not shown again.
+    api_key: String,
     #[serde(flatten)]
     shown: KeyAnswer,
 }
 
 #[derive(Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 #[allow(dead_code, reason = "described, not built: see `KeyAnswer::of`")]
 pub enum ApiKeyState {
     Active,
@@ -91,32 +93,35 @@ pub struct KeyAnswer {
     scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all if empty.
     prefixes: Vec<String>,
-    /// `active`, `revoked`, `expired`, or `app-disabled`.
+    /// `active`, `revoked`, `expired`, or `app_disabled`.
     #[schema(value_type = ApiKeyState)]
     state: &'static str,
     /// Absent for an API key of the node's configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     created_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     revoked_at: Option<String>,
     /// The hour of the last use; entered with a delay of some minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     used_at: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = ApiKeysAnswer)]
 pub struct KeysAnswer {
-    keys: Vec<KeyAnswer>,
+    api_keys: Vec<KeyAnswer>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = RevokedApiKeyAnswer)]
 pub struct RevokedAnswer {
     pub id: String,
-    pub revoked: bool,
     /// It had been revoked before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub already: bool,
@@ -151,7 +156,7 @@ impl KeysAnswer {
     pub fn of(document: &Document, app: Option<&App>, now: Timestamp) -> Self {
         let is_wanted = |entry: &KeyEntry| app.is_none_or(|app| entry.permissions.app == *app);
         let keys = document.keys.iter().filter(|(_, entry)| is_wanted(entry));
-        Self { keys: keys.map(|(id, entry)| KeyAnswer::of(document, *id, entry, now)).collect() }
+        Self { api_keys: keys.map(|(id, entry)| KeyAnswer::of(document, *id, entry, now)).collect() }
     }
 }
 
@@ -159,7 +164,7 @@ impl NewKeyAnswer {
     /// `None` if the document does not have it.
     pub fn of(document: &Document, key: &ApiKey, now: Timestamp) -> Option<Self> {
         let shown = KeyAnswer::of(document, key.id(), document.keys.get(&key.id())?, now);
-        Some(Self { key: key.as_str().to_owned(), shown })
+        Some(Self { api_key: key.as_str().to_owned(), shown })
     }
 }
 
@@ -174,7 +179,7 @@ impl KeyAnswer {
                 Ok(()) | Err(Refusal::Unknown) => "active",
                 Err(Refusal::Revoked) => "revoked",
                 Err(Refusal::Expired) => "expired",
-                Err(Refusal::AppDisabled) => "app-disabled",
+                Err(Refusal::AppDisabled) => "app_disabled",
             },
             created_at: Some(entry.created_at).filter(|at| *at != Timestamp::default()).map(rfc3339),
             expires_at: entry.expires_at.map(rfc3339),

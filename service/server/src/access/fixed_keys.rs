@@ -41,7 +41,7 @@ impl FixedKeys {
     /// When `admin` is not an API key.
     pub fn new(admin: Option<&str>, file: Option<PathBuf>) -> anyhow::Result<Self> {
         // The text is not repeated: it is a secret.
-        let admin = admin.map(|text| text.trim().parse()).transpose().context("LATCHGATE_ADMIN_KEY")?;
+        let admin = admin.map(|text| text.trim().parse()).transpose().context("LATCHGATE_ADMIN_API_KEY")?;
         Ok(Self { admin, file, read: Mutex::default() })
     }
 

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use latchgate_core::access::{
-    ApiKey, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX, Quota,
-    Scope,
+    ApiKey, AppChange, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
+    Quota, Scope,
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};
@@ -23,46 +23,61 @@ const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
 #[derive(Debug, thiserror::Error)]
 pub enum OrderRefused {
     #[error("{field} {rule}")]
-    Invalid { field: &'static str, rule: String },
+    Invalid { field: String, rule: String },
     #[error(transparent)]
     Change(#[from] ChangeFailure),
 }
 
 impl OrderRefused {
-    fn invalid(field: &'static str, rule: impl Display) -> Self {
-        Self::Invalid { field, rule: rule.to_string() }
+    fn invalid(field: impl Into<String>, rule: impl Display) -> Self {
+        Self::Invalid { field: field.into(), rule: rule.to_string() }
     }
+}
+
+/// A field that is absent changes nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppChangeRequest {
+    /// Whether its API keys are refused. Its locks and operations stay.
+    disabled: Option<bool>,
+    /// After what time, in ms, a lock of the app that is held is a notice; null: never. A lease that is granted from now on makes the
+    /// event `held_too_long` when it has been held for that long, however often it was renewed. The lease goes on.
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u64>, example = 600_000, minimum = 1, maximum = 315_360_000_000_u64)]
+    warn_after_ms: Option<Option<u64>>,
+    /// How much the app may use of each node. Each node enforces them for itself.
+    quotas: Option<QuotasRequest>,
 }
 
 /// A field that is absent changes nothing; null is no limit.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct QuotasRequest {
     /// Requests in a second; as many may come at once after a pause. Renewals, releases, posts and heartbeats are refused only beyond
     /// ten times as many. 1 to 1 000 000.
-    #[serde(deserialize_with = "some")]
-    #[schema(value_type = Option<u32>, example = 200)]
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 200, minimum = 1, maximum = 1_000_000)]
     requests_per_second: Option<Option<u32>>,
     /// Requests that wait at once. 0 to 1 000 000.
-    #[serde(deserialize_with = "some")]
-    #[schema(value_type = Option<u32>, example = 500)]
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 500, maximum = 1_000_000)]
     waiters: Option<Option<u32>>,
     /// Leases that the node granted and that may be live. 0 to 1 000 000.
-    #[serde(deserialize_with = "some")]
-    #[schema(value_type = Option<u32>, example = 1_000)]
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
     leases: Option<Option<u32>>,
     /// Operations that the node let start and that may be running. 0 to 1 000 000.
-    #[serde(deserialize_with = "some")]
-    #[schema(value_type = Option<u32>, example = 1_000)]
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
     operations: Option<Option<u32>>,
     /// Open streams of events. 0 to 1 000 000.
-    #[serde(deserialize_with = "some")]
-    #[schema(value_type = Option<u32>, example = 20)]
+    #[serde(default, deserialize_with = "some")]
+    #[schema(value_type = Option<u32>, example = 20, maximum = 1_000_000)]
     event_streams: Option<Option<u32>>,
 }
 
 /// A field that is there, even if it is null.
-fn some<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<Option<u32>>, D::Error> {
+fn some<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(field).map(Some)
 }
 
@@ -71,17 +86,17 @@ fn some<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<Option<u32>
 #[schema(as = ApiKeyRequest)]
 pub struct KeyRequest {
     /// The app that the API key belongs to; `default` if absent.
-    #[serde(default)]
-    #[schema(example = "billing")]
+    #[schema(example = "billing", min_length = 1, max_length = 64)]
     app: Option<String>,
     /// At least one. No scope includes another one.
-    #[schema(value_type = Vec<ScopeName>)]
+    #[schema(value_type = Vec<ScopeName>, min_items = 1, max_items = 16)]
     scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
     #[serde(default)]
+    #[schema(max_items = 16)]
     prefixes: Vec<String>,
     /// When the API key expires, in ms from now; never if absent.
-    #[serde(default)]
+    #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
     expires_in_ms: Option<u64>,
 }
 
@@ -107,47 +122,23 @@ impl Access {
 }
 
 impl Order<'_> {
-    /// If the app exists, it is enabled.
+    /// If the app exists, it is enabled. Returns whether it is new.
     ///
     /// # Errors
     /// Says why the app is not there.
-    pub async fn create_app(self, app: &str) -> Result<AppAnswer, OrderRefused> {
+    pub async fn create_app(self, app: &str) -> Result<(AppAnswer, bool), OrderRefused> {
         let app = parse_app(app)?;
         self.record.resource(app.as_str());
-        self.access.change(self.by, |document, now| document.create_app(&app, now)).await?;
-        Ok(self.shown(&app))
+        let is_new = self.access.change(self.by, |document, now| document.create_app(&app, now)).await?;
+        Ok((self.shown(&app), is_new))
     }
 
     /// # Errors
-    /// Says why the app is not disabled.
-    pub async fn disable_app(self, app: &str) -> Result<AppAnswer, OrderRefused> {
-        let app = parse_app(app)?;
-        self.access.change(self.by, |document, now| document.disable_app(&app, now)).await?;
-        Ok(self.shown(&app))
-    }
-
-    /// # Errors
-    /// Says why that is not set.
-    pub async fn set_warn_after(self, app: &str, warn_after_ms: Option<u64>) -> Result<AppAnswer, OrderRefused> {
-        let app = parse_app(app)?;
-        if warn_after_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
-            return Err(OrderRefused::invalid("warn_after_ms", format!("must be null, or from 1 to {MS_MAX}")));
-        }
-        let shown = warn_after_ms.map_or_else(|| "warn_after_ms: never".to_owned(), |ms| format!("warn_after_ms {ms}"));
-        self.record.detail(shown);
-        self.access.change(self.by, |document, now| document.set_warn_after(&app, warn_after_ms, now)).await?;
-        Ok(self.shown(&app))
-    }
-
-    /// # Errors
-    /// Says why the quotas are as before.
-    pub async fn set_quotas(self, app: &str, request: QuotasRequest) -> Result<AppAnswer, OrderRefused> {
-        let (app, limits) = (parse_app(app)?, request.parse()?);
-        let shown = limits.iter().map(|(quota, limit)| {
-            format!("{}: {}", quota.as_str(), limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string()))
-        });
-        self.record.detail(shown.collect::<Vec<_>>().join(", "));
-        self.access.change(self.by, |document, now| document.set_quotas(&app, &limits, now)).await?;
+    /// Says why the app is as before.
+    pub async fn change_app(self, app: &str, request: AppChangeRequest) -> Result<AppAnswer, OrderRefused> {
+        let (app, change) = (parse_app(app)?, request.parse()?);
+        self.record.detail(shown_change(&change));
+        self.access.change(self.by, |document, now| document.change_app(&app, &change, now)).await?;
         Ok(self.shown(&app))
     }
 
@@ -179,11 +170,21 @@ impl Order<'_> {
     pub async fn revoke_key(self, id: &str) -> Result<RevokedAnswer, OrderRefused> {
         let id: KeyId = id.parse().map_err(|_| ChangeFailure::Refused(ChangeRefused::UnknownKey))?;
         let is_first = self.access.change(self.by, |document, now| document.revoke(id, now)).await?;
-        Ok(RevokedAnswer { id: id.to_string(), revoked: true, already: !is_first })
+        Ok(RevokedAnswer { id: id.to_string(), already: !is_first })
     }
 
     fn shown(self, app: &App) -> AppAnswer {
         AppAnswer::of(&self.access.document(), app, self.access.now())
+    }
+}
+
+impl AppChangeRequest {
+    fn parse(self) -> Result<AppChange, OrderRefused> {
+        if self.warn_after_ms.flatten().is_some_and(|ms| ms == 0 || ms > MS_MAX) {
+            return Err(OrderRefused::invalid("warn_after_ms", format!("must be null, or from 1 to {MS_MAX}")));
+        }
+        let quotas = self.quotas.unwrap_or_default().parse()?;
+        Ok(AppChange { is_disabled: self.disabled, warn_after_ms: self.warn_after_ms, quotas })
     }
 }
 
@@ -203,7 +204,7 @@ impl QuotasRequest {
             let min = u32::from(quota == Quota::RequestsPerSecond);
             if limit.is_some_and(|limit| !(min..=QUOTA_MAX).contains(&limit)) {
                 let rule = format!("must be from {min} to {QUOTA_MAX}, or null");
-                return Err(OrderRefused::invalid(quota.as_str(), rule));
+                return Err(OrderRefused::invalid(format!("quotas.{}", quota.as_str()), rule));
             }
             limits.push((quota, limit));
         }
@@ -229,6 +230,18 @@ impl KeyRequest {
         }
         Ok((Permissions { app, scopes: self.scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
     }
+}
+
+/// A change as the detail of an audit record.
+fn shown_change(change: &AppChange) -> String {
+    let or_none = |limit: Option<String>| limit.unwrap_or_else(|| "none".to_owned());
+    let disabled = change.is_disabled.map(|is_disabled| format!("disabled: {is_disabled}"));
+    let warn_after = change.warn_after_ms.map(|ms| format!("warn_after_ms: {}", or_none(ms.map(|ms| ms.to_string()))));
+    let quotas = change
+        .quotas
+        .iter()
+        .map(|(quota, limit)| format!("{}: {}", quota.as_str(), or_none(limit.map(|limit| limit.to_string()))));
+    disabled.into_iter().chain(warn_after).chain(quotas).collect::<Vec<_>>().join(", ")
 }
 
 /// An API key as the detail of an audit record.

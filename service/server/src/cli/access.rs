@@ -1,4 +1,4 @@
-//! `latchgate app` and `latchgate key`: orders to a node or, with `--beside-store`, beside the store.
+//! `latchgate app` and `latchgate api-key`: orders to a node or, with `--beside-store`, beside the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,13 +34,14 @@ pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
             said(args.target.json, &answer, || format!("The app {:?} is there.", args.app));
         }
         AppCommand::Disable(args) => {
-            let answer = call(&args.target, Request::DisableApp(&args.app)).await?;
+            let answer = call(&args.target, Request::ChangeApp(&args.app, json!({ "disabled": true }))).await?;
             said(args.target.json, &answer, || {
                 format!("The app {:?} is disabled: its API keys are refused.", args.app)
             });
         }
         AppCommand::WarnAfter(args) => {
-            let answer = call(&args.target, Request::WarnAfter(&args.app, args.after)).await?;
+            let answer =
+                call(&args.target, Request::ChangeApp(&args.app, json!({ "warn_after_ms": args.after }))).await?;
             said(args.target.json, &answer, || match args.after {
                 Some(ms) => format!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
                 None => format!("How long a lock of the app {:?} is held is no notice.", args.app),
@@ -54,7 +55,8 @@ pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
             });
         }
         AppCommand::Quota(args) => {
-            let app = call(&args.target, Request::Quotas(&args.app, changed_quotas(args))).await?;
+            let app =
+                call(&args.target, Request::ChangeApp(&args.app, json!({ "quotas": changed_quotas(args) }))).await?;
             said(args.target.json, &app, || format!("{}\t{}", args.app, quotas(&app)));
         }
     }
@@ -93,7 +95,7 @@ pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
         KeyCommand::List(args) => {
             let answer = call(&args.target, Request::Keys(args.app.as_deref())).await?;
             let columns = ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "LAST USED"];
-            list(args.target.json, items(&answer["keys"]), &columns, |key| {
+            list(args.target.json, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
                 let (prefixes, used_at) = (or_dash(all("prefixes")), or_dash(text(&key["used_at"])));
@@ -110,7 +112,7 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
     let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
     let answer = call(&args.target, Request::CreateKey(body)).await?;
-    said(args.target.json, &answer, || text(&answer["key"]));
+    said(args.target.json, &answer, || text(&answer["api_key"]));
     eprintln!("Keep this API key: it is not shown again. Its id is {}.", text(&answer["id"]));
     Ok(())
 }
@@ -119,9 +121,7 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
 enum Request<'a> {
     Apps,
     CreateApp(&'a str),
-    DisableApp(&'a str),
-    WarnAfter(&'a str, Option<u64>),
-    Quotas(&'a str, Value),
+    ChangeApp(&'a str, Value),
     Keys(Option<&'a str>),
     CreateKey(Value),
     RevokeKey(String),
@@ -130,17 +130,16 @@ enum Request<'a> {
 impl Request<'_> {
     /// As a node takes it.
     fn over_http(&self) -> (Method, String, Option<Value>) {
-        let of_app = |app: &str, end: &str| format!("/v1/admin/apps/{}/{end}", encode(app));
         match self {
             Self::Apps => (Method::GET, "/v1/admin/apps".to_owned(), None),
             Self::CreateApp(app) => (Method::POST, "/v1/admin/apps".to_owned(), Some(json!({ "app": app }))),
-            Self::DisableApp(app) => (Method::POST, of_app(app, "disable"), None),
-            Self::WarnAfter(app, ms) => (Method::PUT, of_app(app, "warn-after"), Some(json!({ "warn_after_ms": ms }))),
-            Self::Quotas(app, limits) => (Method::POST, of_app(app, "quotas"), Some(limits.clone())),
-            Self::Keys(None) => (Method::GET, "/v1/admin/keys".to_owned(), None),
-            Self::Keys(Some(app)) => (Method::GET, format!("/v1/admin/keys?app={}", encode(app)), None),
-            Self::CreateKey(key) => (Method::POST, "/v1/admin/keys".to_owned(), Some(key.clone())),
-            Self::RevokeKey(id) => (Method::DELETE, format!("/v1/admin/keys/{}", encode(id)), None),
+            Self::ChangeApp(app, change) => {
+                (Method::PATCH, format!("/v1/admin/apps/{}", encode(app)), Some(change.clone()))
+            }
+            Self::Keys(None) => (Method::GET, "/v1/admin/api-keys".to_owned(), None),
+            Self::Keys(Some(app)) => (Method::GET, format!("/v1/admin/api-keys?app={}", encode(app)), None),
+            Self::CreateKey(key) => (Method::POST, "/v1/admin/api-keys".to_owned(), Some(key.clone())),
+            Self::RevokeKey(id) => (Method::DELETE, format!("/v1/admin/api-keys/{}", encode(id)), None),
         }
     }
 
@@ -154,8 +153,7 @@ impl Request<'_> {
             Self::Apps => return value(Ok(access.apps())),
             Self::Keys(app) => return value(access.api_keys(*app)),
             Self::CreateApp(app) => (Action::CreateApp, *app),
-            Self::DisableApp(app) => (Action::DisableApp, *app),
-            Self::WarnAfter(app, _) | Self::Quotas(app, _) => (Action::ChangeApp, *app),
+            Self::ChangeApp(app, _) => (Action::ChangeApp, *app),
             Self::CreateKey(_) => (Action::CreateKey, ""),
             Self::RevokeKey(id) => (Action::RevokeKey, id.as_str()),
         };
@@ -164,10 +162,8 @@ impl Request<'_> {
         let order = Order { access, by: &by, record: &record };
         let carried_out = match self {
             Self::Apps | Self::Keys(_) => Ok(Value::Null),
-            Self::CreateApp(app) => value(order.create_app(app).await),
-            Self::DisableApp(app) => value(order.disable_app(app).await),
-            Self::WarnAfter(app, ms) => value(order.set_warn_after(app, ms).await),
-            Self::Quotas(app, limits) => value(order.set_quotas(app, serde_json::from_value(limits)?).await),
+            Self::CreateApp(app) => value(order.create_app(app).await.map(|(app, _)| app)),
+            Self::ChangeApp(app, change) => value(order.change_app(app, serde_json::from_value(change)?).await),
             Self::CreateKey(key) => value(order.create_key(serde_json::from_value(key)?, true).await),
             Self::RevokeKey(id) => value(order.revoke_key(&id).await),
         };

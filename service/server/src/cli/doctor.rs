@@ -309,7 +309,7 @@ fn advice(error: &Error) -> &'static str {
             "Look at whether the node runs, at its --listen, and at what is between here and there."
         }
         Error::Refused(problem) if problem.status() == 401 => {
-            "Set LATCHGATE_KEY. An operator makes an API key with `latchgate key create`."
+            "Set LATCHGATE_API_KEY. An operator makes an API key with `latchgate api-key create`."
         }
         Error::Refused(problem) if problem.status() == 403 => {
             "Use an API key with the scopes read and locks, and without prefixes."

@@ -32,7 +32,7 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
                     text(&lock["holders"][0]["mode"]),
                     holders,
                     text(&lock["waiters"]),
-                    text(&lock["token"]),
+                    text(&lock["last_token"]),
                 ]
             });
         }

@@ -46,7 +46,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Health(args) => health::run(&args).await,
         Command::App(args) => access::app(&args).await,
-        Command::Key(args) => access::key(&args).await,
+        Command::ApiKey(args) => access::key(&args).await,
         Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
             print!("{}", http::openapi_json());

@@ -127,7 +127,7 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
     let retention = args.every.map_or(args.retention, |every| args.retention.max((every * 2).min(RETENTION_MAX)));
     let mut operation = client
         .operation(&args.operation)
-        .lease(args.lease)
+        .ttl(args.lease)
         .wait(args.wait)
         .retention(retention)
         .on_expiry(match args.on_expiry {

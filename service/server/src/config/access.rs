@@ -12,9 +12,9 @@ use crate::access::FixedKeys;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]
 pub struct AccessArgs {
-    /// The first API key of an operator, from `latchgate key generate`; `ps` shows flags, so prefer the variable
+    /// The first API key of an operator, from `latchgate api-key generate`; `ps` shows flags, so prefer the variable
     #[arg(long, value_name = "API_KEY")]
-    pub admin_key: Option<String>,
+    pub admin_api_key: Option<String>,
 
     /// A JSON file of further API keys (docs/ACCESS.md), read again when it changes
     #[arg(long, value_name = "PATH")]
@@ -29,7 +29,7 @@ impl AccessArgs {
     /// # Errors
     /// When the admin's key is not an API key.
     pub fn fixed_keys(&self) -> anyhow::Result<FixedKeys> {
-        FixedKeys::new(self.admin_key.as_deref(), self.api_keys_file.clone())
+        FixedKeys::new(self.admin_api_key.as_deref(), self.api_keys_file.clone())
     }
 }
 
@@ -123,7 +123,7 @@ pub enum KeyCommand {
     List(KeyListArgs),
     /// Revoke an API key, at all nodes within two seconds. Its waits and event streams end.
     Revoke(KeyRevokeArgs),
-    /// Print a new API key without entering it anywhere: for LATCHGATE_ADMIN_KEY, or for a file of API keys.
+    /// Print a new API key without entering it anywhere: for LATCHGATE_ADMIN_API_KEY, or for a file of API keys.
     Generate,
 }
 

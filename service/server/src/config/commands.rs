@@ -18,7 +18,7 @@ pub struct NodeArgs {
     pub url: String,
 
     /// The API key. Prefer the environment: `ps` shows flags.
-    #[arg(id = "api_key", long = "key", value_name = "API_KEY", env = "LATCHGATE_KEY", hide_env_values = true)]
+    #[arg(id = "api_key", long = "api-key", value_name = "API_KEY", env = "LATCHGATE_API_KEY", hide_env_values = true)]
     pub key: Option<String>,
 
     /// A PEM file with the certificates of the authorities that sign for https://. If absent: those that the system trusts.

@@ -89,7 +89,7 @@ pub enum Command {
     App(AppArgs),
     /// Create, list and revoke API keys.
     #[command(visible_alias = "keys")]
-    Key(KeyArgs),
+    ApiKey(KeyArgs),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.

@@ -12,7 +12,7 @@ use super::answer::ok;
 use super::audit::Audited;
 use super::body::Json;
 use super::context::{Context, Shared};
-use super::problem::{Code, Problem, ProblemBody};
+use super::problem::{Code, Problem};
 use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
 use crate::format::rfc3339;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
@@ -31,6 +31,7 @@ pub struct EnginesAnswer {
     gate: EnginesInUse,
     /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     durable: Option<EnginesInUse>,
     /// This node first, then the others that were there within the last minute, and what each has said of itself.
     nodes: Vec<NodeAnswer>,
@@ -41,14 +42,17 @@ pub struct EnginesAnswer {
 pub struct NodeAnswer {
     node: String,
     version: String,
+    #[schema(format = DateTime)]
     started_at: String,
     /// How long ago it said so, in ms.
     seen_ms_ago: u64,
     /// Absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     locks: Option<EngineUsedAnswer>,
     /// Absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     gate: Option<EngineUsedAnswer>,
 }
 
@@ -62,9 +66,11 @@ pub struct EngineUsedAnswer {
 pub struct EnginesInUse {
     /// The engine that this node uses; absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     active: Option<String>,
     /// The epoch in which this node uses it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     epoch: Option<u64>,
     /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
     /// and a pre with `on_expiry: block` and no record is refused.
@@ -73,6 +79,7 @@ pub struct EnginesInUse {
     forced_ms: u64,
     /// Why this node uses no engine.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     trouble: Option<String>,
     engines: Vec<EngineAnswer>,
 }
@@ -88,24 +95,30 @@ pub struct EngineAnswer {
     answers: bool,
     /// Why it does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     trouble: Option<String>,
     /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<EngineStateName>)]
+    #[schema(value_type = EngineStateName)]
     state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     epoch: Option<u64>,
     /// How many states have been copied to it, while it is filling.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     copied: Option<u64>,
     /// When its hold-off ends, by its clock.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     hold_off_until: Option<String>,
     /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     lease_ms_max: Option<u64>,
     /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     unreadable: Option<u64>,
 }
 
@@ -133,8 +146,7 @@ pub enum EngineStateName {
 #[serde(deny_unknown_fields)]
 pub struct SwitchRequest {
     /// The name of the engine to use from now on. If absent: the one that is not active.
-    #[serde(default)]
-    #[schema(example = "spare")]
+    #[schema(example = "spare", min_length = 1, max_length = 32)]
     engine: Option<String>,
     /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
     /// begins.
@@ -146,7 +158,6 @@ pub struct SwitchRequest {
     force: bool,
     /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
     /// vouch that no longer lease is live. Not beside the other fields.
-    #[serde(default)]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     lease_ms_max: Option<u64>,
 }
@@ -181,7 +192,6 @@ pub struct HoldOffRequest {
     #[serde(default)]
     of: HoldOffOf,
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
-    #[serde(default)]
     #[schema(maximum = 31_536_000_000_u64)]
     for_ms: Option<u64>,
 }
@@ -217,13 +227,9 @@ pub async fn engines(State(context): State<Shared>) -> Response {
 /// lease in use has run out. Returns when this node uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/locks", tag = "admin", operation_id = "switchLocksEngine",
-    request_body(content = Option<SwitchRequest>, example = json!({})),
+    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`, `engine-not-stopped`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn switch_locks(
@@ -247,13 +253,9 @@ pub async fn switch_locks(
 /// uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/gate", tag = "admin", operation_id = "switchGateEngine",
-    request_body(content = Option<SwitchRequest>, example = json!({})),
+    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
     responses(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`unknown-engine`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`engine-unreachable`, `engine-in-doubt`, `engine-not-stopped`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`engines-undecided`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn switch_gate(
@@ -274,11 +276,9 @@ pub async fn switch_gate(
 /// pres go and say `possibly_repeated`.
 #[utoipa::path(
     post, path = "/v1/admin/hold-off", tag = "admin", operation_id = "setHoldOff",
-    request_body(content = Option<HoldOffRequest>, example = json!({"of": "locks", "for_ms": 60_000})),
+    request_body(content = ref("#/components/schemas/HoldOffRequest"), content_type = "application/json", example = json!({"of": "locks", "for_ms": 60_000})),
     responses(
         (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`engine-unreachable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn hold_off(

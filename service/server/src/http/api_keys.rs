@@ -1,16 +1,17 @@
-//! `/v1/admin/keys`: the API keys of apps, for operators.
+//! `/v1/admin/api-keys`: the API keys of apps, for operators.
 
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::answer::ok;
+use super::answer::{json, ok};
 use super::audit::Audited;
 use super::body::Json;
 use super::context::Shared;
 use super::exchange::Authenticated;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
 use crate::access::answers::{KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::KeyRequest;
@@ -20,15 +21,15 @@ use crate::access::operator::KeyRequest;
 #[into_params(parameter_in = Query)]
 pub struct KeysQuery {
     /// Only those of this app.
+    #[param(min_length = 1, max_length = 64)]
     app: Option<String>,
 }
 
 /// List the API keys, without their secrets.
 #[utoipa::path(
-    get, path = "/v1/admin/keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
+    get, path = "/v1/admin/api-keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
     responses(
         (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_keys(State(context): State<Shared>, Query(query): Query<KeysQuery>) -> Result<Response, Problem> {
@@ -39,14 +40,10 @@ pub async fn list_keys(State(context): State<Shared>, Query(query): Query<KeysQu
 ///
 /// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
 #[utoipa::path(
-    post, path = "/v1/admin/keys", tag = "admin", operation_id = "createApiKey",
+    post, path = "/v1/admin/api-keys", tag = "admin", operation_id = "createApiKey",
     request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
     responses(
-        (status = 200, description = "Keep the `key`: it is not shown again.", body = NewKeyAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`unknown-app`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`access-full`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer),
     )
 )]
 pub async fn create_key(
@@ -55,7 +52,7 @@ pub async fn create_key(
     audited: Audited,
     Json(request): Json<KeyRequest>,
 ) -> Result<Response, Problem> {
-    Ok(ok(&audited.order(&context, &caller).create_key(request, false).await?))
+    Ok(json(StatusCode::CREATED, &audited.order(&context, &caller).create_key(request, false).await?))
 }
 
 /// Revoke an API key.
@@ -63,12 +60,10 @@ pub async fn create_key(
 /// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
 /// taken with it stay until they expire.
 #[utoipa::path(
-    delete, path = "/v1/admin/keys/{id}", tag = "admin", operation_id = "revokeApiKey",
-    params(("id" = String, Path, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
+    delete, path = "/v1/admin/api-keys/{id}", tag = "admin", operation_id = "revokeApiKey",
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
     responses(
         (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
-        (status = 404, description = "`unknown-api-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn revoke_key(

@@ -90,7 +90,7 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
             let id: Result<KeyId, _> = endpoint.parameter(uri.path()).parse();
             id.map(|id| id.to_string()).unwrap_or_default()
         }
-        Action::Force | Action::Revoke | Action::ForgetOperation | Action::DisableApp | Action::ChangeApp => {
+        Action::Force | Action::Revoke | Action::ForgetOperation | Action::ChangeApp => {
             endpoint.decoded_parameter(uri.path())
         }
     };

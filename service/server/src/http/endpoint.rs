@@ -108,7 +108,7 @@ macro_rules! methods {
     )+};
 }
 
-methods!(get "GET" NoBody, post "POST" Small, put "PUT" Small, delete "DELETE" NoBody);
+methods!(get "GET" NoBody, post "POST" Small, put "PUT" Small, patch "PATCH" Small, delete "DELETE" NoBody);
 
 impl Endpoint {
     pub const fn body(self, body: BodyLimit) -> Self {

@@ -11,10 +11,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use latchgate_core::access::Scope;
 
-use super::endpoint::BodyLimit::{Leases, NoBody, Operations};
+use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, PollUntil, Stream};
-use super::endpoint::{Endpoint, Needs, delete, get, post, put};
+use super::endpoint::{Endpoint, Needs, delete, get, patch, post, put};
 use super::locks::{acquire, history, interventions, leases as lock, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
@@ -52,8 +52,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     post("/v1/leases/release", "releaseLeases", LOCKS, "leases_release", |m| on(m, leases::release)).body(Leases).of_holder(),
     post("/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke", |m| on(m, leases::revoke)).audit(Action::Revoke),
     post("/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire", |m| on(m, multilocks::acquire)).wait(Poll),
-    post("/v1/multilocks/renew", "renewMultilock", LOCKS, "multilock_renew", |m| on(m, multilocks::renew)).of_holder(),
-    post("/v1/multilocks/release", "releaseMultilock", LOCKS, "multilock_release", |m| on(m, multilocks::release)).of_holder(),
     post("/v1/operations/pre", "startOperation", GATE, "pre", |m| on(m, operations::pre)).body(Operations).wait(Poll),
     post("/v1/operations/pre/batch", "startOperations", GATE, "pre_batch", |m| on(m, operations::pre_batch)).body(Operations).wait(Poll),
     post("/v1/operations/preview", "previewOperation", GATE, "preview", |m| on(m, operations::preview)).body(Operations),
@@ -72,12 +70,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
     post("/v1/admin/hold-off", "setHoldOff", Operator, "admin", |m| on(m, admin::hold_off)).audit(Action::HoldOff),
     get("/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
     post("/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
-    post("/v1/admin/apps/{app}/disable", "disableApp", Operator, "admin", |m| on(m, apps::disable_app)).body(NoBody).audit(Action::DisableApp),
-    put("/v1/admin/apps/{app}/warn-after", "setWarnAfter", Operator, "admin", |m| on(m, apps::set_warn_after)).audit(Action::ChangeApp),
-    post("/v1/admin/apps/{app}/quotas", "setQuotas", Operator, "admin", |m| on(m, apps::set_quotas)).audit(Action::ChangeApp),
-    get("/v1/admin/keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
-    post("/v1/admin/keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
-    delete("/v1/admin/keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
+    patch("/v1/admin/apps/{app}", "changeApp", Operator, "admin", |m| on(m, apps::change_app)).audit(Action::ChangeApp),
+    get("/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
+    post("/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
+    delete("/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
     get(METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
     get("/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
     get("/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),

@@ -16,7 +16,7 @@ use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, unexpected};
 use super::permissions::check_keys;
-use super::problem::{Code, Problem, ProblemBody};
+use super::problem::{Code, Problem};
 use super::{answer, quotas};
 use crate::access::Caller;
 use crate::format::rfc3339;
@@ -34,6 +34,7 @@ const SCAN_MAX: usize = 10_000;
 #[serde(deny_unknown_fields)]
 pub struct RenewLeasesRequest {
     /// 1 to 500, unless configured otherwise.
+    #[schema(min_items = 1, max_items = 500)]
     leases: Vec<LeaseToRenew>,
 }
 
@@ -41,13 +42,18 @@ pub struct RenewLeasesRequest {
 #[serde(deny_unknown_fields)]
 pub struct LeaseToRenew {
     /// Not percent-encoded.
-    #[schema(example = "orders/42")]
+    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
     key: String,
     /// From the answer to acquire.
-    #[schema(example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d")]
+    #[schema(
+        example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d",
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[A-Za-z0-9._:-]+$"
+    )]
     lease_id: String,
     /// The lease's new length in ms, from now; its current length if absent.
-    #[serde(default)]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     ttl_ms: Option<u64>,
 }
 
@@ -55,6 +61,7 @@ pub struct LeaseToRenew {
 #[serde(deny_unknown_fields)]
 pub struct ReleaseLeasesRequest {
     /// 1 to 500, unless configured otherwise.
+    #[schema(min_items = 1, max_items = 500)]
     leases: Vec<LeaseToRelease>,
 }
 
@@ -62,10 +69,15 @@ pub struct ReleaseLeasesRequest {
 #[serde(deny_unknown_fields)]
 pub struct LeaseToRelease {
     /// Not percent-encoded.
-    #[schema(example = "orders/42")]
+    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
     key: String,
     /// From the answer to acquire.
-    #[schema(example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d")]
+    #[schema(
+        example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d",
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[A-Za-z0-9._:-]+$"
+    )]
     lease_id: String,
 }
 
@@ -75,10 +87,11 @@ pub struct RenewLeasesAnswer {
     results: Vec<RenewedLease>,
     /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Volatility>)]
+    #[schema(value_type = Volatility)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     forced_ms: Option<u64>,
 }
 
@@ -91,6 +104,7 @@ pub struct RenewedLease {
     status: u16,
     /// What is left of the lease, in ms, at the time of this answer.
     ttl_ms: u64,
+    #[schema(format = DateTime)]
     expires_at: String,
     /// Set if the lock has been revoked: the lease ends at the deadline.
     #[schema(required)]
@@ -110,7 +124,6 @@ pub struct ReleasedLease {
     /// 200, as a release of this lease alone would have got.
     #[schema(example = 200)]
     status: u16,
-    released: bool,
     /// Leases of this key that the same owner still holds.
     still_held: u32,
     /// The lease had been released by an earlier request.
@@ -119,22 +132,26 @@ pub struct ReleasedLease {
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct RevokeLeasesRequest {
     /// Only the leases of this owner. `owner` or `prefix` is needed.
-    #[schema(example = "billing-7", max_length = 256)]
+    #[schema(example = "billing-7", max_length = 256, min_length = 1)]
     owner: Option<String>,
     /// Only keys that begin with this. `owner` or `prefix` is needed.
-    #[schema(example = "jobs/")]
+    #[schema(example = "jobs/", max_length = 512)]
     prefix: Option<String>,
     /// Why, at most 512 bytes. The holders read it in the answers to their next renewals.
+    #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
     /// The name of the client or operator that revokes, at most 256 bytes.
+    #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end. Less than
     /// 1 000 needs the scope `admin`.
+    #[schema(maximum = 31_536_000_000_u64)]
     grace_ms: Option<u64>,
     /// `next_cursor` of the answer before.
+    #[schema(min_length = 1, max_length = 512)]
     cursor: Option<String>,
 }
 
@@ -149,6 +166,7 @@ pub struct RevokeLeasesAnswer {
     unreadable: Vec<String>,
     /// There may be more locks: repeat the request with it as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
@@ -159,7 +177,7 @@ pub struct RevokedLock {
     status: u16,
     leases: u32,
     /// When the last of them ends.
-    #[schema(required)]
+    #[schema(required, format = DateTime)]
     deadline: Option<String>,
 }
 
@@ -173,17 +191,13 @@ enum LeaseResult<T> {
 
 /// Renew many leases.
 ///
+/// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are renewed. Otherwise `results` says which are, and what became of the others.
 #[utoipa::path(
     post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
     request_body(content = RenewLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]})),
     responses(
         (status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was renewed.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: some leases have ended, see `results`. The others with status 200 are renewed.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn renew(
@@ -221,17 +235,13 @@ pub async fn renew(
 
 /// Release many leases.
 ///
+/// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are released. Otherwise `results` says which are, and what became of the others.
 #[utoipa::path(
     post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLeases",
     request_body(content = ReleaseLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]})),
     responses(
         (status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`, with the `index`. No lease was released.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: some leases had ended before, see `results`. The others with status 200 are released.", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn release(
@@ -249,7 +259,6 @@ pub async fn release(
                 key: address.key.as_str().to_owned(),
                 lease_id: lease_id.as_str().to_owned(),
                 status: 200,
-                released: true,
                 still_held,
                 already,
             });
@@ -269,10 +278,6 @@ pub async fn release(
     request_body(content = RevokeLeasesRequest, example = json!({"owner": "billing-7", "prefix": "jobs/", "reason": "deploy", "grace_ms": 10_000})),
     responses(
         (status = 200, description = "The leases that matched are revoked. With `next_cursor`, there may be more.", body = RevokeLeasesAnswer),
-        (status = 400, description = "`invalid-request`: `owner` or `prefix` is needed", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`key-full`, with `results`: `reason` and `by` are too long for the leases of a key", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 500, description = "`state-unreadable`, with `results`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, with `results` if some may be revoked: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn revoke(

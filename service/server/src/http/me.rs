@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 
 use super::answer::ok;
 use super::exchange::Authenticated;
-use super::problem::ProblemBody;
 use crate::access::answers::ScopeName;
 
 #[derive(Serialize, ToSchema)]
@@ -16,8 +15,8 @@ pub struct MeAnswer {
     app: String,
     /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "3f9a1c20b7d4")]
-    key_id: Option<String>,
+    #[schema(example = "3f9a1c20b7d4", nullable = false)]
+    api_key_id: Option<String>,
     #[schema(value_type = Vec<ScopeName>)]
     scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all locks of the app if empty.
@@ -31,14 +30,13 @@ pub struct MeAnswer {
     get, path = "/v1/me", tag = "access", operation_id = "getMe",
     responses(
         (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
-        (status = 503, description = "`store-unavailable`: this node does not know yet which API keys there are", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn me(Authenticated(caller): Authenticated) -> Response {
     let permissions = &caller.permissions;
     ok(&MeAnswer {
         app: permissions.app.as_str().to_owned(),
-        key_id: caller.key_id.map(|id| id.to_string()),
+        api_key_id: caller.key_id.map(|id| id.to_string()),
         scopes: permissions.scopes.iter().collect(),
         prefixes: permissions.prefixes.clone(),
         operator: permissions.is_operator(),

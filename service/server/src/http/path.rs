@@ -23,7 +23,7 @@ const TERRAFORM: &str = "/v1/terraform/";
 pub struct LockKey {
     /// The key as plain text: 1 to 512 bytes of UTF-8 without control characters. The client percent-encodes it, so that a slash
     /// becomes `%2F`.
-    #[param(example = "orders")]
+    #[param(example = "orders", min_length = 1, max_length = 512)]
     key: String,
 }
 

@@ -136,13 +136,13 @@ pub async fn release(
     }
 }
 
-pub fn extend_lease(caller: &Caller, address: &Address, lease: &Lease, now: Timestamp) {
+fn extend_lease(caller: &Caller, address: &Address, lease: &Lease, now: Timestamp) {
     if let Some((table, _)) = caller.app_use.leases() {
         table.extend(&lease_of(address, &lease.lease_id), lasts(lease, now));
     }
 }
 
-pub fn end_lease(caller: &Caller, address: &Address, lease_id: &LeaseId) {
+fn end_lease(caller: &Caller, address: &Address, lease_id: &LeaseId) {
     if let Some((table, _)) = caller.app_use.leases() {
         table.end(&lease_of(address, lease_id));
     }

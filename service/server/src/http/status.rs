@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use super::context::Shared;
-use super::problem::{Code, Problem, ProblemBody};
+use super::problem::{Code, Problem};
 
 /// Whether the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "probes", operation_id = "checkHealth", responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
@@ -19,7 +19,6 @@ pub async fn healthz() -> &'static str {
     get, path = "/readyz", tag = "probes", operation_id = "checkReadiness",
     responses(
         (status = 200, description = "The node can serve.", body = String, content_type = "text/plain"),
-        (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn readyz(State(context): State<Shared>) -> Response {

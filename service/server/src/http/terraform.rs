@@ -23,7 +23,7 @@ use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
 use super::permissions::check_admin;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
 use super::{answer, path, quotas};
 use crate::audit::Action;
@@ -56,6 +56,7 @@ pub struct LockInfo {
 #[into_params(parameter_in = Query)]
 pub struct LockQuery {
     /// Length of the lease, in ms. Terraform does not renew it. The longest lease of the node if absent.
+    #[param(minimum = 1, maximum = 31_536_000_000_u64)]
     ttl_ms: Option<u64>,
 }
 
@@ -77,15 +78,10 @@ impl<S: Sync> FromRequestParts<S> for StateAddress {
 /// The lock `terraform/{key}` with the `lease_id` and the owner of the lock info. 423 has the lock info of the holder.
 #[utoipa::path(
     post, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "lockTerraformState",
-    params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
+    params(("key" = String, Path, min_length = 1, max_length = 512, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
     request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "The lock is yours.", body = super::locks::acquire::AcquireAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `key-full`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: this id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, with the fields of the holder's lock info", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn lock(
@@ -112,13 +108,10 @@ pub async fn lock(
 /// Without a body, as `terraform force-unlock` sends it, whichever lock there is: this needs the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "unlockTerraformState",
-    params(("key" = String, Path, description = "The name of the state, percent-encoded", example = "network")),
-    request_body(content = Option<LockInfo>, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
+    params(("key" = String, Path, min_length = 1, max_length = 512, description = "The name of the state, percent-encoded", example = "network")),
+    request_body(content = ref("#/components/schemas/LockInfo"), content_type = "application/json", example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
     responses(
         (status = 200, description = "Unlocked.", body = ReleaseAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: the lock had ended before", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn unlock(
@@ -133,12 +126,12 @@ pub async fn unlock(
         let force = async |audited: Audited| {
             check_admin(&caller)?;
             end_all(&context, &address, &audited, parse_note(Some("force-unlock"), None)?).await?;
-            Ok(answer::ok(&ReleaseAnswer::new(0, false)))
+            Ok(answer::ok(&ReleaseAnswer { still_held: 0, already: false }))
         };
         return audit::recorded(&exchange, &caller, (Action::Force, address.key.as_str()), force).await;
     };
     let (still_held, already) = quotas::release(&context, &caller, &address, &info.lease_id()?).await?;
-    Ok(answer::ok(&ReleaseAnswer::new(still_held, already)))
+    Ok(answer::ok(&ReleaseAnswer { still_held, already }))
 }
 
 impl LockInfo {

@@ -14,7 +14,6 @@ mod collector;
 mod feed;
 mod handle;
 mod health;
-mod held_many;
 mod history;
 mod joining;
 mod key_queue;
@@ -34,7 +33,6 @@ pub use self::call::{
 };
 pub use self::feed::Watched;
 pub use self::handle::Locks;
-pub use self::held_many::{ReleasedMany, RenewedMany};
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 pub use self::watch::{Next, Watch};

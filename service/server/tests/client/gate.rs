@@ -12,7 +12,7 @@ use crate::world::{client, client_that_prefers, node, seconds, two_nodes};
 async fn of_many_callers_one_works_and_all_get_its_result_though_its_node_dies() {
     let (mut a, b) = two_nodes().await;
     let (runs, begun, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let charges = client_that_prefers(&a, &b).await.operation("charge").lease(seconds(30));
+    let charges = client_that_prefers(&a, &b).await.operation("charge").ttl(seconds(30));
     let first = tokio::spawn({
         let (runs, begun, go) = (runs.clone(), begun.clone(), go.clone());
         async move {
@@ -75,9 +75,9 @@ async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() 
 #[tokio::test]
 async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
     let node = node().await;
-    let charges = client(&[&node]).operation("charge").lease(seconds(5));
+    let charges = client(&[&node]).operation("charge").ttl(seconds(5));
     let Begun::Go(other) = charges.begin("order 43").await.unwrap() else { panic!("a duplicate") };
-    let waiter = charges.clone().lease(seconds(10)).wait(seconds(60));
+    let waiter = charges.clone().ttl(seconds(10)).wait(seconds(60));
     let waiter = tokio::spawn(async move { waiter.begin("order 43").await });
     let Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
     // Waits for more than two leases.

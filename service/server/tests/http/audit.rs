@@ -43,7 +43,7 @@ async fn what_ends_a_lock_or_changes_the_service_is_logged_with_who_from_where_a
         .assert_problem(404, "unknown-engine");
     operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
     let quotas = json!({ "leases": 100, "waiters": null });
-    operator.ok(Method::POST, "/v1/admin/apps/billing/quotas", quotas).await;
+    operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "quotas": quotas })).await;
     caller
         .call(Method::DELETE, "/v1/operations/7d88c00ddeafbae02d6198a43e38f30a", Value::Null)
         .await

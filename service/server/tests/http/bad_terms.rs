@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{acquire, embedded, granted, inspect, many, request, verb};
+use crate::client::{acquire, embedded, granted, inspect, leases, many, request, verb};
 
 /// Fails unless the answer is a 400 that names the field.
 fn assert_names(answer: &crate::client::Answer, field: &str) {
@@ -45,7 +45,7 @@ async fn terms_that_are_wrong_or_contradict_each_other_are_named() {
         assert_names(&acquire(&node, "k", body).await, field);
     }
     let lock = inspect(&node, "k").await;
-    assert_eq!((&lock["held"], &lock["token"], lock.get("limit")), (&json!(false), &json!(0), None));
+    assert_eq!((&lock["held"], &lock["last_token"], lock.get("limit")), (&json!(false), &json!(0), None));
 }
 
 #[tokio::test]
@@ -139,34 +139,19 @@ async fn multilocks_that_are_wrong_are_named() {
     ] {
         assert_names(&many(&node, "acquire", body).await, field);
     }
-    for verb in ["renew", "release"] {
-        for (field, body) in [
-            ("lease_id", json!({ "keys": ["a"] })),
-            ("keys", json!({ "lease_id": "mine" })),
-            ("keys", json!({ "lease_id": "mine", "keys": [] })),
-            ("keys", json!({ "lease_id": "mine", "keys": ["a", "a"] })),
-            ("keys[0]", json!({ "lease_id": "mine", "keys": [7] })),
-            ("lease_id", json!({ "lease_id": "", "keys": ["a"] })),
-            ("locks", json!({ "lease_id": "mine", "keys": ["a"], "locks": [] })),
-        ] {
-            assert_names(&many(&node, verb, body).await, field);
-        }
-    }
-    let too_many: Vec<String> = (0..65).map(|number| number.to_string()).collect();
-    assert_names(&many(&node, "release", json!({ "lease_id": "mine", "keys": too_many })).await, "keys");
     for (index, key) in [(0, ""), (1, "a\u{0}b"), (1, &*"k".repeat(513))] {
         let mut keys = vec!["fine".to_owned(); index];
         keys.push(key.to_owned());
         let locks: Value = keys.iter().map(|key| json!({ "key": key })).collect();
         for answer in [
             many(&node, "acquire", json!({ "locks": locks })).await,
-            many(&node, "renew", json!({ "lease_id": "mine", "keys": keys })).await,
+            many(&node, "renew", leases("mine", &keys.iter().map(String::as_str).collect::<Vec<_>>())).await,
         ] {
             answer.assert_problem(400, "invalid-key");
             assert_eq!(answer.body["index"], index, "{}", answer.body);
         }
     }
-    assert_eq!(inspect(&node, "a").await["token"], 0);
+    assert_eq!(inspect(&node, "a").await["last_token"], 0);
     // 64 keys are the maximum.
     assert_eq!(many(&node, "acquire", json!({ "locks": locks(64) })).await.status, 200);
 }
@@ -184,8 +169,8 @@ async fn verbs_with_the_wrong_method_name_the_right_one() {
         (Method::PATCH, "/v1/locks/k", "DELETE"),
         (Method::PUT, "/v1/locks/k", "DELETE"),
         (Method::GET, "/v1/multilocks/acquire", "POST"),
-        (Method::PUT, "/v1/multilocks/renew", "POST"),
-        (Method::DELETE, "/v1/multilocks/release", "POST"),
+        (Method::PUT, "/v1/leases/renew", "POST"),
+        (Method::DELETE, "/v1/leases/release", "POST"),
     ] {
         let answer = request(&node, method.clone(), path, json!({})).await;
         answer.assert_problem(405, "method-not-allowed");

@@ -59,7 +59,7 @@ async fn a_page_of_another_origin_changes_nothing() {
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
-    assert_eq!(inspect(&node, "k").await["token"], 0);
+    assert_eq!(inspect(&node, "k").await["last_token"], 0);
     assert_eq!(crate::client::renew(&node, "held", &held).await.body["revocation"], serde_json::Value::Null);
 }
 

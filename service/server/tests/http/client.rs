@@ -119,9 +119,16 @@ pub async fn verb(node: &Node, key: &str, verb: &str, body: Value) -> Answer {
     request(node, Method::POST, &format!("/v1/locks/{key}/{verb}"), body).await
 }
 
-/// `acquire`, `renew` or `release` of many keys.
+/// `acquire` of many keys, or `renew` or `release` of many leases.
 pub async fn many(node: &Node, verb: &str, body: Value) -> Answer {
-    request(node, Method::POST, &format!("/v1/multilocks/{verb}"), body).await
+    let of = if verb == "acquire" { "multilocks" } else { "leases" };
+    request(node, Method::POST, &format!("/v1/{of}/{verb}"), body).await
+}
+
+/// The leases of a multilock.
+pub fn leases(lease_id: &str, keys: &[&str]) -> Value {
+    let leases: Value = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
+    json!({ "leases": leases })
 }
 
 /// Sends an acquire that will wait.

@@ -264,7 +264,7 @@ async fn operations_are_held_off(mut world: World, part: &str, args: &[&str]) {
     let (one, other) = (world.node(args).await, world.node(args).await);
     let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "durability": "durable", "on_expiry": on_expiry });
     let mut long = charge("long", "block");
-    long["lease_ms"] = json!(600_000);
+    long["ttl_ms"] = json!(600_000);
     let kept = begun(&one, long.clone()).await;
     world.primary.caught_up(&world.standby).await;
     world.stream.cut();

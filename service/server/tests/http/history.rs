@@ -185,18 +185,18 @@ async fn the_history_comes_in_pages_that_miss_nothing() {
         release(&node, "k", &format!("l{round}")).await;
     }
     let whole = get(&node, "/v1/locks/k/history").await.body;
-    assert_eq!((whole["events"].as_array().unwrap().len(), whole.get("next_before")), (8, None));
+    assert_eq!((whole["events"].as_array().unwrap().len(), whole.get("next_cursor")), (8, None));
     let mut events = Vec::new();
     let mut query = "?limit=3".to_owned();
     loop {
         let page = get(&node, &format!("/v1/locks/k/history{query}")).await.body;
         events.extend(page["events"].as_array().unwrap().clone());
-        let Some(before) = page.get("next_before") else { break };
-        query = format!("?limit=3&before={}", before.as_str().unwrap());
+        let Some(cursor) = page.get("next_cursor") else { break };
+        query = format!("?limit=3&cursor={}", cursor.as_str().unwrap());
     }
     assert_eq!(json!(events), whole["events"]);
     get(&node, "/v1/locks/k/history?limit=0").await.assert_problem(400, "invalid-request");
-    get(&node, "/v1/locks/k/history?before=x").await.assert_problem(400, "invalid-request");
+    get(&node, "/v1/locks/k/history?cursor=x").await.assert_problem(400, "invalid-request");
     get(&node, "/v1/locks/k/events?after=x").await.assert_problem(400, "invalid-request");
 }
 

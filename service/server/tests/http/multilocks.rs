@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, embedded, granted, inspect, many, release, send, two_nodes, until_waiting, verb};
+use crate::client::{Answer, embedded, granted, inspect, leases, many, release, send, two_nodes, until_waiting, verb};
 
 fn keys(keys: &[&str]) -> Value {
     keys.iter().map(|key| json!({ "key": key })).collect()
@@ -37,18 +37,16 @@ async fn many_locks_are_taken_renewed_and_released_as_one() {
         "a repetition gets the same leases"
     );
 
-    let named = json!({ "lease_id": "mine", "keys": ["a", "b/c", "d"] });
-    let renewed =
-        many(&node, "renew", json!({ "lease_id": "mine", "keys": ["a", "b/c", "d"], "ttl_ms": 60_000 })).await;
+    let mut named = leases("mine", &["a", "b/c", "d"]);
+    let released = named.clone();
+    named["leases"].as_array_mut().unwrap().iter_mut().for_each(|lease| lease["ttl_ms"] = json!(60_000));
+    let renewed = many(&node, "renew", named).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
-    assert!(renewed.body["ttl_ms"].as_u64().unwrap() > 30_000);
-    assert_eq!(renewed.body["locks"][0], json!({ "key": "a", "token": answers[0]["token"], "revocation": null }));
-    let released = many(&node, "release", named.clone()).await;
-    assert_eq!(
-        (released.status.as_u16(), &released.body),
-        (200, &json!({ "released": true, "still_held": [0, 0, 0] }))
-    );
-    assert_eq!(many(&node, "release", named).await.body["already"], true);
+    let results = renewed.body["results"].as_array().unwrap();
+    assert!(results.len() == 3 && results.iter().all(|result| result["ttl_ms"].as_u64() > Some(30_000)));
+    assert_eq!(many(&node, "release", released.clone()).await.status, 200);
+    let again = many(&node, "release", released).await;
+    assert_eq!((again.status.as_u16(), &again.body["results"][2]["already"]), (200, &json!(true)));
 }
 
 #[tokio::test]
@@ -72,14 +70,14 @@ async fn lost_leases_are_named_and_the_rest_is_released() {
     assert_eq!(grant.status, 200);
     crate::client::request(&node, reqwest::Method::DELETE, "/v1/locks/b", json!({})).await;
     let next = granted(&node, "b", json!({})).await;
-    let named = json!({ "lease_id": "mine", "keys": ["a", "b"] });
+    let named = leases("mine", &["a", "b"]);
     for verb in ["renew", "release"] {
         let lost = many(&node, verb, named.clone()).await;
         lost.assert_problem(410, "lease-lost");
-        let lost = lost.body["lost"].as_array().unwrap();
-        assert_eq!(lost.len(), 1);
-        assert_eq!((&lost[0]["key"], &lost[0]["why"]), (&json!("b"), &json!("forced")));
-        assert!(!lost[0].to_string().contains(&next.token().to_string()), "{}", lost[0]);
+        let results = lost.body["results"].as_array().unwrap();
+        assert_eq!((&results[0]["key"], &results[0]["status"]), (&json!("a"), &json!(200)));
+        assert_eq!((&results[1]["key"], &results[1]["why"]), (&json!("b"), &json!("forced")));
+        assert!(!lost.body.to_string().contains(&next.token().to_string()), "{}", lost.body);
         assert_eq!(inspect(&node, "a").await["held"], verb == "renew", "after {verb}");
     }
 }
@@ -89,11 +87,10 @@ async fn a_renewal_shows_a_revocation() {
     let node = embedded().await;
     many(&node, "acquire", json!({ "locks": keys(&["a", "b"]), "lease_id": "mine" })).await;
     verb(&node, "b", "revoke", json!({ "reason": "deploy", "grace_ms": 20_000 })).await;
-    let renewed = many(&node, "renew", json!({ "lease_id": "mine", "keys": ["a", "b"] })).await;
-    assert_eq!(renewed.body["locks"][0]["revocation"], Value::Null);
-    assert_eq!(renewed.body["locks"][1]["revocation"]["reason"], "deploy");
-    // The remaining time is that of the shortest lease.
-    assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 20_000, "{}", renewed.body);
+    let renewed = many(&node, "renew", leases("mine", &["a", "b"])).await;
+    let [free, revoked] = [0, 1].map(|index| &renewed.body["results"][index]);
+    assert_eq!((&free["revocation"], &revoked["revocation"]["reason"]), (&Value::Null, &json!("deploy")));
+    assert!(revoked["ttl_ms"].as_u64().unwrap() <= 20_000, "{}", renewed.body);
 }
 
 #[tokio::test]
@@ -116,7 +113,7 @@ async fn a_ticket_returns_a_multilock_to_its_position() {
     let (second, first) = (waiting.remove(0), waiting.remove(0));
     let first = first.await.unwrap();
     assert_eq!((first.status.as_u16(), first.text("owner")), (200, "first".to_owned()));
-    many(&node, "release", json!({ "lease_id": first.text("lease_id"), "keys": ["a", "b"] })).await;
+    many(&node, "release", leases(&first.text("lease_id"), &["a", "b"])).await;
     assert_eq!(second.await.unwrap().text("owner"), "second");
 }
 
@@ -180,8 +177,8 @@ impl Contention {
         (0..KEYS).for_each(|key| self.enter(key));
         tokio::task::yield_now().await;
         (0..KEYS).for_each(|key| self.leave(key));
-        let named = json!({ "lease_id": grant.text("lease_id"), "keys": order });
-        self.post(random, "/v1/multilocks/release", named).await;
+        let keys: Vec<&str> = order.iter().map(String::as_str).collect();
+        self.post(random, "/v1/leases/release", leases(&grant.text("lease_id"), &keys)).await;
     }
 }
 

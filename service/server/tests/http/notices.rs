@@ -99,22 +99,22 @@ async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_no
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);
     let caller = Caller::of_app(&node, "billing").await;
-    let path = "/v1/admin/apps/billing/warn-after";
-    for wrong in [json!({}), json!({ "warn_after_ms": 0 })] {
-        operator.call(Method::PUT, path, wrong).await.assert_problem(400, "invalid-request");
+    let path = "/v1/admin/apps/billing";
+    for wrong in [json!({ "warn_after": 1 }), json!({ "warn_after_ms": 0 })] {
+        operator.call(Method::PATCH, path, wrong).await.assert_problem(400, "invalid-request");
     }
     operator
-        .call(Method::PUT, "/v1/admin/apps/none/warn-after", json!({ "warn_after_ms": 1 }))
+        .call(Method::PATCH, "/v1/admin/apps/none", json!({ "warn_after_ms": 1 }))
         .await
         .assert_problem(404, "unknown-app");
-    let set = operator.ok(Method::PUT, path, json!({ "warn_after_ms": 100 })).await;
+    let set = operator.ok(Method::PATCH, path, json!({ "warn_after_ms": 100 })).await;
     assert_eq!(set.body["warn_after_ms"], 100);
     let mut stream = Stream::open(&caller, None).await;
     caller.granted("k").await;
     let long = stream.next("held_too_long").await;
     assert_eq!((long["key"].as_str(), long["mode"].as_str()), (Some("k"), Some("exclusive")));
 
-    let pre = json!({ "operation": "o", "contents": 1, "lease_ms": 1_000 });
+    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000 });
     let first = caller.ok(Method::POST, "/v1/operations/pre", pre.clone()).await;
     until("the attempt has expired", || async { caller.post("/v1/operations/pre", pre.clone()).await.status == 201 })
         .await;
@@ -123,5 +123,5 @@ async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_no
     late.assert_problem(409, "operation-superseded");
     let suspected = stream.next("suspected_double_run").await;
     assert_eq!(suspected["subject"], first.text("id"), "{suspected}");
-    operator.ok(Method::PUT, path, json!({ "warn_after_ms": null })).await;
+    operator.ok(Method::PATCH, path, json!({ "warn_after_ms": null })).await;
 }

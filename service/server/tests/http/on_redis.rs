@@ -23,8 +23,8 @@ fn wait_for(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
     post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())
 }
 
-async fn multilock(node: &Node, verb: &str, body: Value) -> Answer {
-    post(format!("{}/v1/multilocks/{verb}", node.base_url()), body.to_string()).await
+async fn call(node: &Node, path: &str, body: Value) -> Answer {
+    post(format!("{}/v1/{path}", node.base_url()), body.to_string()).await
 }
 
 async fn is_back(node: &Node) {
@@ -39,9 +39,9 @@ async fn every_grant_and_renewal_says_that_it_may_be_lost() {
     let grant = granted(&node, "k", json!({})).await;
     let renewed = renew(&node, "k", &grant.text("lease_id")).await;
     let locks = json!({ "locks": [{ "key": "a" }, { "key": "b" }], "lease_id": "mine" });
-    let many = multilock(&node, "acquire", locks).await;
-    let keys = json!({ "keys": ["a", "b"], "lease_id": "mine" });
-    let renewed_many = multilock(&node, "renew", keys).await;
+    let many = call(&node, "multilocks/acquire", locks).await;
+    let leases = ["a", "b"].map(|key| json!({ "key": key, "lease_id": "mine" }));
+    let renewed_many = call(&node, "leases/renew", json!({ "leases": leases })).await;
     for answer in [grant, renewed, many, renewed_many] {
         assert_eq!((answer.status.as_u16(), &answer.body["durability"]), (200, &json!("volatile")), "{}", answer.body);
     }

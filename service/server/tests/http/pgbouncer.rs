@@ -5,7 +5,7 @@ use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, begun, get, granted, post, pre, release, renew, report};
+use crate::client::{BIN, acquire, begun, get, granted, leases, post, pre, release, renew, report};
 
 #[tokio::test]
 async fn two_nodes_behind_it_are_one_service() {
@@ -30,8 +30,8 @@ async fn two_nodes_behind_it_are_one_service() {
     let pair = json!({ "locks": [{ "key": "x" }, { "key": "y" }], "lease_id": "pair" }).to_string();
     assert_eq!(post(format!("{}/v1/multilocks/acquire", one.base_url()), pair).await.status, 200);
     acquire(&other, "y", json!({})).await.assert_problem(423, "lock-held");
-    let keys = json!({ "keys": ["x", "y"], "lease_id": "pair" }).to_string();
-    assert_eq!(post(format!("{}/v1/multilocks/release", other.base_url()), keys).await.status, 200);
+    let pair = leases("pair", &["x", "y"]).to_string();
+    assert_eq!(post(format!("{}/v1/leases/release", other.base_url()), pair).await.status, 200);
 
     let operation = json!({ "operation": "charge", "contents": { "order": 42 } });
     let go = begun(&one, operation.clone()).await;

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, BIN, get, granted, on_postgres, post, release, renew};
+use crate::client::{Answer, BIN, get, granted, leases, on_postgres, post, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
 async fn many(node: &Node, verb: &str, body: Value) -> Answer {
-    post(format!("{}/v1/multilocks/{verb}", node.base_url()), body.to_string()).await
+    let of = if verb == "acquire" { "multilocks" } else { "leases" };
+    post(format!("{}/v1/{of}/{verb}", node.base_url()), body.to_string()).await
 }
 
 #[tokio::test]
@@ -49,11 +50,11 @@ async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
-    let keys = json!({ "keys": ["mine-1", "mine-2"], "lease_id": "pair" });
-    let renewed = many(&node, "renew", keys.clone()).await;
+    let pair = leases("pair", &["mine-1", "mine-2"]);
+    let renewed = many(&node, "renew", pair.clone()).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
     assert_eq!(renew(&node, "mine-3", &single.text("lease_id")).await.status, 200);
-    assert_eq!(many(&node, "release", keys).await.status, 200);
+    assert_eq!(many(&node, "release", pair).await.status, 200);
     assert_eq!(release(&node, "mine-3", &single.text("lease_id")).await.status, 200);
     assert!(flood.try_join_next().is_none(), "the flood was over too soon");
     sqlx::query("rollback").execute(&mut row).await.unwrap();

@@ -154,7 +154,7 @@ async fn commands_call_a_node_over_tls_and_verify_its_certificate() {
     for (ca, is_trusted) in [(&authority, true), (&other, false)] {
         let mut list = command(BIN);
         list.args(["app", "list"]).env("LATCHGATE_URL", format!("https://localhost:{}", node.port()));
-        list.env("LATCHGATE_KEY", ADMIN).env("LATCHGATE_CA", ca.path("ca.pem"));
+        list.env("LATCHGATE_API_KEY", ADMIN).env("LATCHGATE_CA", ca.path("ca.pem"));
         let listed = tokio::task::spawn_blocking(move || list.output().unwrap()).await.unwrap();
         assert_eq!(listed.status.success(), is_trusted, "{}", String::from_utf8_lossy(&listed.stderr));
     }

@@ -94,7 +94,7 @@ async fn three_nodes_may_start_on_an_empty_database_at_once() {
     let (one, two, three) = tokio::join!(on_postgres(&database), on_postgres(&database), on_postgres(&database));
     let token = granted(&one, "k", json!({})).await.token();
     for node in [&two, &three] {
-        assert_eq!(inspect(node, "k").await["token"], token);
+        assert_eq!(inspect(node, "k").await["last_token"], token);
     }
 }
 

@@ -34,8 +34,6 @@ async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_
         (Method::GET, "/v1/events".to_owned()),
         (Method::GET, "/v1/locks".to_owned()),
         (Method::POST, "/v1/multilocks/acquire".to_owned()),
-        (Method::POST, "/v1/multilocks/renew".to_owned()),
-        (Method::POST, "/v1/multilocks/release".to_owned()),
         (Method::POST, "/v1/operations/pre".to_owned()),
         (Method::POST, "/v1/operations/pre/batch".to_owned()),
         (Method::POST, "/v1/operations/preview".to_owned()),
@@ -55,7 +53,7 @@ async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_
         assert_names(&bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await, "ttl_ms");
         assert_names(&bare(&node, method, &format!("{path}?dry%20run")).await, "dry run");
     }
-    assert_eq!(inspect(&node, "k").await["token"], 0);
+    assert_eq!(inspect(&node, "k").await["last_token"], 0);
     assert_eq!(bare(&node, Method::POST, "/v1/locks/k/acquire?").await.status, 200);
 }
 
@@ -76,9 +74,8 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
         (Method::DELETE, format!("/v1/operations/{id}")),
         (Method::GET, "/v1/admin/engines".to_owned()),
         (Method::GET, "/v1/admin/apps".to_owned()),
-        (Method::POST, "/v1/admin/apps/billing/disable".to_owned()),
-        (Method::GET, "/v1/admin/keys".to_owned()),
-        (Method::DELETE, "/v1/admin/keys/3f9a1c20b7d4".to_owned()),
+        (Method::GET, "/v1/admin/api-keys".to_owned()),
+        (Method::DELETE, "/v1/admin/api-keys/3f9a1c20b7d4".to_owned()),
         (Method::GET, "/healthz".to_owned()),
         (Method::GET, "/metrics".to_owned()),
     ] {

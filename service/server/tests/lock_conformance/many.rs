@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use latchgate::locks::{
-    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, Refused, ReleasedMany, RenewedMany, RequestedLock,
+    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, Refused, Released, Renewed, RequestedLock,
 };
-use latchgate_core::Address;
 use latchgate_core::lock::{EndReason, Lease, LeaseTerms, Mode, PRIORITY_MIN};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
@@ -62,27 +61,28 @@ pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
     }
 }
 
-pub fn addresses(keys: &[&str]) -> Vec<Address> {
-    keys.iter().map(|key| at(key)).collect()
-}
-
 /// The keys whose leases are lost, and why; none if all are renewed.
 pub async fn renew_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<(usize, Option<EndReason>)> {
-    match node.renew_many(addresses(keys), id(lease), None).await.unwrap() {
-        RenewedMany::Renewed { leases, .. } => {
-            assert_eq!(leases.len(), keys.len());
-            Vec::new()
+    let mut lost = Vec::new();
+    for (index, key) in keys.iter().enumerate() {
+        match node.renew(&at(key), id(lease), None).await.unwrap() {
+            Renewed::LeaseLost(ended) => lost.push((index, ended.why)),
+            Renewed::Renewed { .. } | Renewed::KeyFull(_) => {}
         }
-        RenewedMany::Lost(lost) => lost.into_iter().map(|(index, lost)| (index, lost.why)).collect(),
     }
+    lost
 }
 
 /// How many leases the owner still has, key by key.
 pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
-    match node.release_many(addresses(keys), id(lease)).await.unwrap() {
-        ReleasedMany::Released { still_held, already: false } => still_held,
-        other => panic!("not released: {other:?}"),
+    let mut held = Vec::new();
+    for key in keys {
+        match node.release(&at(key), id(lease)).await.unwrap() {
+            Released::Released { still_held, already: false } => held.push(still_held),
+            other => panic!("not released: {other:?}"),
+        }
     }
+    held
 }
 
 pub async fn join_all(node: &Locks, request: LockManyRequest) -> JoinHandle<Answer<AcquiredMany>> {

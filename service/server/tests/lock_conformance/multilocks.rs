@@ -1,15 +1,13 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::locks::{
-    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, RefusedBecause, ReleasedMany, RenewedMany, RequestedLock,
-};
+use latchgate::locks::{Acquired, AcquiredMany, Answer, LockManyRequest, Locks, RefusedBecause, RequestedLock};
 use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
 
 use crate::calls::{at, granted, id, owner, refused, request, take, wait, with};
 use crate::many::{
-    addresses, all, all_granted, all_joined, alone, holder_at, holders_at, join_all, one_ended, one_refused,
-    release_all, renew_all, until_held_at, until_waiting_at, waiting, with_all,
+    all, all_granted, all_joined, alone, holder_at, holders_at, join_all, one_ended, one_refused, release_all,
+    renew_all, until_held_at, until_waiting_at, waiting, with_all,
 };
 use crate::worlds::{PATIENCE, World};
 
@@ -73,35 +71,14 @@ pub async fn a_wait_that_times_out_holds_nothing_and_can_be_resumed(world: &Worl
     assert!(mine.iter().zip(later).all(|(mine, later)| later.token > mine.token));
 }
 
-pub async fn all_leases_are_renewed_or_the_lost_ones_are_named(world: &World) {
-    let node = world.node().await;
-    let before = all_granted(node.acquire_many(all("me", &KEYS)).await);
-    assert_eq!(renew_all(&node, "me", &KEYS).await, []);
-    let force = Command::Force(Force { note: Note::default() });
-    node.command(&at("b"), force).await.unwrap();
-    let renewed = node.inspect(&at("c")).await.unwrap().state.holders().to_vec();
-    assert!(renewed[0].expires_at >= before[2].expires_at);
-    // A longer lease, so that a renewal would be visible.
-    let lost = node.renew_many(addresses(&KEYS), id("me"), Some(900_000)).await.unwrap();
-    let RenewedMany::Lost(lost) = lost else { panic!("{lost:?}") };
-    assert_eq!(lost.iter().map(|(index, lost)| (*index, lost.why)).collect::<Vec<_>>(), [(1, Some(EndReason::Forced))]);
-    assert_eq!(node.inspect(&at("c")).await.unwrap().state.holders(), renewed, "if one lease is lost, none is renewed");
-    assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
-}
-
-pub async fn all_leases_are_released_even_if_some_are_lost(world: &World) {
+pub async fn each_lease_of_a_multilock_is_renewed_and_released_as_any_other(world: &World) {
     let node = world.node().await;
     all_granted(node.acquire_many(all("me", &KEYS)).await);
-    assert_eq!(release_all(&node, "me", &KEYS).await, [0, 0, 0]);
-    assert_eq!(holders_at(&node, &KEYS).await, FREE);
-    let again = node.release_many(addresses(&KEYS), id("me")).await.unwrap();
-    assert!(matches!(again, ReleasedMany::Released { already: true, .. }), "{again:?}");
-
-    all_granted(node.acquire_many(all("again", &KEYS)).await);
-    node.command(&at("c"), Command::Force(Force { note: Note::default() })).await.unwrap();
-    let released = node.release_many(addresses(&KEYS), id("again")).await.unwrap();
-    let ReleasedMany::Lost(lost) = released else { panic!("{released:?}") };
-    assert_eq!(lost.iter().map(|(index, lost)| (*index, lost.why)).collect::<Vec<_>>(), [(2, Some(EndReason::Forced))]);
+    assert_eq!(renew_all(&node, "me", &KEYS).await, []);
+    node.command(&at("b"), Command::Force(Force { note: Note::default() })).await.unwrap();
+    assert_eq!(renew_all(&node, "me", &KEYS).await, [(1, Some(EndReason::Forced))]);
+    assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
+    assert_eq!(release_all(&node, "me", &["a", "c"]).await, [0, 0]);
     assert_eq!(holders_at(&node, &KEYS).await, FREE);
 }
 
@@ -292,9 +269,10 @@ pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     assert_eq!(refused(node.acquire(&at("b"), request("passing")).await).why, RefusedBecause::Held);
     node.release(&at("b"), id("holder")).await.unwrap();
     let urgent = all_granted(all_joined(urgent).await);
-    release_all(&node, "urgent", &KEYS).await;
+    // The key of the queue comes last: then all keys are free.
+    release_all(&node, "urgent", &["a", "c", "b"]).await;
     let mine = all_granted(all_joined(mine).await);
-    release_all(&node, "me", &KEYS).await;
+    release_all(&node, "me", &["a", "c", "b"]).await;
     let behind = granted(tokio::time::timeout(PATIENCE, behind).await.unwrap().unwrap()).lease;
     assert!(urgent[1].token < mine[1].token && mine[1].token < behind.token);
 }

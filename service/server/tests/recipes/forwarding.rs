@@ -11,8 +11,8 @@ use crate::world::World;
 #[tokio::test]
 async fn notices_are_forwarded_though_the_command_fails_and_the_forwarder_is_restarted() {
     let world = World::new().await;
-    let warn_after = format!("{}/v1/admin/apps/default/warn-after", world.node.base_url());
-    let set = Client::new().put(warn_after).body("{\"warn_after_ms\": 100}").send().await.unwrap();
+    let warn_after = format!("{}/v1/admin/apps/default", world.node.base_url());
+    let set = Client::new().patch(warn_after).body("{\"warn_after_ms\": 100}").send().await.unwrap();
     assert_eq!(set.status(), 200);
     let tell = "#!/usr/bin/env bash\nmkdir failed 2>/dev/null && exit 1\necho \"told $(jq -r '.kind+\" \"+.key' <<<\"$1\")\" >>log\n";
     world.put("tell", tell);

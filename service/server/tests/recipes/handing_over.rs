@@ -75,7 +75,7 @@ async fn a_lease_is_passed_on_under_its_token_and_the_lock_is_never_free_in_betw
     let waiting = world.hold("k", "between", 50_000);
     let taking_over = async {
         world.until_waiting("k", 1).await;
-        let token = world.look("k").await["token"].as_u64().unwrap();
+        let token = world.look("k").await["last_token"].as_u64().unwrap();
         world.run("b", "take-over", &["lease", "./second"]).succeeds().await;
         token
     };

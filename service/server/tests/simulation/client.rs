@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate::locks::{
-    Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RefusedBecause, Released, ReleasedMany, Renewed,
-    RequestedLock,
+    Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RefusedBecause, Released, Renewed, RequestedLock,
 };
 use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Mode, Owner, Position};
 use tokio::time::{Instant, sleep, timeout};
@@ -348,16 +347,18 @@ impl Client {
             self.world.checker.holds(key, self.claim(&node, key, lease), now);
         }
         sleep(self.ms(0, 600)).await;
-        let addresses: Vec<_> = keys.iter().map(|key| World::address(key)).collect();
-        for _ in 0..3 {
-            keys.iter().for_each(|key| self.world.checker.ends(key, &lease_id));
-            let call = self.any_node().locks.clone();
-            let Ok(answer) = timeout(PATIENCE, call.release_many(addresses.clone(), lease_id.clone())).await else {
-                return self.world.checker.broken(format!("release of multilock {id} has no answer"));
-            };
-            self.line(|| format!("{id} multilock release: {answer:?}"));
-            if let Ok(ReleasedMany::Released { .. } | ReleasedMany::Lost(_)) = answer {
-                return;
+        for key in &keys {
+            self.world.checker.ends(key, &lease_id);
+            for _ in 0..3 {
+                let call = self.any_node().locks.clone();
+                let address = World::address(key);
+                let Ok(answer) = timeout(PATIENCE, call.release(&address, lease_id.clone())).await else {
+                    return self.world.checker.broken(format!("release of {key} of multilock {id} has no answer"));
+                };
+                self.line(|| format!("{id} multilock release of {key}: {answer:?}"));
+                if answer.is_ok() {
+                    break;
+                }
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::http::body::Json;
 use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::http::{answer, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 
@@ -27,11 +27,11 @@ acquire_body! {
         /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
         mode: Option<ModeName>,
         /// For mode `permits`: how many; 1 if absent.
-        #[schema(minimum = 1)]
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
         permits: Option<u32>,
         /// For mode `permits`: out of how many. While permits are held or waited for, it must equal the key's limit. If absent,
         /// the key's limit applies.
-        #[schema(minimum = 1)]
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
         limit: Option<u32>,
         /// Take a free lock ahead of the queue.
         #[serde(default)]
@@ -49,8 +49,10 @@ pub struct AcquireAnswer<'a> {
     #[schema(value_type = ModeName)]
     mode: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     permits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     limit: Option<u32>,
     /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
     /// token). Let the protected resource refuse lower tokens.
@@ -59,15 +61,17 @@ pub struct AcquireAnswer<'a> {
     /// What is left of the lease, in ms, at the time of this answer.
     ttl_ms: u64,
     /// When the lease ends unless renewed, by the store's clock.
+    #[schema(format = DateTime)]
     expires_at: String,
     /// How long the request waited, in ms, including earlier waits of its ticket.
     waited_ms: u64,
     /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Volatility>)]
+    #[schema(value_type = Volatility)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     forced_ms: Option<u64>,
 }
 
@@ -78,14 +82,9 @@ pub struct AcquireAnswer<'a> {
 #[utoipa::path(
     post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
     params(LockKey),
-    request_body(content = Option<AcquireRequest>, example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
+    request_body(content = ref("#/components/schemas/AcquireRequest"), content_type = "application/json", example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
     responses(
         (status = 200, description = "The lock is yours.", body = AcquireAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`, `invalid-ticket`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`lease-id-reused`, `limit-mismatch`, `key-full`, `upgrade-blocked`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: this lease id was granted before and has ended", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 423, description = "`lock-held`, `lock-reserved`, `lock-delayed`, `wait-timeout`; with the first 16 `holders`, `holders_count`, `waiters`, `position`, and a `ticket` after a wait", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn acquire(

@@ -25,19 +25,24 @@ pub struct Holder {
     mode: &'static str,
     /// How many permits the lease has, if its mode is `permits`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     permits: Option<u32>,
     token: u64,
+    #[schema(format = DateTime)]
     granted_at: String,
+    #[schema(format = DateTime)]
     expires_at: String,
     /// What is left of the lease, in ms.
     ttl_ms: u64,
     /// When the lease ends at the latest, however often it is renewed (`max_hold_ms`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     hold_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     revocation: Option<RevocationAnswer>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Object)]
     metadata: Option<Box<RawValue>>,
 }
 
@@ -49,19 +54,6 @@ pub enum Volatility {
     Volatile,
 }
 
-/// Why a lease has ended.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `lease_lost`")]
-pub enum LostWhy {
-    Expired,
-    Released,
-    Revoked,
-    Forced,
-    /// The key has no record of the lease.
-    Unknown,
-}
-
 /// The lock has been revoked.
 #[derive(Serialize, ToSchema)]
 pub struct RevocationAnswer {
@@ -70,6 +62,7 @@ pub struct RevocationAnswer {
     #[schema(required)]
     by: Option<String>,
     /// When the lease ends, by the store's clock.
+    #[schema(format = DateTime)]
     deadline: String,
     /// Time from this answer to the deadline, in ms.
     deadline_ms: u64,

@@ -213,17 +213,17 @@ macro_rules! acquire_body {
             $($own)*
             /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent, which begins with
             /// `anonymous-`; clients cannot send such a name.
-            #[schema(example = "billing-7", max_length = 256)]
+            #[schema(example = "billing-7", max_length = 256, min_length = 1)]
             owner: Option<String>,
             /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,
             /// or 410 once the lease is one of the last eight of the key that have ended. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
-            #[schema(max_length = 64)]
+            #[schema(max_length = 64, min_length = 1, pattern = "^[A-Za-z0-9._:-]+$")]
             lease_id: Option<String>,
             /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
-            #[schema(example = 30_000, minimum = 1)]
+            #[schema(example = 30_000, minimum = 1, maximum = 31_536_000_000_u64)]
             ttl_ms: Option<u64>,
             /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
-            #[schema(example = 0)]
+            #[schema(example = 0, maximum = 86_400_000)]
             wait_ms: Option<u64>,
             /// 1 to 10, higher first; 1 if absent. Equal priorities are served in the order of arrival.
             #[schema(minimum = 1, maximum = 10)]
@@ -233,14 +233,18 @@ macro_rules! acquire_body {
             #[serde(default)]
             reentrant: bool,
             /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
+            #[schema(maximum = 3_153_600_000_000_u64)]
             delay_ms: Option<u64>,
             /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
             /// For jobs that many machines start at about the same time. Only with the mode `exclusive`.
+            #[schema(maximum = 3_153_600_000_000_u64)]
             min_hold_ms: Option<u64>,
             /// Renewals extend the lease no further than this, in ms from the grant.
+            #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
             max_hold_ms: Option<u64>,
             /// From a wait that ended without the lock less than a minute ago: the request returns to its position in the queue.
             /// Repeat the other fields of that request.
+            #[schema(min_length = 1, max_length = 1024)]
             ticket: Option<String>,
             /// A JSON object of at most 1 KiB; refused clients see it.
             #[schema(value_type = Option<Object>)]

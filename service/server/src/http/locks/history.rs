@@ -22,7 +22,7 @@ use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::permissions::check_keys;
-use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
 use crate::http::waits::Waiting;
 use crate::locks::{Next, Watch, Watched};
@@ -36,7 +36,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// An event of a lock.
 #[derive(Serialize, ToSchema)]
 pub struct EventAnswer {
-    /// Opaque. `Last-Event-ID` of a stream or `before` of a history continue from it.
+    /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
     id: String,
     /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
     /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
@@ -46,33 +46,43 @@ pub struct EventAnswer {
     kind: &'static str,
     /// Absent in a notice, and if it cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     key: Option<String>,
     /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
     /// it is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     subject: Option<String>,
     /// By the store's clock.
+    #[schema(format = DateTime)]
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     owner: Option<String>,
     /// Absent in a notice and in an unreadable event.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ModeName>)]
+    #[schema(value_type = ModeName)]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     permits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     token: Option<u64>,
     /// How long the request waited in the queue, in ms.
     waited_ms: u64,
     /// How long the lock had been held, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     held_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     by: Option<String>,
 }
 
@@ -81,19 +91,22 @@ pub struct EventAnswer {
 #[into_params(parameter_in = Query)]
 pub struct HistoryQuery {
     /// Most events in the answer: 1 to 1 000; 100 if absent.
+    #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
-    /// `next_before` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
+    /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
     /// refused.
-    before: Option<String>,
+    #[param(min_length = 1, max_length = 512)]
+    cursor: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct HistoryAnswer {
     /// Newest first.
     events: Vec<EventAnswer>,
-    /// Send it as `before` for the next page; absent on the last.
+    /// Send it as `cursor` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_before: Option<String>,
+    #[schema(nullable = false)]
+    next_cursor: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -101,6 +114,7 @@ pub struct HistoryAnswer {
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
     /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+    #[param(min_length = 1, max_length = 512)]
     after: Option<String>,
 }
 
@@ -109,8 +123,10 @@ pub struct EventsQuery {
 #[into_params(parameter_in = Query)]
 pub struct AllEventsQuery {
     /// Only keys that begin with this.
+    #[param(max_length = 512)]
     prefix: Option<String>,
     /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+    #[param(min_length = 1, max_length = 512)]
     after: Option<String>,
 }
 
@@ -123,9 +139,6 @@ pub struct AllEventsQuery {
     params(LockKey, HistoryQuery),
     responses(
         (status = 200, description = "One page, newest first.", body = HistoryAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn history(
@@ -135,14 +148,14 @@ pub async fn history(
 ) -> Result<Response, Problem> {
     check_kept(&context)?;
     let limit = page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
-    let before = parse_cursor("before", query.before.as_deref())?;
+    let before = parse_cursor("cursor", query.cursor.as_deref())?;
     let events = context.locks.history(&address, before, limit).await;
     let events = events.map_err(|failure| Problem::of_failure(&failure))?;
     let lost =
         "is of an engine, or of a time before a loss of data, that cannot be read any more: begin again without it";
-    let events = events.ok_or_else(|| Problem::field("before", lost))?;
-    let next_before = events.last().filter(|_| events.len() == limit).map(|last| last.cursor.to_string());
-    Ok(answer::ok(&HistoryAnswer { events: events.iter().map(event_answer).collect(), next_before }))
+    let events = events.ok_or_else(|| Problem::field("cursor", lost))?;
+    let next_cursor = events.last().filter(|_| events.len() == limit).map(|last| last.cursor.to_string());
+    Ok(answer::ok(&HistoryAnswer { events: events.iter().map(event_answer).collect(), next_cursor }))
 }
 
 /// Watch a lock.
@@ -157,9 +170,6 @@ pub async fn history(
     params(LockKey, EventsQuery),
     responses(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn events(
@@ -177,9 +187,6 @@ pub async fn events(
     get, path = "/v1/events", tag = "events", operation_id = "watchLocks", params(AllEventsQuery),
     responses(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`history-off`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn all_events(

@@ -18,7 +18,7 @@ use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::permissions::check_admin;
-use crate::http::problem::{Code, Problem, ProblemBody};
+use crate::http::problem::{Code, Problem};
 use crate::http::query::Query;
 
 /// The grace period, in ms, if the request names none.
@@ -27,16 +27,20 @@ const GRACE_MS_DEFAULT: u64 = 10_000;
 const GRACE_MS_MIN: u64 = 1_000;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
     /// Why, at most 512 bytes. The holder reads it in the answer to its next renewal.
+    #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
     /// The name of the client or operator that revokes, at most 256 bytes.
+    #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
     /// needs the scope `admin`.
+    #[schema(maximum = 31_536_000_000_u64)]
     grace_ms: Option<u64>,
     /// Only the leases with this token; all if absent.
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     token: Option<u64>,
 }
 
@@ -46,7 +50,7 @@ pub struct RevokeAnswer<'a> {
     /// How many leases are revoked.
     leases: u32,
     /// When the last of them ends; null if the lock was free.
-    #[schema(required)]
+    #[schema(required, format = DateTime)]
     deadline: Option<String>,
 }
 
@@ -55,8 +59,10 @@ pub struct RevokeAnswer<'a> {
 #[into_params(parameter_in = Query)]
 pub struct ForceQuery {
     /// Why, at most 512 bytes.
+    #[param(min_length = 1, max_length = 512)]
     reason: Option<String>,
     /// The name of the client or operator that ends the leases, at most 256 bytes.
+    #[param(min_length = 1, max_length = 256)]
     by: Option<String>,
 }
 
@@ -72,7 +78,7 @@ pub struct ForceAnswer<'a> {
 pub struct LimitRequest {
     /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
     #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required)]
+    #[schema(required, minimum = 1, maximum = 1_000_000_000)]
     limit: Option<u32>,
 }
 
@@ -90,6 +96,7 @@ pub struct LimitAnswer<'a> {
 #[serde(deny_unknown_fields)]
 pub struct FenceRequest {
     /// From the answer to acquire.
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     token: u64,
 }
 
@@ -105,12 +112,9 @@ pub struct FenceAnswer<'a> {
 #[utoipa::path(
     post, path = "/v1/locks/{key}/revoke", tag = "locks", operation_id = "revokeLock",
     params(LockKey),
-    request_body(content = Option<RevokeRequest>, example = json!({"reason": "deploy", "grace_ms": 10_000})),
+    request_body(content = ref("#/components/schemas/RevokeRequest"), content_type = "application/json", example = json!({"reason": "deploy", "grace_ms": 10_000})),
     responses(
         (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`key-full`: `reason` and `by` are too long for so many leases", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn revoke(
@@ -152,8 +156,6 @@ pub fn check_grace(context: &Context, caller: &Caller, grace_ms: Option<u64>) ->
     params(LockKey, ForceQuery),
     responses(
         (status = 200, description = "All leases have ended.", body = ForceAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn force(
@@ -188,8 +190,6 @@ pub async fn end_all(context: &Context, address: &Address, audited: &Audited, no
     request_body(content = LimitRequest, example = json!({"limit": 5})),
     responses(
         (status = 200, description = "The limit is set.", body = LimitAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn set_limit(
@@ -216,9 +216,6 @@ pub async fn set_limit(
     request_body(content = FenceRequest, example = json!({"token": 1_784_000_000_000_000_u64})),
     responses(
         (status = 200, description = "The token is up to date.", body = FenceAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "`stale-token`, with the key's `current` token", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn fence(

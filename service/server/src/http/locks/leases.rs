@@ -13,19 +13,19 @@ use crate::http::body::Json;
 use crate::http::context::Shared;
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::http::{answer, quotas};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
     /// From the answer to acquire.
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
     lease_id: String,
     /// The lease's new length in ms, from now; its current length if absent.
-    #[serde(default)]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     ttl_ms: Option<u64>,
     /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
@@ -40,16 +40,18 @@ pub struct RenewAnswer<'a> {
     token: u64,
     /// What is left of the lease, in ms, at the time of this answer.
     ttl_ms: u64,
+    #[schema(format = DateTime)]
     expires_at: String,
     /// Set if the lock has been revoked: the lease ends at the deadline.
     #[schema(required)]
     revocation: Option<RevocationAnswer>,
     /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Volatility>)]
+    #[schema(value_type = Volatility)]
     durability: Option<&'static str>,
     /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     forced_ms: Option<u64>,
 }
 
@@ -57,23 +59,17 @@ pub struct RenewAnswer<'a> {
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
     /// From the answer to acquire.
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
     lease_id: String,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct ReleaseAnswer {
-    released: bool,
     /// Leases of this key that the same owner still holds.
-    still_held: u32,
+    pub still_held: u32,
     /// The lease had been released by an earlier request.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    already: bool,
-}
-
-impl ReleaseAnswer {
-    pub fn new(still_held: u32, already: bool) -> Self {
-        Self { released: true, still_held, already }
-    }
+    pub already: bool,
 }
 
 /// Renew a lease.
@@ -83,10 +79,6 @@ impl ReleaseAnswer {
     request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
     responses(
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`key-full`: the `metadata` are too long for this key. Nothing was renewed", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`, with `why` and `at`: stop", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn renew(
@@ -120,9 +112,6 @@ pub async fn renew(
     request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
     responses(
         (status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer),
-        (status = 400, description = "`invalid-request`, `invalid-key`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 410, description = "`lease-lost`: the lease had ended before, so your work may have overlapped with another client's", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn release(
@@ -133,5 +122,5 @@ pub async fn release(
 ) -> Result<Response, Problem> {
     let lease_id = parse_lease_id(&request.lease_id)?;
     let (still_held, already) = quotas::release(&context, &caller, &address, &lease_id).await?;
-    Ok(answer::ok(&ReleaseAnswer::new(still_held, already)))
+    Ok(answer::ok(&ReleaseAnswer { still_held, already }))
 }

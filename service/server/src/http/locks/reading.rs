@@ -18,7 +18,7 @@ use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::permissions::check_keys;
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::http::query::{Query, page_limit};
 use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
@@ -36,33 +36,40 @@ pub struct LockAnswer {
     #[schema(example = "orders/42")]
     key: String,
     held: bool,
-    /// The highest token granted so far; 0 if there is no record.
-    token: u64,
+    /// The highest token granted so far, to whichever lease; 0 if there is no record.
+    last_token: u64,
     /// In the order of their grants. A listing names the first 16 of each lock.
     holders: Vec<Holder>,
     holders_count: usize,
     /// How many permits the key has, if a limit is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     limit: Option<u32>,
     /// How many permits are held.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     permits_held: Option<u32>,
     /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     delayed_until: Option<String>,
     /// The highest token presented to `fence`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     fence: Option<u64>,
     /// How many requests wait for the lock.
     waiters: u64,
     /// The first 100 waiters of the node that answers, in the order of service. Absent in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     waiting: Option<Vec<WaitingAnswer>>,
     /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     waiting_elsewhere: Option<u64>,
     /// There are more holders: send it as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
@@ -74,9 +81,11 @@ pub struct WaitingAnswer {
     mode: &'static str,
     /// How many permits it waits for, if its mode is `permits`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     permits: Option<u32>,
     priority: u8,
     /// When it arrived, by the store's clock.
+    #[schema(format = DateTime)]
     since: String,
     /// It is a multilock that waits for this key among others.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -101,13 +110,16 @@ impl From<&Waiting> for WaitingAnswer {
 #[into_params(parameter_in = Query)]
 pub struct InspectQuery {
     /// Most holders in the answer: 1 to 1 000; 100 if absent.
+    #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
+    #[param(min_length = 1, max_length = 512)]
     cursor: Option<String>,
     /// With `free`: 200 only if no lease holds the lock and no lock-delay keeps it, 423 otherwise. The lock is not taken.
     #[param(inline)]
     until: Option<Until>,
     /// With `until`: how long to wait, in ms; as `wait_ms` of an acquire. The request stands in no queue.
+    #[param(maximum = 86_400_000)]
     wait_ms: Option<u64>,
 }
 
@@ -122,14 +134,18 @@ pub enum Until {
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
     /// Only keys that begin with this.
+    #[param(max_length = 512)]
     prefix: Option<String>,
     /// Only keys that this owner holds.
+    #[param(min_length = 1, max_length = 256)]
     owner: Option<String>,
     /// Only keys that are held (`true`) or free (`false`).
     held: Option<bool>,
     /// Most keys in the answer: 1 to 1 000; 100 if absent.
+    #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 512)]
     cursor: Option<String>,
 }
 
@@ -141,6 +157,7 @@ pub struct ListAnswer {
     unreadable: Vec<String>,
     /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
@@ -152,10 +169,6 @@ pub struct ListAnswer {
     params(LockKey, InspectQuery),
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
-        (status = 400, description = "`invalid-key`, `invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 423, description = "With `until=free`: `lock-held`, `lock-delayed`, and after a wait `wait-timeout`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 500, description = "`state-unreadable`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn inspect(
@@ -264,8 +277,6 @@ impl HoldersPage {
     get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
     responses(
         (status = 200, description = "One page.", body = ListAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn list(
@@ -329,7 +340,7 @@ fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page:
     LockAnswer {
         key: key.as_str().to_owned(),
         held: !state.holders().is_empty(),
-        token: state.token(),
+        last_token: state.token(),
         holders: holders(leases, now),
         holders_count: state.holders().len(),
         limit,

@@ -1,22 +1,28 @@
-//! The OpenAPI description, made from the code.
+//! The OpenAPI description, made from the code: each operation from the annotations of its handler and from what its endpoint needs.
 
-mod operations;
-mod problems;
+mod codes;
+mod problem;
 #[cfg(test)]
-mod rules;
-mod schemas;
+mod tests;
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::OnceLock;
 
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Serialize, Serializer};
-use serde_json::Value;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{self, RefOr};
-use utoipa::{Modify, OpenApi};
+use latchgate_core::access::Scope;
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::PrettyFormatter;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{Content, Header, ObjectBuilder, PathItem, Ref, ResponseBuilder, Type};
+use utoipa::{Modify, OpenApi, openapi};
 
-use super::endpoint::Endpoint;
+use self::codes::OF_ALL;
+use super::endpoint::{Endpoint, Needs};
+use super::problem::Code;
 use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, status, terraform};
 
 #[derive(OpenApi)]
@@ -40,33 +46,32 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
+    // In the order in which a reader tries them: what an operation deletes can be shown before.
     paths(
         locks::acquire::acquire,
         locks::leases::renew,
-        locks::leases::release,
-        locks::reading::inspect,
-        locks::reading::list,
-        locks::interventions::revoke,
-        locks::interventions::force,
-        locks::interventions::set_limit,
         locks::interventions::fence,
+        locks::interventions::revoke,
+        locks::leases::release,
+        locks::interventions::set_limit,
+        locks::reading::inspect,
+        locks::interventions::force,
+        locks::reading::list,
         locks::history::history,
         locks::history::events,
         locks::history::all_events,
+        multilocks::acquire,
         leases::renew,
         leases::release,
         leases::revoke,
-        multilocks::acquire,
-        multilocks::renew,
-        multilocks::release,
         super::operations::pre,
-        super::operations::pre_batch,
-        super::operations::preview,
-        super::operations::post,
         super::operations::heartbeat,
+        super::operations::post,
         super::operations::inspect,
         super::operations::forget,
         super::operations::list,
+        super::operations::pre_batch,
+        super::operations::preview,
         me::me,
         admin::engines,
         admin::switch_locks,
@@ -76,9 +81,7 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
         terraform::unlock,
         apps::list_apps,
         apps::create_app,
-        apps::disable_app,
-        apps::set_warn_after,
-        apps::set_quotas,
+        apps::change_app,
         api_keys::list_keys,
         api_keys::create_key,
         api_keys::revoke_key,
@@ -86,76 +89,98 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
         status::readyz,
         metrics::metrics,
     ),
-    components(schemas(multilocks::LostKey, locks::answers::LostWhy, problems::UnknownWhy)),
+    components(schemas(
+        problem::Problem,
+        locks::acquire::AcquireRequest,
+        locks::interventions::RevokeRequest,
+        admin::SwitchRequest,
+        admin::HoldOffRequest,
+        crate::access::operator::AppChangeRequest,
+    )),
     servers((url = "/", description = "This node")),
-    modifiers(&ApiKeys),
 )]
 struct Api;
 
-/// The API key, which every operation under `/v1/` needs once there is one.
-struct ApiKeys;
+/// What operations have in common: their API key and their problems.
+struct Common(&'static [Endpoint]);
 
-impl Modify for ApiKeys {
+impl Modify for Common {
     fn modify(&self, api: &mut openapi::OpenApi) {
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
-        let scheme = scheme.description(Some("An API key. As long as the service has none, requests need none."));
         let components = api.components.get_or_insert_default();
-        components.security_schemes.insert("api_key".to_owned(), RefOr::T(SecurityScheme::Http(scheme.build())));
+        let api_key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
+        let api_key = api_key.description(Some("An API key. As long as the service has none, requests need none."));
+        components.security_schemes.insert("api_key".to_owned(), SecurityScheme::Http(api_key.build()).into());
+        let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+        let mut retry_after = Header::new(seconds.build());
+        retry_after.description = Some("When to try again, in seconds; only with a `retry_after_ms`.".to_owned());
+        let of_all = named(&OF_ALL);
+        let problem = ResponseBuilder::new()
+            .description(format!("You may not proceed. Any operation may also answer {of_all}."))
+            .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
+            .header("Retry-After", retry_after);
+        components.responses.insert("Problem".to_owned(), problem.build().into());
+        for (path, item) in &mut api.paths.paths {
+            for (method, operation) in operations(item) {
+                let row = self.0.iter().find(|endpoint| endpoint.method == method && endpoint.path == path);
+                complete(row.map_or(Needs::ApiKey, |row| row.needs), method, path, operation);
+            }
+        }
     }
 }
 
-/// The description: what the code says of each operation, and what all have in common.
-fn describe(endpoints: &'static [Endpoint]) -> Value {
-    let mut api = serde_json::to_value(Api::openapi()).unwrap_or_default();
-    operations::each(&mut api, |method, path, operation| {
-        operations::complete(endpoints, method, path, operation);
-        problems::describe(operation);
-        schemas::bound_parameters(operation);
-    });
-    problems::add_schemas(&mut api);
-    schemas::complete(&mut api);
-    api
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    let PathItem { get, put, post, patch, delete, .. } = item;
+    let all = [("GET", get), ("PUT", put), ("POST", post), ("PATCH", patch), ("DELETE", delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// The description in the order in which a reader tries it: Swagger UI shows it so.
-#[derive(Serialize)]
-struct Page<'a> {
-    openapi: &'a Value,
-    info: &'a Value,
-    servers: &'a Value,
-    tags: &'a Value,
-    #[serde(serialize_with = "in_order")]
-    paths: &'a Value,
-    components: &'a Value,
-}
-
-fn in_order<S: Serializer>(paths: &Value, serializer: S) -> Result<S::Ok, S::Error> {
-    const FIRST: [&str; 8] = ["/acquire", "/renew", "/fence", "/revoke", "/release", "/pre", "/heartbeat", "/post"];
-    let mut paths: Vec<(&String, &Value)> = paths.as_object().into_iter().flatten().collect();
-    paths.sort_by_key(|(path, _)| FIRST.iter().position(|end| path.ends_with(end)).unwrap_or(FIRST.len()));
-    serializer.collect_map(paths.into_iter().map(|(path, item)| (path, Item(item))))
-}
-
-/// The operations of a path. What an operation deletes can be shown before.
-struct Item<'a>(&'a Value);
-
-impl Serialize for Item<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut operations: Vec<(&String, &Value)> = self.0.as_object().into_iter().flatten().collect();
-        operations.sort_by_key(|(method, _)| *method == "delete");
-        serializer.collect_map(operations)
+/// Says which API key an operation needs, and which problems it may answer.
+fn complete(needs: Needs, method: &str, path: &str, operation: &mut Operation) {
+    let scope = match needs {
+        Needs::Nothing | Needs::ApiKey => None,
+        Needs::Scope(scope) => Some(scope),
+        Needs::Operator => Some(Scope::Admin),
+        Needs::Metrics => Some(Scope::Read),
+    };
+    let security = (needs != Needs::Nothing)
+        .then(|| SecurityRequirement::new("api_key", scope.iter().map(|scope| scope.as_str())));
+    operation.security = Some(security.into_iter().collect());
+    let id = operation.operation_id.as_deref().unwrap_or_default();
+    let codes = codes::of(id, method, path, operation.request_body.is_some(), needs);
+    let mut text = operation.description.take().unwrap_or_default();
+    if let Some(scope) = scope {
+        let of_default = matches!(needs, Needs::Operator | Needs::Metrics);
+        let app = if of_default { " of the app `default`" } else { "" };
+        let _ = write!(text, "\n\nNeeds an API key{app} with the scope `{}`.", scope.as_str());
     }
+    if !codes.is_empty() {
+        let _ = write!(text, "\n\nProblems: {}.", named(&codes));
+    }
+    operation.description = Some(text.trim_start().to_owned()).filter(|text| !text.is_empty());
+    for range in ["4XX", "5XX"] {
+        let problem = Ref::from_response_name("Problem");
+        operation.responses.responses.insert(range.to_owned(), problem.into());
+    }
+}
+
+/// Codes by their statuses: ``409 `key-full`; 410 `lease-lost` ``.
+fn named(codes: &[Code]) -> String {
+    let mut by_status: BTreeMap<StatusCode, Vec<String>> = BTreeMap::new();
+    for info in codes.iter().map(|code| code.info()) {
+        by_status.entry(info.status).or_default().push(format!("`{}`", info.name));
+    }
+    let of_status = |(status, names): (StatusCode, Vec<String>)| format!("{} {}", status.as_str(), names.join(", "));
+    by_status.into_iter().map(of_status).collect::<Vec<_>>().join("; ")
 }
 
 /// The description as JSON: exactly the bytes of `openapi/openapi.json`.
 pub fn text(endpoints: &'static [Endpoint]) -> String {
-    let api = describe(endpoints);
-    let [openapi, info, servers] = ["openapi", "info", "servers"].map(|name| &api[name]);
-    let page =
-        Page { openapi, info, servers, tags: &api["tags"], paths: &api["paths"], components: &api["components"] };
-    let mut text = serde_json::to_string_pretty(&page).unwrap_or_default();
-    text.push('\n');
-    text
+    let mut api = Api::openapi();
+    Common(endpoints).modify(&mut api);
+    let mut text = Vec::new();
+    let mut json = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b" "));
+    let written = api.serialize(&mut json);
+    written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default() + "\n"
 }
 
 pub fn serve(endpoints: &'static [Endpoint]) -> Response {

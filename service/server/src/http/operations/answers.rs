@@ -6,7 +6,7 @@ use latchgate_core::gate::{Canonical, Fingerprint, OperationId, Outcome, Posted,
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::records::{Kept, kept};
+use super::records::{Expiry, until};
 use super::refusals::{refusal, report_name};
 use super::requests::{OutcomeName, StateName};
 use crate::format::rfc3339;
@@ -24,13 +24,16 @@ pub struct PreAnswer {
     stamp: String,
     /// Which attempt this is, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     attempt: Option<u32>,
     /// What is left of the lease, in ms, at the time of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease_ms: Option<u64>,
+    #[schema(nullable = false)]
+    ttl_ms: Option<u64>,
     /// When the lease ends unless renewed, by the store's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<String>,
+    #[schema(format = DateTime, nullable = false)]
+    expires_at: Option<String>,
     /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
     /// too.
     guarded: bool,
@@ -42,13 +45,14 @@ pub struct PreAnswer {
     reentry: bool,
     /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Volatility>)]
+    #[schema(value_type = Volatility)]
     durability: Option<&'static str>,
     /// The store may have lost the record of an earlier attempt: the operation may have been done already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     possibly_repeated: bool,
     /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     forced_ms: Option<u64>,
 }
 
@@ -101,7 +105,7 @@ pub struct PostAnswer {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     result_omitted: bool,
     #[serde(flatten)]
-    kept: Kept,
+    expiry: Expiry,
     /// How many superseded attempts have posted a success, too.
     #[serde(skip_serializing_if = "is_zero")]
     suspected_double_runs: u32,
@@ -112,8 +116,9 @@ pub struct HeartbeatAnswer {
     id: String,
     attempt: u32,
     /// What is left of the lease, in ms, at the time of this answer.
-    lease_ms: u64,
-    lease_until: String,
+    ttl_ms: u64,
+    #[schema(format = DateTime)]
+    expires_at: String,
     /// The lease had passed, but no other attempt had begun: the operation is yours again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     late: bool,
@@ -122,7 +127,6 @@ pub struct HeartbeatAnswer {
 #[derive(Serialize, ToSchema)]
 pub struct ForgetAnswer {
     id: String,
-    forgotten: bool,
     /// Its state before.
     #[schema(value_type = StateName)]
     was: &'static str,
@@ -148,8 +152,8 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
                 id: id.to_string(),
                 stamp: stamp.to_string(),
                 attempt: Some(attempt),
-                lease_ms: Some(lease_ms),
-                lease_until: Some(rfc3339(lease_until)),
+                ttl_ms: Some(lease_ms),
+                expires_at: Some(rfc3339(lease_until)),
                 guarded: true,
                 degraded,
                 reentry,
@@ -164,8 +168,8 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
                 id: id.to_string(),
                 stamp: stamp.to_string(),
                 attempt: None,
-                lease_ms: None,
-                lease_until: None,
+                ttl_ms: None,
+                expires_at: None,
                 guarded: false,
                 degraded: false,
                 reentry: false,
@@ -198,17 +202,17 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             replayed: posted.replayed,
             late: posted.late,
             result_omitted: posted.result_omitted,
-            kept: kept_of(posted, now),
+            expiry: expiry(posted, now),
             suspected_double_runs: posted.double_runs,
         }),
         refused => Err(refusal(id, refused, None, now)),
     }
 }
 
-fn kept_of(posted: &Posted, now: Timestamp) -> Kept {
+fn expiry(posted: &Posted, now: Timestamp) -> Expiry {
     match posted.report {
-        Report::Success => kept(posted.keep_until, now),
-        Report::Failure | Report::Unknown => Kept::default(),
+        Report::Success => until(posted.keep_until, now),
+        Report::Failure | Report::Unknown => Expiry::default(),
     }
 }
 
@@ -219,8 +223,8 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
         Outcome::Beating { attempt, lease_until, remaining_ms, late } => Ok(HeartbeatAnswer {
             id: id.to_string(),
             attempt: *attempt,
-            lease_ms: *remaining_ms,
-            lease_until: rfc3339(*lease_until),
+            ttl_ms: *remaining_ms,
+            expires_at: rfc3339(*lease_until),
             late: *late,
         }),
         refused => Err(refusal(id, refused, None, now)),
@@ -231,7 +235,7 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
 /// When the record was not deleted.
 pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<ForgetAnswer, Problem> {
     match outcome {
-        Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), forgotten: true, was: was.as_str() }),
+        Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: was.as_str() }),
         refused => Err(refusal(id, refused, None, now)),
     }
 }

@@ -17,7 +17,7 @@ use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, Previe
 use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
-pub use self::requests::{BATCH_MAX, OutcomeName};
+pub use self::requests::OutcomeName;
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
@@ -27,7 +27,7 @@ use super::body::Json;
 use super::context::Shared;
 use super::exchange::{Authenticated, Exchange};
 use super::permissions::check_admin;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
 use super::quotas;
 use crate::gate::{ListFailure, Reply};
@@ -51,16 +51,11 @@ impl<S: Sync> FromRequestParts<S> for PathId {
 /// waits while another attempt runs: if that attempt fails, one waiting request may proceed; if it succeeds, all get its result.
 #[utoipa::path(
     post, path = "/v1/operations/pre", tag = "operations", operation_id = "startOperation",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Used as `contents` if those are absent; with or without quotes")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 8192, description = "Used as `contents` if those are absent; with or without quotes")),
     request_body(content = PreRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
         (status = 201, description = "Proceed: the operation is yours until the lease ends.", body = PreAnswer),
         (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
-        (status = 400, description = "`invalid-request`; `field` may be a path into the contents", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-in-progress`, `operation-duplicate` with `result`, `operation-unknown`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "`id-collision`, `contents-mismatch`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown` with `attempt_id`, `shutting-down`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn pre(
@@ -94,10 +89,6 @@ pub async fn pre(
     responses(
         (status = 201, description = "Proceed with all operations.", body = BatchAnswer),
         (status = 200, description = "Proceed with all operations; earlier requests had claimed them.", body = BatchAnswer),
-        (status = 400, description = "`invalid-request`; `field` names the item: `operations[3].contents.a`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`batch-refused` with `items`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`, `shutting-down`, with `items`: only the node or its store is the reason", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn pre_batch(
@@ -125,8 +116,6 @@ pub async fn pre_batch(
     request_body(content = PreviewRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
         (status = 200, description = "The id, and the canonical contents that it is computed from.", body = PreviewAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn preview(
@@ -144,16 +133,10 @@ pub async fn preview(
 /// is safe to repeat the request with the same outcome.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
-    params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
     responses(
         (status = 200, description = "Recorded.", body = PostAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 403, description = "`stamp-mismatch`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-superseded`: the operation may have been done twice; `outcome-conflict`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 413, description = "`body-too-large`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`: repeat the request", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn post(
@@ -179,15 +162,10 @@ pub async fn post(
 /// 409 `operation-superseded`: another attempt has taken over, so stop.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
-    params(("id" = String, Path, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
     responses(
-        (status = 200, description = "The lease now ends `lease_ms` from now.", body = HeartbeatAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 403, description = "`stamp-mismatch`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-superseded`, `operation-ended`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer),
     )
 )]
 pub async fn heartbeat(
@@ -196,8 +174,8 @@ pub async fn heartbeat(
     PathId(id): PathId,
     Json(request): Json<HeartbeatRequest>,
 ) -> Result<Response, Problem> {
-    let (stamp, lease_ms) = request.parse(&context)?;
-    let answer = context.operations.heartbeat(caller.app(), id, &stamp, lease_ms).await;
+    let (stamp, ttl_ms) = request.parse(&context)?;
+    let answer = context.operations.heartbeat(caller.app(), id, &stamp, ttl_ms).await;
     match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
         Reply::Outcome { outcome, now } => {
             quotas::extend_operation(&caller, id, &outcome);
@@ -210,11 +188,9 @@ pub async fn heartbeat(
 /// Show an operation.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(("id" = String, Path, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     responses(
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
-        (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn inspect(
@@ -236,15 +212,11 @@ pub async fn inspect(
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
     params(
-        ("id" = String, Path, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
+        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
         ForgetQuery,
     ),
     responses(
         (status = 200, description = "The record is deleted.", body = ForgetAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 404, description = "`operation-not-found`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "`operation-in-progress`, `operation-unknown`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`, `outcome-unknown`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn forget(
@@ -277,8 +249,6 @@ pub async fn forget(
     get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
     responses(
         (status = 200, description = "One page.", body = OperationsAnswer),
-        (status = 400, description = "`invalid-request`", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "`overloaded`, `store-unavailable`", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub async fn list(

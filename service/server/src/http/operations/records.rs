@@ -22,27 +22,25 @@ pub struct OperationAnswer {
     state: &'static str,
     attempt: u32,
     /// When the first attempt began.
+    #[schema(format = DateTime)]
     created_at: String,
     /// In state `started`: when this attempt began.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     started_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<String>,
-    /// What is left of the lease, in ms; 0 once it has passed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_ms: Option<u64>,
     /// When its outcome was posted, or the operation became `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     ended_at: Option<String>,
     /// As posted. Absent in listings.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Value>)]
+    #[schema(value_type = Value)]
     result: Option<Box<RawValue>>,
     /// The result was longer than 64 KiB and was dropped.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     result_omitted: bool,
     #[serde(flatten)]
-    kept: Kept,
+    expiry: Expiry,
     /// What happens when the lease passes: `retry` or `block`.
     #[schema(value_type = OnExpiryName)]
     on_expiry: &'static str,
@@ -77,18 +75,21 @@ pub struct OperationsAnswer {
     pub unreadable: Vec<String>,
     /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub next_cursor: Option<String>,
 }
 
-/// How long a success is kept.
+/// How long an attempt or a success lasts.
 #[derive(Default, Serialize, ToSchema)]
-pub struct Kept {
-    /// Until when the success is kept.
+pub struct Expiry {
+    /// When the lease ends unless renewed; of a success, until when it is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     expires_at: Option<String>,
-    /// What is left of the retention, in ms, at the time of this answer.
+    /// What is left until then, in ms, at the time of this answer; 0 once the lease has passed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    retention_ms: Option<u64>,
+    #[schema(nullable = false)]
+    ttl_ms: Option<u64>,
     /// The success is kept forever.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     permanent: bool,
@@ -110,13 +111,12 @@ pub fn listed(shown: &Shown) -> OperationAnswer {
     match &record.phase {
         Phase::Started(started) => {
             answer.started_at = Some(rfc3339(started.at));
-            answer.lease_until = Some(rfc3339(started.lease_until));
-            answer.lease_ms = Some(started.lease_until.ms_since(*now));
+            answer.expiry = until(Some(started.lease_until), *now);
         }
         Phase::Succeeded(succeeded) => {
             answer.ended_at = Some(rfc3339(succeeded.at));
             answer.result_omitted = succeeded.result_omitted;
-            answer.kept = kept(succeeded.keep_until, *now);
+            answer.expiry = until(succeeded.keep_until, *now);
         }
         Phase::Unknown { at, .. } => answer.ended_at = Some(rfc3339(*at)),
         Phase::Vacant { .. } => {}
@@ -133,12 +133,10 @@ fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
         attempt: record.attempt,
         created_at: rfc3339(record.created_at),
         started_at: None,
-        lease_until: None,
-        lease_ms: None,
         ended_at: None,
         result: None,
         result_omitted: false,
-        kept: Kept::default(),
+        expiry: Expiry::default(),
         on_expiry: match record.on_expiry {
             OnExpiry::Retry => "retry",
             OnExpiry::Block => "block",
@@ -156,12 +154,9 @@ fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
     }
 }
 
-pub fn kept(keep_until: Option<Timestamp>, now: Timestamp) -> Kept {
-    Kept {
-        expires_at: keep_until.map(rfc3339),
-        retention_ms: keep_until.map(|until| until.ms_since(now)),
-        permanent: keep_until.is_none(),
-    }
+/// `None` is for ever.
+pub fn until(end: Option<Timestamp>, now: Timestamp) -> Expiry {
+    Expiry { expires_at: end.map(rfc3339), ttl_ms: end.map(|end| end.ms_since(now)), permanent: end.is_none() }
 }
 
 /// A result in the very JSON that was posted.

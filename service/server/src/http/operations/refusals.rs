@@ -40,8 +40,8 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             let problem = problem(Code::OperationInProgress, detail)
                 .with("attempt", attempt)
                 .with("started_at", rfc3339(*started_at))
-                .with("lease_until", rfc3339(*lease_until))
-                .with("remaining_ms", remaining_ms)
+                .with("expires_at", rfc3339(*lease_until))
+                .with("ttl_ms", remaining_ms)
                 .retry_after_ms(retry_after_ms(*remaining_ms));
             match waited {
                 Some(waited) => problem.with("waited_ms", ms(waited)),
@@ -106,8 +106,8 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             let detail = format!("Attempt {attempt} may still run: only force=true deletes the record.");
             problem(Code::OperationInProgress, detail)
                 .with("attempt", attempt)
-                .with("lease_until", rfc3339(*lease_until))
-                .with("remaining_ms", remaining_ms)
+                .with("expires_at", rfc3339(*lease_until))
+                .with("ttl_ms", remaining_ms)
                 .retry_after_ms(retry_after_ms(*remaining_ms))
         }
         Outcome::Go(_)
@@ -129,7 +129,7 @@ fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Probl
         .with("result", raw(duplicate.result.as_deref()));
     let problem = if duplicate.result_omitted { problem.with("result_omitted", true) } else { problem };
     match duplicate.keep_until {
-        Some(until) => problem.with("expires_at", rfc3339(until)).with("retention_ms", until.ms_since(now)),
+        Some(until) => problem.with("expires_at", rfc3339(until)).with("ttl_ms", until.ms_since(now)),
         None => problem.with("permanent", true),
     }
 }

@@ -25,7 +25,7 @@ const LIST_LIMIT_MAX: usize = 1_000;
 #[serde(deny_unknown_fields)]
 pub struct PreRequest {
     /// The kind of work, at most 256 bytes. Part of the id.
-    #[schema(example = "charge", max_length = 256)]
+    #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
     /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
     /// absent, the header `Idempotency-Key` is used.
@@ -38,15 +38,15 @@ pub struct PreRequest {
     checked: Option<Box<RawValue>>,
     /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
     /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, min_length = 1)]
     attempt_id: Option<String>,
     /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
     /// configured otherwise; 60 000 if absent.
-    #[schema(example = 60_000, minimum = 1)]
-    lease_ms: Option<u64>,
+    #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
+    ttl_ms: Option<u64>,
     /// How long to wait for the end of another attempt, in ms: up to 50 000 unless configured otherwise. 0, the default, does
     /// not wait. Not allowed in a batch.
-    #[schema(example = 0)]
+    #[schema(example = 0, maximum = 86_400_000)]
     wait_ms: Option<u64>,
     /// What happens when the lease passes without a post.
     #[serde(default)]
@@ -104,7 +104,7 @@ pub struct BatchRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
-    #[schema(example = "charge", max_length = 256)]
+    #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
     /// A string or any JSON but null.
     #[serde(default)]
@@ -116,6 +116,7 @@ pub struct PreviewRequest {
 #[serde(deny_unknown_fields)]
 pub struct PostRequest {
     /// From the answer to pre.
+    #[schema(min_length = 1, max_length = 2048)]
     stamp: String,
     outcome: OutcomeName,
     /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
@@ -124,7 +125,7 @@ pub struct PostRequest {
     #[schema(value_type = Option<Value>)]
     result: Option<Box<RawValue>>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
-    #[schema(example = 86_400_000, minimum = 1)]
+    #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
     retention_ms: Option<u64>,
     /// Keep a success forever.
     #[serde(default)]
@@ -146,9 +147,11 @@ pub enum OutcomeName {
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     /// From the answer to pre.
+    #[schema(min_length = 1, max_length = 2048)]
     stamp: String,
     /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
-    lease_ms: Option<u64>,
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    ttl_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -164,6 +167,7 @@ pub struct ForgetQuery {
 #[into_params(parameter_in = Query)]
 pub struct OperationsQuery {
     /// Only operations of this name.
+    #[param(min_length = 1, max_length = 256)]
     operation: Option<String>,
     /// Only operations in this state.
     #[param(inline)]
@@ -171,8 +175,10 @@ pub struct OperationsQuery {
     /// Only operations with a suspected double run.
     suspect: bool,
     /// Most operations in the answer: 1 to 1 000; 100 if absent.
+    #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 512)]
     pub cursor: Option<String>,
 }
 
@@ -234,8 +240,8 @@ impl PreRequest {
             operation,
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
             attempt_id: Some(attempt_id),
-            lease_ms: match self.lease_ms {
-                Some(lease_ms) => check_lease(context, lease_ms, fields)?,
+            lease_ms: match self.ttl_ms {
+                Some(ttl_ms) => check_ttl(context, ttl_ms, fields)?,
                 None => context.limits.operations.lease_ms_default,
             },
             wait: context.wait(self.wait_ms),
@@ -309,8 +315,8 @@ impl PostRequest {
 
 impl HeartbeatRequest {
     pub fn parse(&self, context: &Context) -> Result<(StampText, Option<u64>), Problem> {
-        let check = |lease_ms| check_lease(context, lease_ms, FieldNames { item: None });
-        Ok((parse_stamp(&self.stamp)?, self.lease_ms.map(check).transpose()?))
+        let check = |ttl_ms| check_ttl(context, ttl_ms, FieldNames { item: None });
+        Ok((parse_stamp(&self.stamp)?, self.ttl_ms.map(check).transpose()?))
     }
 }
 
@@ -353,12 +359,12 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
     StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
-fn check_lease(context: &Context, lease_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
+fn check_ttl(context: &Context, ttl_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
     let (min, max) = (context.limits.operations.lease_ms_min, context.limits.operations.lease_ms_max);
-    if (min..=max).contains(&lease_ms) {
-        Ok(lease_ms)
+    if (min..=max).contains(&ttl_ms) {
+        Ok(ttl_ms)
     } else {
-        Err(fields.problem("lease_ms", format!("must be from {min} to {max}")))
+        Err(fields.problem("ttl_ms", format!("must be from {min} to {max}")))
     }
 }
 

@@ -134,7 +134,7 @@ impl Problem {
 impl From<OrderRefused> for Problem {
     fn from(refused: OrderRefused) -> Self {
         match refused {
-            OrderRefused::Invalid { field, rule } => Self::field(field, rule),
+            OrderRefused::Invalid { field, rule } => Self::field(&field, rule),
             OrderRefused::Change(ChangeFailure::Refused(refused)) => {
                 let code = match refused {
                     ChangeRefused::NotPermitted => Code::Unauthorized,
@@ -146,7 +146,7 @@ impl From<OrderRefused> for Problem {
             }
             OrderRefused::Change(ChangeFailure::Store(StoreError::OutcomeUnknown(reason))) => {
                 tracing::warn!(reason, "it is not known whether the apps and API keys were changed");
-                let detail = "The node does not know whether the store committed: GET /v1/admin/keys and /v1/admin/apps show it.";
+                let detail = "The node does not know whether the store committed: GET /v1/admin/api-keys and /v1/admin/apps show it.";
                 Self::new(Code::OutcomeUnknown, detail).retry_after_ms(1_000)
             }
             OrderRefused::Change(ChangeFailure::Store(error)) => {
@@ -191,25 +191,4 @@ impl IntoResponse for Problem {
         }
         response
     }
-}
-
-/// The shape of every answer that is not 2xx, for the OpenAPI description.
-#[derive(Serialize, utoipa::ToSchema)]
-#[schema(as = Problem)]
-#[allow(dead_code, reason = "described, not built: see Problem")]
-pub struct ProblemBody {
-    /// The page that explains the code, relative to the server.
-    #[schema(example = "/errors/lock-held")]
-    r#type: String,
-    #[schema(example = "The lock is held")]
-    title: String,
-    #[schema(example = 423)]
-    status: u16,
-    /// Stable: clients may rely on it.
-    #[schema(example = "lock-held")]
-    code: String,
-    /// For humans; may change.
-    detail: String,
-    /// When to try again, in ms; `Retry-After` gives it in whole seconds.
-    retry_after_ms: Option<u64>,
 }

@@ -85,7 +85,7 @@ codes! {
         "The service needs an API key in the header `Authorization: Bearer …`, and the request has none, or one that is unknown, \
          revoked or expired, or whose app is disabled. A wait or an event stream ends when its API key is revoked. Nothing was \
          done.",
-        "Send a valid API key. An operator makes one with `latchgate key create`.";
+        "Send a valid API key. An operator makes one with `latchgate api-key create`.";
     Forbidden: "forbidden", FORBIDDEN,
         "The API key does not permit this",
         "The API key is valid, but does not have the `scope` that this endpoint needs, or is limited to keys with other \
@@ -149,7 +149,7 @@ codes! {
         "The lease has ended",
         "`why` says how: `expired` (it was not renewed in time), `released`, `revoked` (the lock was revoked and the grace \
          period is over), `forced` (an operator ended it), or `unknown` (the key has no record of this lease). `at` is the time \
-         of its end. For a multilock, `lost` says the same for each key.",
+         of its end. In a call for several leases, `results` says the same for each.",
         "Stop the work that the lock protects: another client may hold the lock, and your work may have overlapped with its \
          work. To continue, acquire the lock again with a new `lease_id`.";
     StaleToken: "stale-token", PRECONDITION_FAILED,
@@ -164,7 +164,7 @@ codes! {
     // Operations
     OperationInProgress: "operation-in-progress", CONFLICT,
         "Another attempt runs",
-        "Another attempt has claimed this operation, and its lease runs for `remaining_ms` more. You may not do the operation. \
+        "Another attempt has claimed this operation, and its lease runs for `ttl_ms` more. You may not do the operation. \
          Nothing was done. A DELETE of an operation with a started attempt gets this answer, too: the record is still there.",
         "Try again after `retry_after_ms`, or send `wait_ms` with the pre to wait for the end of the attempt. To delete the \
          record of a started attempt, send `force=true`: if that attempt still runs, the operation may be done twice.";
@@ -203,7 +203,7 @@ codes! {
          Another attempt may have the operation now. Nothing was changed; but the first posted success is counted in \
          `suspected_double_runs`, because the operation may have been done twice.",
         "Stop. If the work was done, compare it with the later attempt's: GET /v1/operations?suspect=true lists such \
-         operations. To keep attempts from being superseded, send a longer `lease_ms`, or heartbeats.";
+         operations. To keep attempts from being superseded, send a longer `ttl_ms`, or heartbeats.";
     OperationEnded: "operation-ended", CONFLICT,
         "The attempt has ended",
         "A heartbeat arrived after the attempt had posted its outcome, which is in `recorded`. Nothing was changed.",
@@ -261,7 +261,7 @@ codes! {
     UnknownApiKey: "unknown-api-key", NOT_FOUND,
         "The API key does not exist",
         "No API key of the store has this id. API keys of a node's configuration cannot be revoked by a request. Nothing was done.",
-        "GET /v1/admin/keys lists the ids.";
+        "GET /v1/admin/api-keys lists the ids.";
     AccessFull: "access-full", CONFLICT,
         "There are too many apps or API keys",
         "The service keeps a bounded number of apps and API keys. Nothing was done.",

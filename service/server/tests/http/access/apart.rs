@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::world::{Caller, guarded};
-use crate::client::Answer;
+use crate::client::{Answer, leases};
 
 #[tokio::test]
 async fn on_sqlite() {
@@ -46,7 +46,7 @@ fn shape(answer: &Answer) -> (u16, Value) {
 
 async fn locks_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
     let lease_id = theirs.granted("k").await.text("lease_id");
-    let token = theirs.get("/v1/locks/k").await.body["token"].as_u64().unwrap();
+    let token = theirs.get("/v1/locks/k").await.body["last_token"].as_u64().unwrap();
     // A lock of the other app is shown as a lock that was never taken.
     for path in ["", "/history"] {
         let foreign = mine.get(&format!("/v1/locks/k{path}")).await;
@@ -89,13 +89,13 @@ async fn tickets_and_multilocks_of_two_apps_are_apart(mine: &Caller, theirs: &Ca
 
     let locks = json!({ "locks": [{ "key": "m1" }, { "key": "m2" }], "lease_id": "shared-id", "ttl_ms": 600_000 });
     theirs.ok(Method::POST, "/v1/multilocks/acquire", locks.clone()).await;
-    let keys = json!({ "keys": ["m1", "m2"], "lease_id": "shared-id" });
+    let named = leases("shared-id", &["m1", "m2"]);
     for verb in ["renew", "release"] {
-        let refused = mine.post(&format!("/v1/multilocks/{verb}"), keys.clone()).await;
+        let refused = mine.post(&format!("/v1/leases/{verb}"), named.clone()).await;
         refused.assert_problem(410, "lease-lost");
     }
     mine.ok(Method::POST, "/v1/multilocks/acquire", locks).await;
-    theirs.ok(Method::POST, "/v1/multilocks/renew", keys).await;
+    theirs.ok(Method::POST, "/v1/leases/renew", named).await;
 }
 
 async fn operations_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {

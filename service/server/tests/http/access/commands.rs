@@ -1,4 +1,4 @@
-//! `latchgate app` and `latchgate key`, and addresses that other machines can reach.
+//! `latchgate app` and `latchgate api-key`, and addresses that other machines can reach.
 
 use std::process::Output;
 use std::time::Duration;
@@ -30,14 +30,15 @@ async fn printed(args: &[&str], env: &[(&str, &str)]) -> String {
 async fn apps_and_api_keys_are_made_through_a_node() {
     let node = guarded(&[]).await;
     let url = node.base_url();
-    let env = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_KEY", ADMIN)];
+    let env = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
     printed(&["app", "create", "a b/c"], &env).await;
     assert!(printed(&["app", "list"], &env).await.contains("a b/c\tenabled\t0 API keys"));
-    let create = ["key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d"];
+    let create =
+        ["api-key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d"];
     let caller = Caller::new(&node, &printed(&create, &env).await);
     caller.granted("jobs%2F1").await;
     caller.acquire("other", serde_json::json!({})).await.assert_problem(403, "forbidden");
-    let list = printed(&["key", "list", "--app", "a b/c"], &env).await;
+    let list = printed(&["api-key", "list", "--app", "a b/c"], &env).await;
     assert_eq!(list.lines().count(), 1, "{list}");
     assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t", caller.id())), "{list}");
     let quota = ["app", "quota", "a b/c", "--leases", "7", "--waiters", "none", "--requests-per-second", "200"];
@@ -46,20 +47,20 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     assert!(printed(&["app", "list"], &env).await.contains("1 API keys\trequests_per_second 200"));
     let printed_json =
         async |args: &[&str]| -> serde_json::Value { serde_json::from_str(&printed(args, &env).await).unwrap() };
-    assert_eq!(printed_json(&["key", "list", "--app", "a b/c", "--json"]).await["prefixes"][0], "jobs/");
+    assert_eq!(printed_json(&["api-key", "list", "--app", "a b/c", "--json"]).await["prefixes"][0], "jobs/");
     assert_eq!(printed_json(&["app", "quota", "a b/c", "--json"]).await["quotas"]["requests_per_second"], 200);
-    let made = printed_json(&["key", "create", "--app", "a b/c", "--scope", "read", "--json"]).await;
-    assert_eq!(printed_json(&["key", "revoke", made["id"].as_str().unwrap(), "--json"]).await["id"], made["id"]);
+    let made = printed_json(&["api-key", "create", "--app", "a b/c", "--scope", "read", "--json"]).await;
+    assert_eq!(printed_json(&["api-key", "revoke", made["id"].as_str().unwrap(), "--json"]).await["id"], made["id"]);
     printed(&["app", "disable", "a b/c"], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
     printed(&["app", "create", "a b/c"], &env).await;
-    printed(&["key", "revoke", caller.id()], &env).await;
+    printed(&["api-key", "revoke", caller.id()], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
 
-    let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_KEY", &caller.key)]).await;
+    let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_API_KEY", &caller.key)]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("unauthorized, 401"), "{said}");
-    let refused = run(&["key", "revoke", "ffffffffffff"], &env).await;
+    let refused = run(&["api-key", "revoke", "ffffffffffff"], &env).await;
     assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown-api-key"));
     let refused = run(&["app", "list", "--url", "http://127.0.0.1:1"], &[]).await;
     assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot call the node at http://127.0.0.1:1"));
@@ -72,19 +73,19 @@ async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_serv
     let listen = format!("0.0.0.0:{}", free_port());
     let refused = run(&["serve", "--listen", &listen], &env).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("latchgate key create"), "{said}");
+    assert!(!refused.status.success() && said.contains("latchgate api-key create"), "{said}");
 
     // LATCHGATE_URL is for clients, and does not change what the commands work on.
     let env = [env[0], ("LATCHGATE_URL", "http://127.0.0.1:1")];
     printed(&["app", "create", "a", "--beside-store"], &env).await;
-    let create = ["key", "create", "--beside-store", "--app", "a", "--scope"];
+    let create = ["api-key", "create", "--beside-store", "--app", "a", "--scope"];
     let key = printed(&[&create[..], &["read,locks"]].concat(), &env).await;
     let node = Node::start(BIN, &["--locks", &database]).await;
     Caller::new(&node, &key).granted("k").await;
     // A running node knows what is done beside it.
     let other = printed(&[&create[..], &["read"]].concat(), &env).await;
     until("the node knows the key", || async { Caller::new(&node, &other).is_accepted().await }).await;
-    printed(&["key", "revoke", &other[4..16], "--beside-store"], &env).await;
+    printed(&["api-key", "revoke", &other[4..16], "--beside-store"], &env).await;
     until("the node refuses it", || async { !Caller::new(&node, &other).is_accepted().await }).await;
 
     let mut public = tokio::process::Command::from(command(BIN));
@@ -101,7 +102,7 @@ async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_serv
 async fn the_file_of_a_running_node_is_not_touched_and_the_command_says_what_to_do() {
     let node = guarded(&[]).await;
     let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());
-    let refused = latchgate(&["key", "create", "--beside-store", "--scope", "admin", "--locks", &path]).await;
+    let refused = latchgate(&["api-key", "create", "--beside-store", "--scope", "admin", "--locks", &path]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("without --beside-store"), "{said}");
 }
@@ -111,7 +112,7 @@ async fn a_command_that_reads_creates_and_migrates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let database = shared_database().await;
     for (locks, said) in [("sqlite:locks.db", "does not exist"), (&*database, "latchgate migrate")] {
-        for read in [&["key", "list"][..], &["app", "list"], &["doctor"]] {
+        for read in [&["api-key", "list"][..], &["app", "list"], &["doctor"]] {
             let mut command = tokio::process::Command::from(command(BIN));
             let read = [read, &["--beside-store", "--locks", locks, "--gate", "sqlite:gate.db"]].concat();
             let ended = command.args(&read).current_dir(dir.path()).output().await.unwrap();
@@ -130,13 +131,13 @@ async fn a_command_that_reads_creates_and_migrates_nothing() {
 
 #[tokio::test]
 async fn a_generated_api_key_is_one_for_the_configuration_and_a_wrong_one_is_refused_without_showing_it() {
-    let key = printed(&["key", "generate"], &[]).await;
-    let node = Node::start_with(BIN, &[], &[("LATCHGATE_ADMIN_KEY", &key)]).await;
+    let key = printed(&["api-key", "generate"], &[]).await;
+    let node = Node::start_with(BIN, &[], &[("LATCHGATE_ADMIN_API_KEY", &key)]).await;
     assert!(Caller::new(&node, &key).is_accepted().await);
     let cut = &key[..80];
-    let refused = run(&["serve", "--listen", "127.0.0.1:0"], &[("LATCHGATE_ADMIN_KEY", cut)]).await;
+    let refused = run(&["serve", "--listen", "127.0.0.1:0"], &[("LATCHGATE_ADMIN_API_KEY", cut)]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("LATCHGATE_ADMIN_KEY") && !said.contains(cut), "{said}");
+    assert!(!refused.status.success() && said.contains("LATCHGATE_ADMIN_API_KEY") && !said.contains(cut), "{said}");
 }
 
 /// A server that answers every request with this problem.

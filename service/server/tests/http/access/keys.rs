@@ -20,7 +20,7 @@ async fn without_api_keys_clients_need_none_but_a_wrong_one_is_refused() {
 #[tokio::test]
 async fn with_the_first_api_key_every_request_needs_one() {
     let node = embedded().await;
-    let create = |body: Value| request(&node, Method::POST, "/v1/admin/keys", body);
+    let create = |body: Value| request(&node, Method::POST, "/v1/admin/api-keys", body);
     // With one of these as the first API key, no request could create another one.
     for scopes in [json!(["read", "locks", "operations"]), json!([])] {
         create(json!({ "scopes": scopes })).await.assert_problem(400, "invalid-request");
@@ -30,7 +30,7 @@ async fn with_the_first_api_key_every_request_needs_one() {
     let poll = crate::client::waiting(&node, "k", json!({ "wait_ms": 50_000 }));
     crate::client::until_waiting(&node, "k", 1).await;
     let created = create(json!({ "scopes": ["read", "locks", "admin"] })).await;
-    assert_eq!(created.status, 200, "{}", created.body);
+    assert_eq!(created.status, 201, "{}", created.body);
     poll.await.unwrap().assert_problem(401, "unauthorized");
 
     for (method, path) in [
@@ -44,7 +44,7 @@ async fn with_the_first_api_key_every_request_needs_one() {
         (Method::POST, "/v1/operations/pre"),
         (Method::GET, "/v1/admin/engines"),
         (Method::POST, "/v1/admin/hold-off"),
-        (Method::GET, "/v1/admin/keys"),
+        (Method::GET, "/v1/admin/api-keys"),
         (Method::GET, "/metrics"),
         (Method::GET, "/v1/me"),
         (Method::GET, "/no/such/path"),
@@ -56,7 +56,7 @@ async fn with_the_first_api_key_every_request_needs_one() {
     for path in ["/", "/console/app.js", "/healthz", "/readyz", "/errors/unauthorized", "/openapi.json"] {
         assert_eq!(get(&node, path).await.status, 200, "{path}");
     }
-    let caller = Caller::new(&node, &created.text("key"));
+    let caller = Caller::new(&node, &created.text("api_key"));
     assert!(caller.is_accepted().await);
     assert_eq!(caller.get("/metrics").await.status, 200);
     // That is for good, even if no API key is left.
@@ -75,7 +75,7 @@ async fn a_caller_can_ask_what_it_may_do() {
     let permitted = json!({ "app": "jobs", "scopes": ["locks", "admin"], "prefixes": ["nightly/"] });
     let caller = Caller::with(&node, permitted.clone()).await;
     let mut expected = permitted;
-    expected["key_id"] = caller.id().into();
+    expected["api_key_id"] = caller.id().into();
     expected["operator"] = false.into();
     assert_eq!(caller.get("/v1/me").await.body, expected);
 }
@@ -85,15 +85,15 @@ async fn a_change_that_began_before_the_first_api_key_is_refused_after_it() {
     let node = embedded().await;
     let body = json!({ "scopes": ["read", "locks", "operations", "admin"] });
     let mut slow = Raw::connect(&node).await;
-    let head = "POST /v1/admin/keys HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n";
+    let head = "POST /v1/admin/api-keys HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n";
     slow.send(format!("{head}content-length: {}\r\n\r\n", body.to_string().len())).await;
     slow.is_asked_for_the_body().await;
-    let created = request(&node, Method::POST, "/v1/admin/keys", body.clone()).await;
-    assert_eq!(created.status, 200, "{}", created.body);
+    let created = request(&node, Method::POST, "/v1/admin/api-keys", body.clone()).await;
+    assert_eq!(created.status, 201, "{}", created.body);
     slow.send(body.to_string()).await;
     assert_eq!(slow.answer().await.unwrap().status, 401);
-    let keys = Caller::new(&node, &created.text("key")).get("/v1/admin/keys").await;
-    assert_eq!(keys.body["keys"].as_array().unwrap().len(), 1, "{}", keys.body);
+    let keys = Caller::new(&node, &created.text("api_key")).get("/v1/admin/api-keys").await;
+    assert_eq!(keys.body["api_keys"].as_array().unwrap().len(), 1, "{}", keys.body);
 }
 
 #[tokio::test]
@@ -135,10 +135,10 @@ async fn an_api_key_in_a_url_is_refused_even_if_it_is_right() {
     }
     let encoded = ADMIN.replace('_', "%5F").replace('l', "%6c");
     for (method, path) in [
-        (Method::DELETE, format!("/v1/admin/keys/{ADMIN}")),
-        (Method::DELETE, format!("/v1/admin/keys/{encoded}")),
-        (Method::PUT, format!("/v1/admin/keys/{encoded}")),
-        (Method::POST, format!("/v1/admin/keys/{ADMIN}/revoke")),
+        (Method::DELETE, format!("/v1/admin/api-keys/{ADMIN}")),
+        (Method::DELETE, format!("/v1/admin/api-keys/{encoded}")),
+        (Method::PUT, format!("/v1/admin/api-keys/{encoded}")),
+        (Method::POST, format!("/v1/admin/api-keys/{ADMIN}/revoke")),
         (Method::GET, format!("/v1/operations/{ADMIN}")),
         (Method::DELETE, format!("/v1/locks/{ADMIN}")),
         (Method::GET, format!("/{ADMIN}")),
@@ -183,11 +183,11 @@ async fn every_endpoint_needs_its_scope() {
             }
         }
         // Engines, apps and API keys belong to the service, and not to an app, whatever the scope in it.
-        for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/metrics"] {
+        for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/api-keys", "/metrics"] {
             caller.get(path).await.assert_problem(403, "forbidden");
         }
     }
-    for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/metrics"] {
+    for path in ["/v1/admin/engines", "/v1/admin/apps", "/v1/admin/api-keys", "/metrics"] {
         assert_eq!(Caller::operator(&node).get(path).await.status, 200);
     }
     let open = guarded(&["--open-metrics"]).await;
@@ -228,8 +228,8 @@ async fn an_api_key_with_prefixes_touches_only_their_locks() {
     }
     refused(limited.post("/v1/multilocks/acquire", many("jobs/3", "other")).await);
     for verb in ["renew", "release"] {
-        let body = json!({ "lease_id": "x", "keys": ["jobs/3", "other"] });
-        refused(limited.post(&format!("/v1/multilocks/{verb}"), body).await);
+        let leases = ["jobs/3", "other"].map(|key| json!({ "key": key, "lease_id": "x" }));
+        refused(limited.post(&format!("/v1/leases/{verb}"), json!({ "leases": leases })).await);
     }
     for path in ["/v1/locks", "/v1/locks?prefix=jobs", "/v1/locks?prefix=j", "/v1/events", "/v1/events?prefix=other"] {
         refused(limited.get(path).await);
@@ -247,21 +247,24 @@ async fn an_expired_api_key_and_those_of_a_disabled_app_are_refused() {
     let held = caller.granted("k").await.text("lease_id");
     let short = Caller::with(&node, json!({ "app": "a", "scopes": ["read"], "expires_in_ms": 1 })).await;
     until("the API key has expired", || async { short.get("/v1/locks").await.status == 401 }).await;
-    let listed = operator.get("/v1/admin/keys?app=a").await;
+    let listed = operator.get("/v1/admin/api-keys?app=a").await;
     let state_of = |id: &str| {
-        let keys = listed.body["keys"].as_array().unwrap();
+        let keys = listed.body["api_keys"].as_array().unwrap();
         keys.iter().find(|key| key["id"] == id).unwrap()["state"].clone()
     };
     assert_eq!((state_of(short.id()), state_of(caller.id())), (json!("expired"), json!("active")));
     assert!(!listed.body.to_string().contains(&caller.key[17..]));
 
-    operator.ok(Method::POST, "/v1/admin/apps/a/disable", Value::Null).await;
+    operator.ok(Method::PATCH, "/v1/admin/apps/a", json!({ "disabled": true })).await;
     caller.get("/v1/locks").await.assert_problem(401, "unauthorized");
     assert!(operator.is_accepted().await);
     operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "a" })).await;
     // Nothing that it held is lost.
     caller.ok(Method::POST, "/v1/locks/k/release", json!({ "lease_id": held })).await;
-    operator.post("/v1/admin/apps/unknown/disable", Value::Null).await.assert_problem(404, "unknown-app");
+    operator
+        .call(Method::PATCH, "/v1/admin/apps/unknown", json!({ "disabled": true }))
+        .await
+        .assert_problem(404, "unknown-app");
 }
 
 #[tokio::test]
@@ -278,15 +281,18 @@ async fn wrong_requests_for_apps_and_api_keys_are_refused_by_field() {
         ("expires_in_ms", json!({ "scopes": ["read"], "expires_in_ms": 0 })),
         ("expires", json!({ "scopes": ["read"], "expires": "90d" })),
     ] {
-        let refused = operator.post("/v1/admin/keys", body).await;
+        let refused = operator.post("/v1/admin/api-keys", body).await;
         refused.assert_problem(400, "invalid-request");
         assert_eq!(refused.body["field"], field, "{}", refused.body);
     }
-    operator.post("/v1/admin/keys", json!({ "scopes": ["read"], "app": "b" })).await.assert_problem(404, "unknown-app");
+    operator
+        .post("/v1/admin/api-keys", json!({ "scopes": ["read"], "app": "b" }))
+        .await
+        .assert_problem(404, "unknown-app");
     operator.post("/v1/admin/apps", json!({ "app": "x".repeat(65) })).await.assert_problem(400, "invalid-request");
     for id in ["ffffffffffff", "nonsense", &ADMIN[4..16]] {
-        let path = format!("/v1/admin/keys/{id}");
+        let path = format!("/v1/admin/api-keys/{id}");
         operator.call(Method::DELETE, &path, Value::Null).await.assert_problem(404, "unknown-api-key");
     }
-    post(format!("{}/v1/admin/keys", node.base_url()), "{}").await.assert_problem(401, "unauthorized");
+    post(format!("{}/v1/admin/api-keys", node.base_url()), "{}").await.assert_problem(401, "unauthorized");
 }

@@ -33,7 +33,7 @@ async fn a_revoked_api_key_ends_its_waits_and_streams_at_every_node() {
     until("the other node knows both", || async { leaves.is_accepted().await && stays.at(&other).is_accepted().await })
         .await;
     stays.granted("k").await;
-    let operation = json!({ "operation": "o", "contents": 1, "lease_ms": 600_000 });
+    let operation = json!({ "operation": "o", "contents": 1, "ttl_ms": 600_000 });
     stays.ok(Method::POST, "/v1/operations/pre", operation).await;
 
     let waits = json!({ "wait_ms": 50_000 });
@@ -106,14 +106,14 @@ async fn known_api_keys_are_accepted_while_their_store_is_away() {
 async fn api_keys_outlive_the_node() {
     let mut node = Node::start(BIN, &[]).await;
     let created =
-        crate::client::request(&node, Method::POST, "/v1/admin/keys", json!({ "scopes": ["read", "admin"] })).await;
-    let caller = Caller::new(&node, &created.text("key"));
+        crate::client::request(&node, Method::POST, "/v1/admin/api-keys", json!({ "scopes": ["read", "admin"] })).await;
+    let caller = Caller::new(&node, &created.text("api_key"));
     assert!(caller.is_accepted().await);
     node.kill9();
     node.start_again().await;
     assert!(caller.is_accepted().await);
     acquire(&node, "k", json!({})).await.assert_problem(401, "unauthorized");
-    let is_used = || async { caller.get("/v1/admin/keys").await.body["keys"][0]["used_at"].is_string() };
+    let is_used = || async { caller.get("/v1/admin/api-keys").await.body["api_keys"][0]["used_at"].is_string() };
     until("its last use is entered", is_used).await;
 }
 

@@ -17,7 +17,7 @@ async fn app(node: &Node, name: &str, quotas: Value) -> Caller {
 }
 
 async fn limit(node: &Node, app: &str, quotas: Value) -> Answer {
-    Caller::operator(node).ok(Method::POST, &format!("/v1/admin/apps/{app}/quotas"), quotas).await
+    Caller::operator(node).ok(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await
 }
 
 fn assert_reached(answer: &Answer, quota: &str, limit: u64, remaining: u64) {
@@ -180,7 +180,7 @@ async fn operations_are_counted_from_pre_to_post() {
     let node = guarded(&[]).await;
     let billing = app(&node, "billing", json!({ "operations": 2 })).await;
     let pre = |number: u32, lease_ms: u64| {
-        let body = json!({ "operation": "charge", "contents": number, "lease_ms": lease_ms, "attempt_id": "a" });
+        let body = json!({ "operation": "charge", "contents": number, "ttl_ms": lease_ms, "attempt_id": "a" });
         let billing = &billing;
         async move { billing.post("/v1/operations/pre", body).await }
     };
@@ -258,25 +258,27 @@ async fn quotas_are_checked_and_only_an_operator_changes_them() {
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);
     let billing = Caller::with(&node, json!({ "app": "billing", "scopes": ["read", "locks", "admin"] })).await;
-    let path = "/v1/admin/apps/billing/quotas";
-    billing.post(path, json!({ "leases": 1 })).await.assert_problem(403, "forbidden");
-    operator.post("/v1/admin/apps/nobody/quotas", json!({ "leases": 1 })).await.assert_problem(404, "unknown-app");
+    let change = async |caller: &Caller, app: &str, quotas: Value| {
+        caller.call(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await
+    };
+    change(&billing, "billing", json!({ "leases": 1 })).await.assert_problem(403, "forbidden");
+    change(&operator, "nobody", json!({ "leases": 1 })).await.assert_problem(404, "unknown-app");
     for (field, body) in [
         ("requests_per_second", json!({ "requests_per_second": 0 })),
         ("leases", json!({ "leases": 1_000_001 })),
         ("waiters", json!({ "waiters": -1 })),
         ("lease", json!({ "lease": 1 })),
     ] {
-        let refused = operator.post(path, body).await;
+        let refused = change(&operator, "billing", body).await;
         refused.assert_problem(400, "invalid-request");
-        assert_eq!(refused.body["field"], field, "{}", refused.body);
+        assert_eq!(refused.body["field"], format!("quotas.{field}"), "{}", refused.body);
     }
     let set = limit(&node, "billing", json!({ "leases": 7, "waiters": 0 })).await;
     let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];
     assert_eq!((&set[0].body["quotas"]["leases"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
     assert_eq!((&set[1].body["quotas"]["leases"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
     // A disabled app keeps them.
-    operator.ok(Method::POST, "/v1/admin/apps/billing/disable", Value::Null).await;
+    operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "disabled": true })).await;
     let enabled = operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
     assert_eq!(enabled.body["quotas"]["operations"], 9);
 }

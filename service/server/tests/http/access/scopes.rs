@@ -52,7 +52,6 @@ impl Endpoint {
             }
             ("/v1/leases/revoke", _) => json!({ "prefix": "some-key" }),
             ("/v1/multilocks/acquire", _) => json!({ "locks": [{ "key": "some-key" }] }),
-            ("/v1/multilocks/renew" | "/v1/multilocks/release", _) => json!({ "keys": ["some-key"], "lease_id": "l" }),
             // Without a body, Terraform unlocks by force, which needs another scope.
             ("/v1/terraform/some-key", "DELETE") => json!({ "ID": "none" }),
             _ => Value::Null,

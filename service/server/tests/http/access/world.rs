@@ -11,7 +11,7 @@ use crate::client::{Answer, BIN, send};
 pub const LONG: Duration = Duration::from_secs(30);
 /// An operator's API key in the configuration of the nodes.
 pub const ADMIN: &str = "lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08";
-pub const OPERATOR: &[(&str, &str)] = &[("LATCHGATE_ADMIN_KEY", ADMIN)];
+pub const OPERATOR: &[(&str, &str)] = &[("LATCHGATE_ADMIN_API_KEY", ADMIN)];
 
 /// A node whose operator has [`ADMIN`].
 pub async fn guarded(args: &[&str]) -> Node {
@@ -44,8 +44,8 @@ impl Caller {
         if let Some(app) = request["app"].as_str() {
             operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": app })).await;
         }
-        let created = operator.ok(Method::POST, "/v1/admin/keys", request).await;
-        Self::new(node, &created.text("key"))
+        let created = operator.ok(Method::POST, "/v1/admin/api-keys", request).await;
+        Self::new(node, &created.text("api_key"))
     }
 
     /// The same API key at another node.
@@ -87,7 +87,7 @@ impl Caller {
     }
 
     pub async fn revoke(&self, id: &str) {
-        self.ok(Method::DELETE, &format!("/v1/admin/keys/{id}"), Value::Null).await;
+        self.ok(Method::DELETE, &format!("/v1/admin/api-keys/{id}"), Value::Null).await;
     }
 
     pub async fn is_accepted(&self) -> bool {

@@ -151,7 +151,7 @@ async fn a_watcher_that_resumes_after_a_switch_misses_nothing_and_gets_nothing_t
         }
     }
     // The history goes on from an id of the engine that was left, and begins with the one in use.
-    let page = get(&nodes[1].node, &format!("/v1/locks/k/history?before={seen}")).await.body;
+    let page = get(&nodes[1].node, &format!("/v1/locks/k/history?cursor={seen}")).await.body;
     assert_eq!(page["events"][0]["token"], expected[0], "{page}");
     drop(unrelated);
 }
@@ -184,7 +184,7 @@ async fn a_stream_says_what_it_misses_of_a_stopped_engine_and_goes_on() {
     let is_retired = || async { status(&nodes[0]).await["engines"][0]["state"] == "retired" };
     assert!(eventually(LONG, is_retired).await, "{}", status(&nodes[0]).await);
     goes_on(&mut Events::open(&nodes[0].node, "/v1/locks/k/events", Some(&seen)).await).await;
-    get(&nodes[0].node, &format!("/v1/locks/k/history?before={seen}")).await.assert_problem(400, "invalid-request");
+    get(&nodes[0].node, &format!("/v1/locks/k/history?cursor={seen}")).await.assert_problem(400, "invalid-request");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -81,7 +81,7 @@ async fn a_redis_that_lost_its_records_is_found_by_the_next_claim() {
 async fn a_hold_off_outlasts_the_longest_lease_of_an_operation() {
     let world = World::start().await;
     let wired = world.node().await;
-    begun(&wired.node, json!({ "operation": "charge", "contents": "long", "lease_ms": 600_000 })).await;
+    begun(&wired.node, json!({ "operation": "charge", "contents": "long", "ttl_ms": 600_000 })).await;
     world.redis.ask(&["FLUSHALL"]);
     pre(&wired.node, charge_once("long")).await.assert_problem(409, "operation-unknown");
     let held_off = status(&wired.node).await["hold_off_ms"].as_u64().unwrap();

@@ -57,7 +57,7 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     let env = [
         ("LATCHGATE_LOCKS", database.as_str()),
         ("LATCHGATE_SECRET", &cluster_secret),
-        ("LATCHGATE_ADMIN_KEY", admin.as_str()),
+        ("LATCHGATE_ADMIN_API_KEY", admin.as_str()),
         ("LATCHGATE_API_KEYS_FILE", file.to_str().unwrap()),
         ("LATCHGATE_OTLP_ENDPOINT", "http://127.0.0.1:9"),
         ("OTEL_EXPORTER_OTLP_HEADERS", &format!("authorization={CANARY}")),
@@ -129,7 +129,7 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     let answer = request.header("x-request-id", admin.as_str()).send().await.unwrap();
     heard.add("an API key as a request id", &format!("{:?}", answer.headers()));
     // What an operator sees, in answers of any status.
-    for path in ["/metrics", "/v1/admin/engines", "/v1/admin/apps", "/v1/admin/keys", "/readyz"] {
+    for path in ["/metrics", "/v1/admin/engines", "/v1/admin/apps", "/v1/admin/api-keys", "/readyz"] {
         let answer =
             Client::new().get(format!("{}{path}", node.base_url())).header("authorization", &good).send().await;
         heard.add(path, &answer.unwrap().text().await.unwrap());
@@ -153,7 +153,7 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         ("LATCHGATE_LOCKS", &redis),
         ("LATCHGATE_LOCKS", &format!("postgress://u:{CANARY}@h/d")),
         ("LATCHGATE_API_KEYS_FILE", file.to_str().unwrap()),
-        ("LATCHGATE_ADMIN_KEY", CANARY),
+        ("LATCHGATE_ADMIN_API_KEY", CANARY),
         ("LATCHGATE_OTLP_ENDPOINT", &otlp),
     ] {
         let started = Node::try_start(BIN, &["--log", "debug"], &[(name, value)]).await;

@@ -75,7 +75,7 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
 async fn metrics_have_an_address_of_their_own_which_needs_no_api_key_and_serves_nothing_else() {
     let (port, key) = (free_port(), ApiKey::of_random([1; 6], [2; 32]));
     let address = format!("127.0.0.1:{port}");
-    let admin = [("LATCHGATE_ADMIN_KEY", key.as_str())];
+    let admin = [("LATCHGATE_ADMIN_API_KEY", key.as_str())];
     let node = Node::start_with(BIN, &["--metrics-listen", &address], &admin).await;
     get(&node, "/metrics").await.assert_problem(401, "unauthorized");
     let there = async |path: &str| send(Client::new().get(format!("http://{address}{path}"))).await;

@@ -124,7 +124,7 @@ async fn a_commit_is_linked_to_the_requests_that_it_carries_out_and_logs_name_th
     let url = collector.start().await;
     let key = ApiKey::of_random([1; 6], [2; 32]);
     let args = ["--otlp-endpoint", &url, "--otlp-percent", "0", "--log-format", "json", "--access-log"];
-    let mut node = Node::start_with(BIN, &args, &[("LATCHGATE_ADMIN_KEY", key.as_str())]).await;
+    let mut node = Node::start_with(BIN, &args, &[("LATCHGATE_ADMIN_API_KEY", key.as_str())]).await;
     let call = |verb: &str, body: Value, trace: &str, flags: &str| -> RequestBuilder {
         let url = format!("{}/v1/locks/k/{verb}", node.base_url());
         let request = Client::new().post(url).bearer_auth(key.as_str()).body(body.to_string());

@@ -1,0 +1,171 @@
+//! The one schema of all problems. A problem is built where it happens, from its code and the fields that the code has.
+
+use serde_json::{Map, Value};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::http::locks::answers::Holder;
+use crate::http::operations::OutcomeName;
+use crate::http::problem::Code;
+
+macro_rules! problem {
+    (
+        always { $($(#[$of_always:meta])* $always:ident: $type_of_always:ty,)+ }
+        by_code { $($(#[$about:meta])* $field:ident: $type:ty,)+ }
+    ) => {
+        /// An answer that does not let the client proceed. Which of the optional fields it has depends on its `code`.
+        #[derive(ToSchema)]
+        #[allow(dead_code, non_snake_case, reason = "described, not built")]
+        pub struct Problem {
+            $($(#[$of_always])* $always: $type_of_always,)+
+            $($(#[$about])* #[serde(default)] $field: $type,)+
+        }
+    };
+}
+
+problem! {
+    always {
+        /// The page that explains the code, relative to the server.
+        #[schema(example = "/errors/lock-held")]
+        r#type: String,
+        #[schema(example = "The lock is held")]
+        title: String,
+        #[schema(example = 423)]
+        status: u16,
+        /// Stable: clients may rely on it.
+        #[schema(value_type = ProblemCode)]
+        code: String,
+        /// For humans; may change.
+        detail: String,
+    }
+    by_code {
+        /// When to try again, in ms; `Retry-After` gives it in whole seconds.
+        retry_after_ms: u64,
+        /// The field that is wrong, the parameter, `body` or `path`.
+        field: String,
+        /// Which entry of the list is wrong or not permitted, from 0.
+        index: u32,
+        /// The host that the node does not have.
+        host: String,
+        /// The origin of the web page; null if the browser did not say it.
+        #[schema(nullable)]
+        origin: String,
+        /// The scope that is needed.
+        scope: String,
+        /// The API key is limited to keys with these prefixes.
+        prefixes: Vec<String>,
+        /// Which quota of the app is reached.
+        quota: String,
+        /// The limit of the quota, or of the key's permits; null if none is set.
+        #[schema(nullable)]
+        limit: u64,
+        /// What is left of the quota.
+        remaining: u64,
+        /// The key that refuses, or whose state cannot be read, in an answer about several.
+        key: String,
+        /// The lease, in an answer about several; after `outcome-unknown`, repeat the acquire with it.
+        lease_id: String,
+        /// The first 16 leases that hold the lock.
+        holders: Vec<Holder>,
+        /// How many leases hold the lock.
+        holders_count: u64,
+        /// How many requests wait for the lock.
+        waiters: u64,
+        /// Where the request would stand in the queue, or stood, from 1.
+        position: u64,
+        /// How long the request waited, in ms.
+        waited_ms: u64,
+        /// The longest wait of this node, in ms, if the request asked for more.
+        wait_ms_max: u64,
+        /// Continues the wait: send it with the same request within a minute.
+        ticket: String,
+        /// The lock is not granted before this.
+        #[schema(format = DateTime)]
+        delayed_until: String,
+        /// Time until then, in ms.
+        delay_left_ms: u64,
+        /// Why the lease has ended, or why the outcome of the operation is not known.
+        #[schema(value_type = Why)]
+        why: String,
+        /// When the lease has ended or the operation has succeeded or become unknown; null if that is not known.
+        #[schema(format = DateTime, nullable)]
+        at: String,
+        /// In a call about many leases, what became of each: it has a `status`, and a `code` unless that is 200.
+        results: Vec<Map<String, Value>>,
+        /// How long the state of the key would be.
+        bytes: u64,
+        /// How long it may be.
+        bytes_max: u64,
+        /// The highest token of the key; 0 if it has no record.
+        current: u64,
+        /// The operation.
+        id: String,
+        /// After `outcome-unknown`, repeat the pre with it.
+        attempt_id: String,
+        /// The attempt that runs, has ended, or has taken over.
+        attempt: u32,
+        /// When the attempt began.
+        #[schema(format = DateTime)]
+        started_at: String,
+        /// When the lease of the attempt ends, or until when the success is kept.
+        #[schema(format = DateTime)]
+        expires_at: String,
+        /// What is left until then, in ms.
+        ttl_ms: u64,
+        /// The result of the operation, as posted; null if there is none.
+        #[schema(value_type = Value)]
+        result: Value,
+        /// The result was longer than 64 KiB and was dropped.
+        result_omitted: bool,
+        /// The success is kept forever.
+        permanent: bool,
+        /// What is left of the hold-off, in ms.
+        hold_off_ms: u64,
+        /// The outcome that remains.
+        #[schema(value_type = OutcomeName)]
+        recorded: String,
+        /// How many superseded attempts have posted a success, too.
+        suspected_double_runs: u32,
+        /// In a batch, the answer to each operation: its `status`, and the fields of a pre that may proceed or of a problem.
+        items: Vec<Map<String, Value>>,
+        /// This and the following fields: the holder, as Terraform describes it.
+        ID: String,
+        Operation: String,
+        Info: String,
+        Who: String,
+        Version: String,
+        Created: String,
+        Path: String,
+    }
+}
+
+/// The codes of all problems.
+pub struct ProblemCode;
+
+impl ToSchema for ProblemCode {}
+
+impl PartialSchema for ProblemCode {
+    fn schema() -> RefOr<Schema> {
+        let names = Code::ALL.iter().map(|code| code.info().name);
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).into()
+    }
+}
+
+/// Why a lease has ended, or the outcome of an operation is not known.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, not built")]
+enum Why {
+    Expired,
+    Released,
+    Revoked,
+    Forced,
+    /// The key has no record of the lease.
+    Unknown,
+    /// The attempt let its lease pass without a post.
+    LeasePassed,
+    /// The attempt posted `unknown`.
+    Reported,
+    /// The store may have lost the record.
+    RecordMayBeLost,
+}
