@@ -73,6 +73,7 @@ pub enum Next {
 }
 
 const LOST: &str = "the store has lost what it had: a hold-off begins";
+const LEFT: &str = "the other engine of the pair has lost what it had, and may have been used since: a hold-off begins";
 const NO_RECORD: &str = "this store has no engine record. It is new, or has lost what it had, so a hold-off of the longest lease allowed \
                          begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`), or start nodes with --new";
 
@@ -248,7 +249,8 @@ fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String]
             if decider != 0 {
                 return write(decider, known.first_record(Standby, Epoch::NONE, pair), "the pair is new");
             }
-            founded(0, engines[0], readings[0], pair, known)
+            // It is one of the pair when the other one has a record too.
+            founded(0, engines[0], readings[0], &[], known)
         }
         [Some(there), None] => with_one_record(1, engines, readings, there, pair, known),
         [None, Some(there)] => with_one_record(0, engines, readings, there, pair, known),
@@ -267,15 +269,16 @@ fn with_one_record(
 ) -> Next {
     let other = 1 - empty;
     match there.state {
-        // The store was used alone until now. A loss is dealt with first: this write would hide it.
-        Active if there.pair.is_empty() && !readings[other].is_after_fail_over && there.epoch >= known.epoch => {
-            let record = EngineRecord { pair: pair.to_vec(), ..there.clone() };
-            write(other, record, "the store is one of a pair from now on")
-        }
-        Active => {
+        // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
+        Active if there.pair.is_empty() => {
             let record = known.first_record(Standby, there.epoch, pair);
             let chore = Change { engine: empty, record, why: "the engine is new to the pair" };
             beside(active(other, engines[other], readings[other], there, known), chore)
+        }
+        Active => {
+            let record = known.first_record(Standby, there.epoch, pair);
+            let chore = Change { engine: empty, record, why: "the engine has lost its record" };
+            beside(unless_left(other, engines, readings, there, known), chore)
         }
         Moving => give_up(other, (readings[other], there), known, "the engine to copy to has lost its record"),
         Standby if there.epoch == Epoch::NONE => founded(empty, engines[empty], readings[empty], pair, known),
@@ -283,6 +286,33 @@ fn with_one_record(
             write(empty, after_loss(engines[empty], readings[empty], pair, there.epoch, known), LOST)
         }
     }
+}
+
+/// The record of an active engine, while the other one of the pair has lost what it had. That may have been active in a later epoch, of which
+/// only a node knows that has used this one in its epoch.
+fn unless_left(
+    index: usize,
+    engines: [Candidate<'_>; 2],
+    readings: [&Reading; 2],
+    record: &EngineRecord,
+    known: Known,
+) -> Next {
+    let (engine, other, reading) = (engines[index], engines[1 - index], readings[index]);
+    let next = active(index, engine, reading, record, known);
+    if known.epoch >= record.epoch || other.is_trusted || !matches!(next, Next::Serve { .. }) {
+        return next;
+    }
+    let lease_ms =
+        readings[1 - index].record.as_ref().map_or(known.ttl_ms_max, |lost| lost.lease_ms_max.max(record.lease_ms_max));
+    let epoch = record.epoch.ahead_of(reading.now);
+    let held = EngineRecord { lease_ms_max: record.lease_ms_max, ..record.turned(Active, epoch) }
+        .with_loss()
+        .held_off(lease_ms, reading.now);
+    // Nodes that start one after the other begin one hold-off.
+    if record.hold_off_until.max(record.forced_until).plus_ms(READINGS_APART_MS) >= held.hold_off_until {
+        return next;
+    }
+    write(index, held, LEFT)
 }
 
 /// The same with a chore, if an engine serves.
@@ -306,7 +336,21 @@ fn with_records(
         ));
     }
     if let Some(index) = records.iter().position(|record| record.pair.is_empty()) {
-        return Next::Wait(format!("{} has been used alone since it was in the pair: empty it", engines[index].name));
+        let (one, other) = (records[index], records[1 - index]);
+        if (one.state, other.state) != (Active, Standby) {
+            return Next::Wait(format!(
+                "{} has been used alone since it was in the pair: empty it",
+                engines[index].name
+            ));
+        }
+        // A loss is dealt with first: this write would hide it.
+        return match active(index, engines[index], readings[index], one, known) {
+            Next::Serve { .. } => {
+                let record = EngineRecord { pair: other.pair.clone(), ..one.clone() };
+                write(index, record, "the store is one of a pair from now on")
+            }
+            loss => loss,
+        };
     }
     for index in [0, 1] {
         let (one, other) = (records[index], records[1 - index]);
@@ -344,6 +388,12 @@ fn with_records(
     if matches!(other.state, Standby | Retired) && other.epoch > one.epoch.max(known.epoch) {
         let record = after_loss(engines[index], readings[index], &one.pair, other.epoch, known);
         return write(index, record, LOST);
+    }
+    if readings[1 - index].is_after_fail_over {
+        // What it holds does not count any more: not even its events.
+        let record = other.turned(Standby, other.epoch.max(one.epoch));
+        let chore = Change { engine: 1 - index, record, why: "the engine has failed over" };
+        return beside(unless_left(index, engines, readings, one, known), chore);
     }
     let next = active(index, engines[index], readings[index], one, known);
     if other.state == Standby && other.epoch == Epoch::NONE {

@@ -238,6 +238,8 @@ impl<E: ?Sized + Engine> Inner<E> {
                 Ok(None)
             }
             Ok(_) if order.is_stopped => Err(OrderFailure::NotStopped(self.name(from))),
+            // It is to be one of the pair first: the next looks see to it.
+            Ok(source) if source.record.as_ref().is_some_and(|record| record.pair.is_empty()) => Ok(None),
             Ok(source) if source.is(EngineState::Moving) => Ok(Some(source.epoch())),
             Ok(source) => self.begin(looks, (from, source), (to, target)).await,
             Err(_) if !order.is_stopped => Err(OrderFailure::InDoubt(self.name(from))),

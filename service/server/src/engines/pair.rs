@@ -314,11 +314,13 @@ impl<E: ?Sized + Engine> Inner<E> {
         let is_reported = before.is_some_and(|(before, _)| before == change);
         let (inner, record) = (Arc::clone(self), change.clone());
         let task = tokio::spawn(async move {
-            if let Err(error) = inner.write(&record, &read).await
-                && !is_reported
-            {
-                let engine = &inner.slots[record.engine].spec.name;
-                tracing::warn!(%engine, %error, why = record.why, "an engine that does not serve refuses a change of its record");
+            match inner.write(&record, &read).await {
+                Ok(()) => inner.changed.notify_one(),
+                Err(error) if !is_reported => {
+                    let engine = &inner.slots[record.engine].spec.name;
+                    tracing::warn!(%engine, %error, why = record.why, "an engine that does not serve refuses a change of its record");
+                }
+                Err(_) => {}
             }
         });
         looks.chore = Some((change, AbortOnDropHandle::new(task)));

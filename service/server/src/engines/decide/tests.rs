@@ -265,3 +265,56 @@ fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
     let filling = reading(Filling, 3, &pair(), false);
     assert!(hold_off_of(&next_of(Some(&retired), Some(&filling))) >= 60_000);
 }
+
+#[test]
+fn an_engine_that_may_have_been_left_for_one_that_has_lost_its_data_is_held_off_by_nodes_that_start() {
+    let active = reading(Active, 5, &pair(), false);
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let restored = reading(Standby, 5, &pair(), true);
+    let retired = reading(Retired, 5, &pair(), true);
+    for (other, held_ms) in [(&lost, 3_600_000), (&restored, 60_000), (&retired, 60_000)] {
+        let next_of =
+            |one, other| super::next(&[engine("one", Some(one)), engine("other", Some(other))], &pair(), NOTHING);
+        let next = next_of(&active, other);
+        let Next::Write(Change { engine: 0, record, .. }) = next else { panic!("{next:?}") };
+        assert!((held_ms..held_ms + 1_000).contains(&record.hold_off_until.ms_since(NOW)), "{other:?}");
+        // It serves then, and the other engine has a record of this server again.
+        let held = Reading { record: Some(record.clone()), ..active.clone() };
+        let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record: standby, .. }) } = next_of(&held, other)
+        else {
+            panic!("{other:?}")
+        };
+        assert_eq!(standby.state, Standby);
+        // So it does if an operator has ended the hold-off.
+        let forced = Reading { record: Some(record.forced()), ..active.clone() };
+        assert!(matches!(next_of(&forced, other), Next::Serve { .. }));
+        // A node that has used the active one knows that it was not left.
+        assert!(matches!(next_after(5, Some(&active), Some(other)), Next::Serve { engine: 0, chore: Some(_) }));
+        let trusted = Candidate { is_trusted: true, ..engine("other", Some(other)) };
+        let next = super::next(&[engine("one", Some(&active)), trusted], &pair(), NOTHING);
+        assert!(matches!(next, Next::Serve { .. }), "{next:?}");
+        // The other one knows that it had a record.
+        let new = Candidate { is_trusted: false, is_new: true, ..trusted };
+        assert!(matches!(super::next(&[engine("one", Some(&active)), new], &pair(), NOTHING), Next::Write(_)));
+    }
+}
+
+#[test]
+fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
+    let (alone, none) = (reading(Active, 5, &[], false), Reading { now: NOW, ..Reading::default() });
+    let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record, .. }) } = next_of(Some(&alone), Some(&none))
+    else {
+        panic!("the other one gets a record beside")
+    };
+    assert_eq!((record.state, &record.pair[..]), (Standby, &pair()[..]));
+    let standby = Reading { record: Some(record), ..none.clone() };
+    let Next::Write(Change { engine: 0, record, .. }) = next_of(Some(&alone), Some(&standby)) else { panic!("joins") };
+    assert_eq!((record.state, record.epoch, &record.pair[..]), (Active, Epoch::from_number(5), &pair()[..]));
+    // A new pair begins so, whichever engine is named first.
+    let Next::Write(Change { engine: 0, record, .. }) = next_of(Some(&none), Some(&none)) else { panic!("founded") };
+    assert_eq!((record.state, record.pair.is_empty()), (Active, true));
+    // An engine that was active or frozen is no new one.
+    for state in [Active, Moving, Filling, Retired] {
+        assert!(matches!(next_of(Some(&alone), Some(&reading(state, 4, &pair(), false))), Next::Wait(_)), "{state:?}");
+    }
+}

@@ -78,6 +78,28 @@ async fn an_operator_can_read_shorten_and_end_any_hold_off() {
     hold_off(&nodes[1], json!({ "for_ms": -1 })).await.assert_problem(400, "invalid-request");
 }
 
+/// The engine that was left is back with its old record, the one in use has lost its own, and no node is left that knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_after_the_loss_of_the_engine_in_use_waits_for_its_leases() {
+    let mut world = World::start(1).await;
+    let engines = ["pg", "one"];
+    let wired = world.node(&engines, &[]).await;
+    until_granting(&wired).await;
+    world.postgres.kill9();
+    let is_left = || async { switch(&wired, json!({ "stopped": true })).await.status == 200 };
+    assert!(eventually(LONG, is_left).await, "{}", wired.node.log());
+    until_granting(&wired).await;
+    let held = granted(&wired.node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await;
+    let granted_at = Instant::now();
+    drop(wired);
+    world.redis[0].ask(&["FLUSHALL"]);
+    world.postgres.start_again().await;
+    let fresh = world.node(&engines, &[]).await;
+    let next = granted(&fresh.node, "k", json!({ "wait_ms": 20_000 })).await;
+    assert!(granted_at.elapsed().as_millis() >= u128::from(TTL_MS_MAX), "{:?}", granted_at.elapsed());
+    assert!(next.token() > held.token());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_commit_notices_an_emptied_redis_and_begins_a_hold_off() {
     let world = World::start(1).await;
