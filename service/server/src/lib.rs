@@ -15,6 +15,7 @@ pub mod listen;
 pub mod locks;
 pub mod nodes;
 pub mod notices;
+mod objects;
 pub mod observe;
 pub mod seal;
 pub mod serve;

@@ -46,6 +46,7 @@ pub struct AppChangeRequest {
     #[schema(value_type = Option<u64>, example = 600_000, minimum = 1, maximum = 315_360_000_000_u64)]
     warn_after_ms: Option<Option<u64>>,
     /// How much the app may use of each node. Each node enforces them for itself.
+    #[serde(default, deserialize_with = "crate::objects::object")]
     quotas: Option<QuotasRequest>,
 }
 

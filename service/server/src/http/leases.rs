@@ -35,6 +35,7 @@ const SCAN_MAX: usize = 10_000;
 pub struct RenewLeasesRequest {
     /// 1 to 500, unless configured otherwise.
     #[schema(min_items = 1, max_items = 500)]
+    #[serde(deserialize_with = "crate::objects::objects")]
     leases: Vec<LeaseToRenew>,
 }
 
@@ -62,6 +63,7 @@ pub struct LeaseToRenew {
 pub struct ReleaseLeasesRequest {
     /// 1 to 500, unless configured otherwise.
     #[schema(min_items = 1, max_items = 500)]
+    #[serde(deserialize_with = "crate::objects::objects")]
     leases: Vec<LeaseToRelease>,
 }
 

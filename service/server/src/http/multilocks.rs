@@ -29,6 +29,7 @@ acquire_body! {
     pub struct MultilockRequest {
         /// 1 to 64 keys, each at most once.
         #[schema(min_items = 1, max_items = 64)]
+        #[serde(deserialize_with = "crate::objects::objects")]
         locks: Vec<LockedKeyRequest>,
     }
 }

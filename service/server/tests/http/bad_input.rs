@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{acquire, embedded, get, granted, inspect, post, release, renew, send};
+use crate::client::{acquire, embedded, get, granted, inspect, post, release, renew, request, send};
 use crate::described::API;
 
 #[tokio::test]
@@ -91,6 +91,22 @@ async fn bodies_that_are_not_json_objects_are_refused() {
         let answer = post(url.clone(), body).await;
         assert_eq!(answer.status, 200, "{body:?}");
         release(&node, "k", &answer.text("lease_id")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_list_in_place_of_an_object_is_named() {
+    let node = embedded().await;
+    for (method, path, field, body) in [
+        (Method::POST, "/v1/leases/renew", "leases[0]", json!({ "leases": [["k", "a"]] })),
+        (Method::POST, "/v1/leases/release", "leases[0]", json!({ "leases": [["k", "a"]] })),
+        (Method::POST, "/v1/multilocks/acquire", "locks[0]", json!({ "locks": [["k", "shared"]] })),
+        (Method::POST, "/v1/operations/pre/batch", "operations[0]", json!({ "operations": [["charge", 1]] })),
+        (Method::PATCH, "/v1/admin/apps/default", "quotas", json!({ "quotas": [1, 2] })),
+    ] {
+        let refused = request(&node, method, path, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
     }
 }
 

@@ -96,6 +96,7 @@ pub enum OnOutageName {
 pub struct BatchRequest {
     /// 1 to 100 pres, without `wait_ms`.
     #[schema(min_items = 1, max_items = 100)]
+    #[serde(deserialize_with = "crate::objects::objects")]
     operations: Vec<PreRequest>,
     /// Claim all operations or none; true if absent.
     all_or_nothing: Option<bool>,
