@@ -2,6 +2,8 @@
 
 use latchgate_core::Key;
 
+use crate::store::StoreError;
+
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
@@ -26,3 +28,17 @@ pub enum Failure {
 }
 
 pub type Answer<T> = Result<T, Failure>;
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(reason) => Self::StoreUnavailable(reason),
+            StoreError::OutcomeUnknown(reason) => Self::OutcomeUnknown(reason),
+            StoreError::Contended(what) => Self::Overloaded(what),
+            StoreError::Unreadable { keys, reason } => {
+                Self::Unreadable { key: keys.into_iter().next().map(|address| address.key), reason }
+            }
+            StoreError::EpochOver => Self::StoreUnavailable(error.to_string()),
+        }
+    }
+}

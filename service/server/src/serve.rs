@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock};
-use crate::config::{CLIENT_TIMEOUT, GATE_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
+use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
-use crate::gate::{GateLimits, Operations, SecondStore};
+use crate::gate::{COMMAND_MAX, Operations, SecondStore};
 use crate::http::{self, Context, Hosts, RequestIds, ServerLimits, StackConfig, Threads, Tls};
 use crate::listen::Bound;
 use crate::locks::Locks;
@@ -60,7 +60,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
     let (store, gate) = open(&args).await?;
-    let locks = Locks::start_on(store.clone(), store.node_id(), args.runtime_limits()).await?;
+    let locks = Locks::start(store.clone(), store.node_id(), args.runtime_limits()).await?;
     let clock: Clock = Arc::new({
         let locks = locks.clone();
         move || locks.now()
@@ -70,7 +70,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     let gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
-    let operations = gate.start(&secret, notices.clone(), args.gate_limits()).await?;
+    let operations = gate.start(&secret, notices.clone()).await?;
     notices.watch_quotas(access.quotas_reached());
     notices.watch_locks();
     notices.watch_gate("gate", operations.engines().clone());
@@ -321,9 +321,9 @@ pub async fn open_gate(
 }
 
 impl GateStores {
-    async fn start(self, secret: &[u8], notices: Notices, limits: GateLimits) -> anyhow::Result<Operations> {
+    async fn start(self, secret: &[u8], notices: Notices) -> anyhow::Result<Operations> {
         let start = async |specs| {
-            let engines = GateEngines::start(specs, GATE_TIMEOUT, self.lease_ms_max).await;
+            let engines = GateEngines::start(specs, COMMAND_MAX, self.lease_ms_max).await;
             engines.with_context(|| cannot_use_gate(&self.place))
         };
         let engines = start(self.engines).await?;
@@ -333,7 +333,7 @@ impl GateStores {
             }
             _ => None,
         };
-        Ok(Operations::start(engines, self.primary, second, secret, notices, limits).await)
+        Ok(Operations::start(engines, self.primary, second, secret, notices).await)
     }
 }
 

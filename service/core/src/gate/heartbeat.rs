@@ -12,7 +12,7 @@ pub(super) fn heartbeat(mut record: OperationRecord, stamp: Stamp, lease_ms: Opt
             Some(Ending::Superseded | Ending::SupersededSuccess) => {
                 Outcome::Superseded { attempt: record.attempt, double_runs: record.double_runs, counted: false }
             }
-            None => post::stranger(&record),
+            None => post::unknown_stamp(&record),
         };
         return Step::unchanged(record, outcome);
     }

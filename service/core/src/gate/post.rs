@@ -12,14 +12,14 @@ pub(super) fn post(record: OperationRecord, post: Post, now: Timestamp) -> Step 
     match record.earlier(post.stamp) {
         Some(earlier) => by_earlier(record, earlier, post.report, now),
         None => {
-            let outcome = stranger(&record);
+            let outcome = unknown_stamp(&record);
             Step::unchanged(record, outcome)
         }
     }
 }
 
 /// The answer to a stamp of no attempt of the record. A vacant record counts as forgotten.
-pub(super) fn stranger(record: &OperationRecord) -> Outcome {
+pub(super) fn unknown_stamp(record: &OperationRecord) -> Outcome {
     if record.state() == State::Vacant { Outcome::NotFound } else { Outcome::StampMismatch }
 }
 

@@ -87,26 +87,6 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
     evaluator.evaluation
 }
 
-/// As [`evaluate`], for one waiter that is in no queue: its key has no waiters at this node. Its outcome is the only one. Returns
-/// `None` unless it is granted a new lease; then it must join a queue.
-pub fn evaluate_alone(mut state: LockState, request: Acquire, now: Timestamp, terms: Terms) -> Option<Evaluation> {
-    // A turn of this node would have to be withdrawn.
-    if !state.turns.is_empty() {
-        return None;
-    }
-    let done = step(&mut state, &Command::Acquire(request), now, terms);
-    let is_new = matches!(&done.outcome, Outcome::Granted(grant) if !grant.repeated);
-    is_new.then(|| Evaluation {
-        state,
-        changed: done.changed,
-        events: done.events,
-        outcomes: vec![done.outcome],
-        answered: Vec::new(),
-        notified: Vec::new(),
-        refusals: HashMap::new(),
-    })
-}
-
 struct Evaluator<'q, R, I, F> {
     take_step: F,
     queue: &'q WaitQueue<R, I>,
@@ -126,6 +106,11 @@ where
         self.evaluation.changed |= done.changed;
         self.evaluation.events.append(&mut done.events);
         done.outcome
+    }
+
+    /// Whether no waiter is left.
+    fn are_all_answered(&self) -> bool {
+        self.queue.len() == self.evaluation.answered.len()
     }
 
     fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
@@ -189,6 +174,9 @@ where
     /// this finds the reason of the refusal.
     fn answer_repetitions(&mut self, batch: Batch<'_>) {
         let (queue, evaluation) = (self.queue, &self.evaluation);
+        if self.are_all_answered() {
+            return;
+        }
         let holders = evaluation.state.holders();
         let holding = holders.iter().flat_map(|lease| queue.waiters_for_lease(&lease.lease_id));
         let owners: HashSet<&Owner> =
@@ -218,6 +206,9 @@ where
     /// refreshed only near its end, or when the state is written anyway.
     fn update_turn(&mut self, node: &NodeId, ended: &[Rank]) {
         let (queue, evaluation) = (self.queue, &self.evaluation);
+        if self.are_all_answered() && queue.reserved_len() == 0 && evaluation.state.turns().is_empty() {
+            return;
+        }
         let answered = evaluation.answered.iter().map(|(rank, _)| rank);
         let leaving: HashSet<Rank> = answered.chain(ended).copied().collect();
         let Some(first) = queue.first_waiting(|rank| leaving.contains(&rank), &evaluation.state) else {

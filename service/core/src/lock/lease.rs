@@ -51,7 +51,7 @@ pub struct GrantId {
 }
 
 /// The holder's name, chosen by the caller. Callers that are refused see it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Owner(Arc<str>);
 

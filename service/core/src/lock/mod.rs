@@ -32,7 +32,7 @@ mod turn;
 mod upgrade;
 
 pub use command::{Acquire, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
-pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_alone, evaluate_with};
+pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{
     EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,

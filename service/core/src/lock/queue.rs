@@ -4,8 +4,7 @@
 //! goes to, and passes instants of its own clock as deadlines.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::Acquire;
 use super::lease::{LeaseId, Owner};
@@ -50,15 +49,24 @@ struct Reserved<I> {
     until: I,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Waiter(WaiterId),
+    /// Several waiters have it, if a client repeats its acquire while the first still waits.
+    Lease(LeaseId),
+    /// It may hold the lock already.
+    Owner(Owner),
+}
+
+/// Before every other rank.
+const FIRST: Rank = (Reverse(u8::MAX), Timestamp::from_ms(0), 0, 0);
+
 #[derive(Debug)]
 pub struct WaitQueue<R, I> {
     /// Boxed: a node of the map has room for eleven entries, and most queues have one waiter.
     waiters: BTreeMap<Rank, Box<Waiter<R, I>>>,
-    ranks: HashMap<WaiterId, Rank>,
-    /// More than one rank, if a client repeats its acquire while the first still waits.
-    leases: HashMap<LeaseId, BTreeSet<Rank>>,
-    /// Waiters whose named owner may hold the lock already.
-    owners: HashMap<Owner, BTreeSet<Rank>>,
+    /// By what a waiter is found. One tree: most queues have one waiter, and live for one batch.
+    index: BTreeSet<(Mark, Rank)>,
     deadlines: BTreeSet<(I, Rank)>,
     reserved: BTreeMap<Rank, Reserved<I>>,
     arrivals: u64,
@@ -69,9 +77,7 @@ impl<R, I> Default for WaitQueue<R, I> {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
-            ranks: HashMap::new(),
-            leases: HashMap::new(),
-            owners: HashMap::new(),
+            index: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             reserved: BTreeMap::new(),
             arrivals: 0,
@@ -116,21 +122,15 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         if let Some(deadline) = waiter.deadline {
             self.deadlines.insert((deadline, rank));
         }
-        self.ranks.insert(waiter.id, rank);
-        self.leases.entry(waiter.request.lease.lease_id.clone()).or_default().insert(rank);
-        if let Some(owner) = waiter.request.lease.owner.as_ref().filter(|_| may_nest(&waiter.request)) {
-            self.owners.entry(owner.clone()).or_default().insert(rank);
-        }
+        self.index.extend(marks(&waiter).map(|mark| (mark, rank)));
         self.waiters.insert(rank, Box::new(waiter));
         rank
     }
 
     pub fn remove(&mut self, rank: Rank) -> Option<Waiter<R, I>> {
         let waiter = *self.waiters.remove(&rank)?;
-        self.ranks.remove(&waiter.id);
-        remove_from(&mut self.leases, &waiter.request.lease.lease_id, rank);
-        if let Some(owner) = &waiter.request.lease.owner {
-            remove_from(&mut self.owners, owner, rank);
+        for mark in marks(&waiter) {
+            self.index.remove(&(mark, rank));
         }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, rank));
@@ -147,7 +147,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     }
 
     pub fn rank_of(&self, id: WaiterId) -> Option<Rank> {
-        self.ranks.get(&id).copied()
+        self.marked(Mark::Waiter(id)).next()
     }
 
     /// All waiters in the order of service.
@@ -162,12 +162,17 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
     /// The waiters whose request has this lease id.
     pub fn waiters_for_lease(&self, lease_id: &LeaseId) -> impl Iterator<Item = Rank> {
-        self.leases.get(lease_id).into_iter().flatten().copied()
+        self.marked(Mark::Lease(lease_id.clone()))
     }
 
     /// The waiters of this owner that may take the lock again while it holds it.
     pub fn waiters_of_owner(&self, owner: &Owner) -> impl Iterator<Item = Rank> {
-        self.owners.get(owner).into_iter().flatten().copied()
+        self.marked(Mark::Owner(owner.clone()))
+    }
+
+    fn marked(&self, mark: Mark) -> impl Iterator<Item = Rank> {
+        let marked = self.index.range((mark.clone(), FIRST)..);
+        marked.take_while(move |(other, _)| *other == mark).map(|(_, rank)| *rank)
     }
 
     /// The request for which the node publishes its turn: that of the first live waiter with a deadline, or of the first
@@ -254,15 +259,10 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     }
 }
 
-/// Permits never nest: the same owner takes more of them.
-fn may_nest(request: &Acquire) -> bool {
-    request.lease.reentrant && request.lease.mode.permits() == 0
-}
-
-fn remove_from<K: Hash + Eq>(index: &mut HashMap<K, BTreeSet<Rank>>, key: &K, rank: Rank) {
-    let Some(ranks) = index.get_mut(key) else { return };
-    ranks.remove(&rank);
-    if ranks.is_empty() {
-        index.remove(key);
-    }
+fn marks<R, I>(Waiter { id, request, .. }: &Waiter<R, I>) -> impl Iterator<Item = Mark> {
+    let lease = &request.lease;
+    // Permits never nest: the same owner takes more of them.
+    let may_nest = lease.reentrant && lease.mode.permits() == 0;
+    let owner = lease.owner.clone().filter(|_| may_nest).map(Mark::Owner);
+    [Mark::Waiter(*id), Mark::Lease(lease.lease_id.clone())].into_iter().chain(owner)
 }

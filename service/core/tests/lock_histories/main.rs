@@ -75,7 +75,6 @@ promises! {
     no_event_says_that_a_lease_lives_which_is_over: EventsAreAhead;
     the_events_alone_give_the_holders: EventsGiveTheHolders;
     every_state_survives_json: SurvivesJson;
-    a_waiter_alone_is_granted_exactly_what_it_would_be_in_a_queue: AloneIsAsInAQueue;
 }
 
 /// Promises about what never happens prove nothing.

@@ -3,7 +3,7 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId, Outcome,
-    Position, Rank, Refusal, Terms, WaiterId, evaluate_alone, evaluate_with, step,
+    Position, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 
 use crate::grants::NewGrant;
@@ -118,9 +118,6 @@ impl Node {
         };
         let Evaluation { state, changed, events, outcomes, answered, refusals, .. } =
             evaluate_with(take_step, base, batch, &self.queue, &self.id, now, Terms::FREE);
-        if let ([], [rank], []) = (commands, arrived.as_slice(), ended.as_slice()) {
-            self.check_alone(ledger, base, *rank, now, (&state, &events, &answered));
-        }
         let id = |(rank, outcome)| Some((self.queue.get(rank)?.id, outcome));
         let evaluated = Evaluated {
             outcomes: commands.iter().cloned().zip(outcomes).collect(),
@@ -136,31 +133,6 @@ impl Node {
         check_next_turn(ledger, &evaluated.state, now);
         ledger.check_outlived(&evaluated.state, store_now);
         evaluated
-    }
-
-    /// What the queue of one waiter came to is also what the waiter alone comes to, if it is a new lease.
-    fn check_alone(
-        &self,
-        ledger: &mut Ledger,
-        base: &LockState,
-        rank: Rank,
-        now: Timestamp,
-        (state, events, answered): (&LockState, &[Event], &[(Rank, Outcome)]),
-    ) {
-        let Some(waiter) = self.queue.get(rank).filter(|_| self.queue.len() == 1 && self.queue.reserved_len() == 0)
-        else {
-            return;
-        };
-        let alone = evaluate_alone(base.clone(), waiter.request.clone(), now, Terms::FREE);
-        let is_new = matches!(answered, [(_, Outcome::Granted(grant))] if !grant.repeated);
-        let is_same = match &alone {
-            Some(alone) => {
-                let outcomes: Vec<&Outcome> = answered.iter().map(|(_, outcome)| outcome).collect();
-                is_new && alone.outcomes.iter().eq(outcomes) && alone.state == *state && alone.events == events
-            }
-            None => !is_new || !base.turns().is_empty(),
-        };
-        ledger.broken.expect(is_same, Promise::AloneIsAsInAQueue, || format!("{alone:?}, but {answered:?}: {state:?}"));
     }
 
     /// Readers that wait one behind the other are admitted together.

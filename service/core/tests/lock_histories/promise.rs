@@ -42,7 +42,6 @@ pub enum Promise {
     EventsAreAhead,
     EventsGiveTheHolders,
     SurvivesJson,
-    AloneIsAsInAQueue,
 }
 
 #[derive(Default)]

@@ -18,7 +18,7 @@ use super::print::{list, said, text};
 use crate::access::operator::{Order, OrderRefused};
 use crate::access::{Access, Caller, Clock, FixedKeys};
 use crate::audit::Action;
-use crate::config::{AppArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyArgs, KeyCommand, KeyCreateArgs, TargetArgs};
+use crate::config::{AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, TargetArgs};
 use crate::http::Problem;
 use crate::store::store_clock::StoreClock;
 
@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.
-pub async fn app(args: &AppArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub async fn app(command: &AppCommand) -> anyhow::Result<()> {
+    match command {
         AppCommand::Create(args) => {
             let answer = call(&args.target, Request::CreateApp(&args.app)).await?;
             said(args.target.json, &answer, || format!("The app {:?} is there.", args.app));
@@ -85,8 +85,8 @@ fn quotas(app: &Value) -> String {
 
 /// # Errors
 /// As [`app`].
-pub async fn key(args: &KeyArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub async fn key(command: &KeyCommand) -> anyhow::Result<()> {
+    match command {
         KeyCommand::Create(args) => create(args).await?,
         KeyCommand::Revoke(args) => {
             let answer = call(&args.target, Request::RevokeKey(args.id.to_string())).await?;

@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use super::progress::shown;
 use crate::audit::{Action, Actor, COMMAND, Entry};
-use crate::config::{BesideArgs, EnginesOf, GATE_TIMEOUT};
+use crate::config::{BesideArgs, EnginesOf};
 use crate::engines::open::GateEngine;
 use crate::engines::{Engine, Engines, GateEngines, LockEngines, SwitchOrder};
+use crate::gate::COMMAND_MAX;
 use crate::observe::logs::{self, LogFormat};
 use crate::serve;
 
@@ -113,7 +114,7 @@ pub async fn join_gate(args: &BesideArgs) -> anyhow::Result<Vec<GateEngines>> {
     let gate = serve::open_gate(store, false, args.operation_lease_ms_max, beside).await?;
     let mut joined = Vec::new();
     for specs in [Some(gate.engines), gate.durable_engine.map(|spec| vec![spec])].into_iter().flatten() {
-        joined.push(until_answered(GateEngines::join(specs, GATE_TIMEOUT, args.operation_lease_ms_max)).await?);
+        joined.push(until_answered(GateEngines::join(specs, COMMAND_MAX, args.operation_lease_ms_max)).await?);
     }
     Ok(joined)
 }

@@ -9,8 +9,7 @@ use super::node::client;
 use super::print::{list, said, text};
 use super::progress::shown;
 use crate::config::{
-    EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, NoteArgs, OperationsArgs,
-    OperationsCommand, ShowArgs, YEAR_MS, in_ms,
+    EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS, in_ms,
 };
 use crate::engines::SwitchOrder;
 
@@ -18,8 +17,8 @@ const PAGE: u32 = 1_000;
 
 /// # Errors
 /// Says why the node has refused the command, or did not answer.
-pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
+    match command {
         LocksCommand::List { all, prefix, owner, show } => {
             let held = if *all { "" } else { "&held=true" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
@@ -104,8 +103,8 @@ pub async fn locks(args: &LocksArgs) -> anyhow::Result<()> {
 
 /// # Errors
 /// As [`locks`].
-pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub async fn operations(command: &OperationsCommand) -> anyhow::Result<()> {
+    match command {
         OperationsCommand::List { operation, state, suspect, show } => {
             let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}");
             for (name, value) in [("operation", operation), ("state", state)] {
@@ -144,8 +143,8 @@ pub async fn operations(args: &OperationsArgs) -> anyhow::Result<()> {
 
 /// # Errors
 /// As [`locks`].
-pub async fn engines(args: &EnginesArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub async fn engines(command: &EnginesCommand) -> anyhow::Result<()> {
+    match command {
         EnginesCommand::List { show } => {
             let answer = client(&show.node)?.call(Method::GET, "/v1/admin/engines", None).await?;
             show_engines(show.json, &answer);

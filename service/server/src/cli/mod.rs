@@ -13,7 +13,6 @@ mod once;
 mod print;
 mod progress;
 mod proxy;
-mod tls;
 mod work;
 
 use std::process::ExitCode;

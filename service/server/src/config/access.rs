@@ -33,12 +33,6 @@ impl AccessArgs {
     }
 }
 
-#[derive(Debug, Args)]
-pub struct AppArgs {
-    #[command(subcommand)]
-    pub command: AppCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum AppCommand {
     /// Create an app, or enable it again.
@@ -106,12 +100,6 @@ pub struct WarnAfterArgs {
     pub after: Option<u64>,
     #[command(flatten)]
     pub target: TargetArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct KeyArgs {
-    #[command(subcommand)]
-    pub command: KeyCommand,
 }
 
 #[derive(Debug, Subcommand)]

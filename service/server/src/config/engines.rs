@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-use super::store::{GATE_TIMEOUT, StoreArgs, is_postgres};
+use super::store::{StoreArgs, is_postgres};
 use crate::engines::EngineSpec;
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
 use crate::store::gate::GateStore;
@@ -120,7 +120,7 @@ impl StoreArgs {
         RedisGateConfig {
             url: url.to_owned(),
             prefix: self.redis_prefix.clone(),
-            timeout: GATE_TIMEOUT,
+            timeout: crate::gate::COMMAND_MAX,
             allow_eviction: self.allow_eviction,
         }
     }

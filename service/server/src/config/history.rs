@@ -7,9 +7,6 @@ use clap::Args;
 use super::duration::duration;
 use super::positive;
 
-/// How many batches of up to 500 events a stream may be behind. For a client that reads more slowly, the node reads them again.
-pub const WATCHER_LAG_MAX: usize = 64;
-
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// How long events of locks are kept; 0 keeps and streams none. They are written in the commits

@@ -20,12 +20,6 @@ pub struct ShowArgs {
     pub node: NodeArgs,
 }
 
-#[derive(Debug, Args)]
-pub struct LocksArgs {
-    #[command(subcommand)]
-    pub command: LocksCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum LocksCommand {
     /// List the locks that are held. All pages are fetched.
@@ -104,12 +98,6 @@ pub struct NoteArgs {
     pub by: Option<String>,
 }
 
-#[derive(Debug, Args)]
-pub struct OperationsArgs {
-    #[command(subcommand)]
-    pub command: OperationsCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum OperationsCommand {
     /// List operations. All pages are fetched.
@@ -141,12 +129,6 @@ pub enum OperationsCommand {
         #[command(flatten)]
         show: ShowArgs,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct EnginesArgs {
-    #[command(subcommand)]
-    pub command: EnginesCommand,
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::duration::{duration, duration_ms, in_ms};
-use super::history::{HistoryArgs, WATCHER_LAG_MAX};
+use super::history::HistoryArgs;
 use super::{YEAR_MS, positive};
 use crate::http::LockRequestLimits;
 use crate::locks::Limits;
@@ -23,17 +23,6 @@ const MAX_HOLD_MS_MAX: u64 = 7 * DAY_MS;
 const LEASES_PER_CALL_MAX: usize = 500;
 /// How long a ticket is valid after its wait has ended.
 const TICKET_MS: u64 = 60_000;
-/// How long the position of a client that has returned with a ticket stays reserved after its wait. Waiters behind it may wait that
-/// much longer.
-const TICKET_HOLD: Duration = Duration::from_millis(250);
-pub const WAITERS_PER_SHARD: usize = 50_000;
-/// Some seconds of work at the highest rate: a longer queue would answer after its clients have gone.
-const CALLS_PER_SHARD: usize = 8_192;
-const CACHED_KEYS_PER_SHARD: usize = 20_000;
-const CACHED_BYTES_PER_SHARD: usize = 64 << 20;
-/// A step is short enough not to delay commits, and all steps together visit 3.6 million keys in an hour.
-const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
-const COLLECT_ROWS: usize = 1_000;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
@@ -94,21 +83,14 @@ impl LockArgs {
     pub fn runtime_limits(&self, shards: u16, store_timeout: Duration, history: &HistoryArgs) -> Limits {
         Limits {
             shards: usize::from(shards),
-            calls_per_shard: CALLS_PER_SHARD,
             waiters_per_key: self.waiters_per_key,
-            waiters_per_shard: WAITERS_PER_SHARD,
-            cached_keys_per_shard: CACHED_KEYS_PER_SHARD,
-            cached_bytes_per_shard: CACHED_BYTES_PER_SHARD,
-            ticket_hold: TICKET_HOLD,
             ttl_ms_max: self.ttl_ms_max,
             store_timeout,
             idle_retention: self.idle_retention,
-            collect_interval: COLLECT_INTERVAL,
-            collect_rows: COLLECT_ROWS,
             history: history.is_on(),
             watchers: history.watchers_max,
-            watcher_lag: WATCHER_LAG_MAX,
             history_retention: history.history_retention,
+            ..Limits::default()
         }
     }
 }

@@ -23,9 +23,7 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use self::access::{
-    AccessArgs, AppArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyArgs, KeyCommand, KeyCreateArgs, TargetArgs,
-};
+pub use self::access::{AccessArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, TargetArgs};
 pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 pub use self::duration::in_ms;
@@ -33,8 +31,8 @@ use self::duration::some_duration;
 pub use self::history::HistoryArgs;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
-    CompletionsArgs, DoctorArgs, EnginesArgs, EnginesCommand, EnginesOf, EventsArgs, LocksArgs, LocksCommand, ManArgs,
-    NoteArgs, OperationsArgs, OperationsCommand, ShowArgs,
+    CompletionsArgs, DoctorArgs, EnginesCommand, EnginesOf, EventsArgs, LocksCommand, ManArgs, NoteArgs,
+    OperationsCommand, ShowArgs,
 };
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
@@ -42,8 +40,7 @@ pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::runtime::RuntimeArgs;
-pub use self::store::{GATE_TIMEOUT, LocksSource, StoreArgs};
-use crate::gate::GateLimits;
+pub use self::store::{LocksSource, StoreArgs};
 use crate::http::RequestLimits;
 use crate::listen::Listen;
 use crate::locks::Limits;
@@ -77,19 +74,22 @@ pub enum Command {
     Lock(LockRunArgs),
     Once(OnceArgs),
     /// List, show, watch, revoke and end locks.
-    Locks(LocksArgs),
+    #[command(subcommand)]
+    Locks(LocksCommand),
     /// List, show and forget operations.
-    Operations(OperationsArgs),
+    #[command(subcommand)]
+    Operations(OperationsCommand),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
     /// Show the engines, switch between them, and begin or end hold-offs.
-    Engines(EnginesArgs),
+    #[command(subcommand)]
+    Engines(EnginesCommand),
     /// Create, list and disable apps.
-    #[command(visible_alias = "apps")]
-    App(AppArgs),
+    #[command(subcommand, visible_alias = "apps")]
+    App(AppCommand),
     /// Create, list and revoke API keys.
-    #[command(visible_alias = "keys")]
-    ApiKey(KeyArgs),
+    #[command(subcommand, visible_alias = "keys")]
+    ApiKey(KeyCommand),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.
@@ -221,10 +221,6 @@ impl ServeArgs {
 
     pub fn runtime_limits(&self) -> Limits {
         self.locks.runtime_limits(self.store.shards, self.store.store_timeout, &self.history)
-    }
-
-    pub fn gate_limits(&self) -> GateLimits {
-        StoreArgs::gate_limits(locks::WAITERS_PER_SHARD)
     }
 }
 

@@ -7,10 +7,7 @@ use clap::Args;
 
 use super::duration::some_duration;
 use crate::engines::open::{LocksEngine, LocksKind};
-use crate::gate::GateLimits;
 
-/// Longest time that a call to the gate waits for one store.
-pub const GATE_TIMEOUT: Duration = Duration::from_millis(450);
 /// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
 /// other keys, until --store-timeout.
 const ROW_WAIT: Duration = Duration::from_millis(50);
@@ -134,10 +131,6 @@ impl StoreArgs {
 
     pub fn row_wait(&self) -> Duration {
         ROW_WAIT.min(self.store_timeout)
-    }
-
-    pub fn gate_limits(waiters_max: usize) -> GateLimits {
-        GateLimits { command_max: GATE_TIMEOUT, waiters_max }
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use latchgate_core::{App, Key};
+use latchgate_core::Address;
 
 use super::locks::{LockEngines, UsedLocks};
 use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
-use crate::store::{EventCursor, LockStore, LoggedEvent, Scope, StoreError};
+use crate::store::{EventCursor, EventQuery, LockStore, LoggedEvent, StoreError};
 
 pub struct EventPage {
     pub events: Vec<LoggedEvent>,
@@ -34,19 +34,13 @@ impl LockEngines {
     /// # Errors
     /// Those of the engine, and `Unavailable` while it is not known which one is in use. Then the caller asks again from the same
     /// position.
-    pub async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<EventPage, StoreError> {
-        let used = self.used_since(after.era()).await?;
-        if after.era() != used.era {
-            return self.events_of_earlier(&used, app, scope, after, limit).await;
+    pub async fn events(&self, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
+        let (era, position) = (query.after.era(), query.after.of_era(0));
+        let used = self.used_since(era).await?;
+        if era != used.era {
+            return self.events_of_earlier(&used, query).await;
         }
-        let position = after.of_era(0);
-        let (events, next) = used.store.events(app, scope, position, limit).await?;
+        let (events, next) = used.store.events(EventQuery { after: position, ..query }).await?;
         let is_at_end = next == position;
         let last = if is_at_end { used.store.last_event().await? } else { next };
         if is_at_end && position <= last {
@@ -82,8 +76,7 @@ impl LockEngines {
     /// Those of the engine, and `Unavailable` while it is not known which one is in use.
     pub async fn history(
         &self,
-        app: &App,
-        key: &Key,
+        key: &Address,
         before: Option<EventCursor>,
         limit: usize,
     ) -> Result<Option<Vec<LoggedEvent>>, StoreError> {
@@ -96,7 +89,7 @@ impl LockEngines {
             let Some((store, _)) = frozen else { return Ok(None) };
             store
         };
-        let events = store.history(app, key, before.map(|before| before.of_era(0)), limit).await?;
+        let events = store.history(key, before.map_or(EventCursor::END, |before| before.of_era(0)), limit).await?;
         Ok(Some(of_era(era, events)))
     }
 
@@ -113,18 +106,12 @@ impl LockEngines {
     }
 
     /// The cursor is of an era before that of the engine in use.
-    async fn events_of_earlier(
-        &self,
-        used: &UsedLocks,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<EventPage, StoreError> {
+    async fn events_of_earlier(&self, used: &UsedLocks, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
+        let after = query.after;
         let (position, frozen) = (after.of_era(0), self.frozen(used).await?);
         match frozen {
             Some((store, record)) if record.era() == after.era() => {
-                let (events, next) = self.in_time(store.events(app, scope, position, limit)).await?;
+                let (events, next) = self.in_time(store.events(EventQuery { after: position, ..query })).await?;
                 // It may have been emptied meanwhile.
                 if self.frozen(used).await?.is_none_or(|(_, now)| now != record) {
                     return Err(StoreError::EpochOver);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::engine::Engine;
 use super::pair::Engines;
 use crate::store::engine_record::Epoch;
-use crate::store::gate::{At, Change, Claimed, Fence, GateStore, Replaced, Stored};
+use crate::store::gate::{At, Change, Fence, GateStore, Stored, Write, Written};
 use crate::store::store_clock::StoreClock;
 use crate::store::{DumpPage, StoreError};
 
@@ -81,21 +81,16 @@ async fn unite(
         if !step.changed {
             return Ok(());
         }
-        match (&seen, &step.record) {
-            (None, None) => return Ok(()),
-            (None, Some(record)) => match learned(clock, store.claim(fence, now, address, record)).await? {
-                Claimed::Claimed(_) => return Ok(()),
-                Claimed::Exists(stored) => seen = Some(*stored),
-                Claimed::Moved | Claimed::ClockOff => {}
-            },
-            (Some(stored), record) => {
-                let change = Change { expected: stored.version, record: record.as_ref(), wakes: false };
-                match learned(clock, store.replace(fence, now, address, change)).await? {
-                    Replaced::Replaced => return Ok(()),
-                    Replaced::Moved => seen = None,
-                    Replaced::ClockOff => {}
-                }
-            }
+        if seen.is_none() && step.record.is_none() {
+            return Ok(());
+        }
+        let expected = seen.as_ref().map(|stored| stored.version);
+        let change = Change { expected, record: step.record.as_ref(), wakes: false };
+        match learned(clock, store.write(Write { fence, now, address, change })).await? {
+            Written::Done(_) => return Ok(()),
+            Written::Exists(stored) => seen = Some(*stored),
+            Written::Moved => seen = None,
+            Written::ClockOff => {}
         }
     }
     Err(StoreError::Contended("for an operation that is copied"))

@@ -10,7 +10,6 @@ use tokio::time::{Duration, sleep};
 
 use super::engine::Engine;
 use super::pair::{Engines, Standing};
-use super::slot::EngineSpec;
 use crate::store::documents::{ACCESS, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp};
@@ -20,9 +19,6 @@ pub type LockEngines = Engines<dyn LockStore>;
 
 /// Before the notifications of an engine that does not answer are requested again.
 const LISTEN_PAUSE: Duration = Duration::from_millis(200);
-/// Longest time for an engine's answer, where nothing else is said.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LEASE_MS_MAX: u64 = 3_600_000;
 
 #[async_trait]
 impl Engine for dyn LockStore {
@@ -57,15 +53,6 @@ impl Engine for dyn LockStore {
 pub type UsedLocks = Arc<Standing<dyn LockStore>>;
 
 impl LockEngines {
-    /// One store.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub async fn alone(store: Arc<dyn LockStore>) -> anyhow::Result<Self> {
-        let name = store.kind();
-        Self::start(vec![EngineSpec::opened(name, store)], PATIENCE, LEASE_MS_MAX).await
-    }
-
     /// The kind of the engine in use.
     pub fn name(&self) -> &'static str {
         self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())

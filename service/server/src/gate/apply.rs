@@ -16,10 +16,10 @@ use tracing::Instrument as _;
 
 use crate::observe::metrics::{Histogram, of_durations};
 use crate::observe::traces;
+use crate::store::StoreError;
 use crate::store::engine_record::Purpose;
-use crate::store::gate::{At, Change, Claimed, Fence, Filter, GateStore, ListError, Page, Replaced, Stored};
+use crate::store::gate::{At, Change, Fence, Filter, GateStore, ListError, Page, Stored, Write, Written};
 use crate::store::store_clock::StoreClock;
-use crate::store::{StoreError, Version};
 
 /// How often a command is tried when other callers are faster. Each try that fails means that another caller was served.
 const TRIES_MAX: usize = 64;
@@ -30,27 +30,12 @@ const READ_TRIES_MAX: usize = 2;
 /// How long a store keeps what a probe could not remove, in ms.
 const PROBE_KEPT_MS: u64 = 60_000;
 
-/// How long a store may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// For one call.
-    pub call_max: Duration,
-    /// For a command, all its calls together.
-    pub command_max: Duration,
-}
-
-impl Default for Bounds {
-    /// No caller waits for a second.
-    fn default() -> Self {
-        Self { call_max: Duration::from_millis(600), command_max: Duration::from_millis(900) }
-    }
-}
-
 /// The gate on one store.
 pub struct Gate {
     store: Arc<dyn GateStore>,
     clock: StoreClock,
-    bounds: Bounds,
+    /// How long the store may take for a command, all its calls together.
+    command_max: Duration,
     call_seconds: Histogram,
     /// When the last probe of the store ended, and whether it passed. Held during a probe.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
@@ -59,17 +44,14 @@ pub struct Gate {
     claims: Mutex<LruCache<OperationAddress, Stored>>,
 }
 
-/// When a command must be answered, and how long one of its calls may take.
+/// When a command must be answered.
 #[derive(Clone, Copy)]
-struct Deadline {
-    at: Instant,
-    call_max: Duration,
-}
+struct Deadline(Instant);
 
 impl Deadline {
     /// What a call gave, if it came in time.
     async fn bound<T>(self, call: impl Future<Output = T>) -> Option<T> {
-        timeout_at(self.at.min(Instant::now() + self.call_max), call).await.ok()
+        timeout_at(self.0, call).await.ok()
     }
 }
 
@@ -88,10 +70,17 @@ pub fn fresh_stamp() -> Stamp {
 }
 
 impl Gate {
-    pub fn new(store: Arc<dyn GateStore>, bounds: Bounds) -> Self {
+    pub fn new(store: Arc<dyn GateStore>, command_max: Duration) -> Self {
         let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
         let (clock, call_seconds) = (StoreClock::default(), of_durations());
-        Self { store, clock, bounds, call_seconds, probed: tokio::sync::Mutex::default(), claims: Mutex::new(claims) }
+        Self {
+            store,
+            clock,
+            command_max,
+            call_seconds,
+            probed: tokio::sync::Mutex::default(),
+            claims: Mutex::new(claims),
+        }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -107,7 +96,7 @@ impl Gate {
     /// arrived.
     ///
     /// # Errors
-    /// When the store does not answer within [`Bounds`]; `EpochOver` if it refuses the fence; `OutcomeUnknown` if the command
+    /// When the store does not answer in time; `EpochOver` if it refuses the fence; `OutcomeUnknown` if the command
     /// may have been stored all the same: the caller can repeat it with the same attempt id or stamp.
     pub async fn apply(
         &self,
@@ -143,22 +132,19 @@ impl Gate {
                 return Ok(Reply { outcome: step.outcome, now, replacement: None });
             }
             has_looked = true;
-            let written = match (&seen, &step.record) {
-                (None, Some(record)) => self.claim(fence, now, address, record, deadline).await,
-                (None, None) => return Ok(Reply { outcome: step.outcome, now, replacement: None }),
-                (Some(stored), record) => {
-                    let change = Change { expected: stored.version, record: record.as_ref(), wakes: step.wakes };
-                    self.replace(fence, now, address, change, deadline).await
-                }
-            };
-            match written {
-                Ok(Written::Claimed(version)) => {
+            if seen.is_none() && step.record.is_none() {
+                return Ok(Reply { outcome: step.outcome, now, replacement: None });
+            }
+            let expected = seen.as_ref().map(|stored| stored.version);
+            let change = Change { expected, record: step.record.as_ref(), wakes: step.wakes };
+            match self.write(Write { fence, now, address, change }, deadline).await {
+                Ok(Written::Done(_)) if seen.is_some() => return self.answer_in_time(step.outcome, step.record),
+                Ok(Written::Done(version)) => {
                     if let Some(record) = step.record {
                         self.remember(address, Stored { version, record });
                     }
                     return self.answer_in_time(step.outcome, None);
                 }
-                Ok(Written::Replaced) => return self.answer_in_time(step.outcome, step.record),
                 Ok(Written::Exists(stored)) => seen = Some(*stored),
                 Ok(Written::Moved) => seen = look().await?,
                 Ok(Written::ClockOff) => {}
@@ -232,8 +218,8 @@ impl Gate {
     ) -> Result<bool, StoreError> {
         let deadline = self.deadline();
         let now = self.now(deadline).await?;
-        let change = Change { expected: stored.version, record, wakes: false };
-        Ok(matches!(self.replace(fence, now, address, change, deadline).await?, Written::Replaced))
+        let change = Change { expected: Some(stored.version), record, wakes: false };
+        Ok(matches!(self.write(Write { fence, now, address, change }, deadline).await?, Written::Done(_)))
     }
 
     /// The store's clock by this node's estimate; 0 before the store has answered once.
@@ -271,13 +257,15 @@ impl Gate {
         let write = async {
             let now = self.now(deadline).await?;
             record.phase = Phase::Vacant { until: now.plus_ms(PROBE_KEPT_MS) };
-            let mut written = self.claim(fence, now, &address, &record, deadline).await;
+            let write = |change| Write { fence, now, address: &address, change };
+            let mut written = self.write(write(Change::claim(&record)), deadline).await;
             if matches!(written, Err(StoreError::Unavailable(_))) {
                 // The connection may have been dead.
-                written = self.claim(fence, now, &address, &record, deadline).await;
+                written = self.write(write(Change::claim(&record)), deadline).await;
             }
-            if let Written::Claimed(expected) = written? {
-                self.replace(fence, now, &address, Change { expected, record: None, wakes: false }, deadline).await?;
+            if let Written::Done(version) = written? {
+                let removal = Change { expected: Some(version), record: None, wakes: false };
+                self.write(write(removal), deadline).await?;
             }
             Ok(())
         };
@@ -305,7 +293,7 @@ impl Gate {
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline { at: Instant::now() + self.bounds.command_max, call_max: self.bounds.call_max }
+        Deadline(Instant::now() + self.command_max)
     }
 
     /// The store's clock by this node's estimate; reads it when there is none yet.
@@ -336,37 +324,9 @@ impl Gate {
         Err(failure.of_reading())
     }
 
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-        deadline: Deadline,
-    ) -> Result<Written, StoreError> {
-        let claimed = self.timed(deadline, self.store.claim(fence, now, address, record)).await;
-        match claimed.unwrap_or_else(|| Err(write_timed_out()))? {
-            Claimed::Claimed(version) => Ok(Written::Claimed(version)),
-            Claimed::Exists(stored) => Ok(Written::Exists(stored)),
-            Claimed::Moved => Ok(Written::Moved),
-            Claimed::ClockOff => Ok(Written::ClockOff),
-        }
-    }
-
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-        deadline: Deadline,
-    ) -> Result<Written, StoreError> {
-        let replaced = self.timed(deadline, self.store.replace(fence, now, address, change)).await;
-        match replaced.unwrap_or_else(|| Err(write_timed_out()))? {
-            Replaced::Replaced => Ok(Written::Replaced),
-            Replaced::Moved => Ok(Written::Moved),
-            Replaced::ClockOff => Ok(Written::ClockOff),
-        }
+    async fn write(&self, write: Write<'_>, deadline: Deadline) -> Result<Written, StoreError> {
+        let written = self.timed(deadline, self.store.write(write)).await;
+        written.unwrap_or_else(|| Err(write_timed_out()))
     }
 
     /// Awaits an answer within its bounds and learns the store's clock from it; None when it did not come in time.
@@ -414,14 +374,6 @@ impl Gate {
         }
         Ok(Reply { outcome, now, replacement })
     }
-}
-
-enum Written {
-    Claimed(Version),
-    Replaced,
-    Exists(Box<Stored>),
-    Moved,
-    ClockOff,
 }
 
 /// The record of an operation that no caller has.

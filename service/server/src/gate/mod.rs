@@ -27,7 +27,7 @@ use latchgate_core::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::apply::{Bounds, Gate};
+use self::apply::Gate;
 pub use self::calls::{BatchReply, OnOutage, PostCall, PreCall, PreReply, Reply, Shown, ShownPage};
 use self::outage::Outage;
 pub use self::records::ListFailure;
@@ -35,26 +35,16 @@ use self::stamp::Signer;
 pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
-use crate::failure::Failure;
 use crate::notices::Notices;
 use crate::observe::metrics::{GateMetrics, Page};
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
 use crate::store::{PoolUse, StoreError};
 
-/// How much the gate of a node takes on.
-#[derive(Clone, Debug)]
-pub struct GateLimits {
-    /// Longest time for one command's dealings with a store.
-    pub command_max: Duration,
-    pub waiters_max: usize,
-}
-
-impl Default for GateLimits {
-    fn default() -> Self {
-        Self { command_max: Duration::from_millis(450), waiters_max: 50_000 }
-    }
-}
+/// Longest time for one command's dealings with a store.
+pub const COMMAND_MAX: Duration = Duration::from_millis(450);
+/// Pres that may wait at a node for operations in one store.
+const WAITERS_MAX: usize = 50_000;
 
 /// This node's gate. Clones are handles on the same one.
 #[derive(Clone)]
@@ -72,7 +62,6 @@ struct Inner {
     outage: Outage,
     signer: Signer,
     notices: Notices,
-    limits: GateLimits,
     /// How many claims may be given back in the background at once.
     give_backs: Arc<Semaphore>,
     /// Ends all waits.
@@ -113,23 +102,21 @@ impl Operations {
         second: Option<SecondStore>,
         secret: &[u8],
         notices: Notices,
-        limits: GateLimits,
     ) -> Self {
         let running = CancellationToken::new();
-        let bounds = Bounds { call_max: limits.command_max, command_max: limits.command_max };
         let target = async |store: Arc<dyn GateStore>| {
-            let waits = Waits::new(limits.waiters_max);
+            let waits = Waits::new(WAITERS_MAX);
             let wake_ups = store.wake_ups().await;
             let listening = tasks::listen(Arc::clone(&store), wake_ups, Arc::clone(&waits));
             tokio::spawn(running.clone().run_until_cancelled_owned(listening));
-            Target { gate: Gate::new(store, bounds), waits }
+            Target { gate: Gate::new(store, COMMAND_MAX), waits }
         };
         let primary = target(primary).await;
         let second = match second {
             Some(SecondStore { engine, own, own_engine }) => {
                 let engine = target(engine).await;
                 // The notifications of a store are the same for both of its handles.
-                let own = Target { gate: Gate::new(own, bounds), waits: Arc::clone(&engine.waits) };
+                let own = Target { gate: Gate::new(own, COMMAND_MAX), waits: Arc::clone(&engine.waits) };
                 Some(Second { engine, own, own_engine })
             }
             None => None,
@@ -141,8 +128,7 @@ impl Operations {
             outage: Outage::default(),
             signer: Signer::new(secret),
             notices,
-            give_backs: Arc::new(Semaphore::new(limits.waiters_max)),
-            limits,
+            give_backs: Arc::new(Semaphore::new(WAITERS_MAX)),
             closing: CancellationToken::new(),
             metrics: GateMetrics::default(),
         });
@@ -216,11 +202,6 @@ impl Operations {
         self.inner.closing.cancel();
     }
 
-    /// The kind of the store beside the primary.
-    pub fn second_name(&self) -> Option<&'static str> {
-        self.inner.second.as_ref().map(|second| second.engine.gate.store().kind())
-    }
-
     /// Why the engine in use may forget what it acknowledges, if it may.
     pub fn risk(&self) -> Option<Risk> {
         self.inner.engines.risk()
@@ -233,16 +214,6 @@ impl Operations {
 
 fn is_down() -> StoreError {
     StoreError::Unavailable("the gate's store is down".to_owned())
-}
-
-fn failure_of(error: StoreError) -> Failure {
-    match error {
-        StoreError::Unavailable(reason) => Failure::StoreUnavailable(reason),
-        StoreError::OutcomeUnknown(reason) => Failure::OutcomeUnknown(reason),
-        StoreError::Contended(what) => Failure::Overloaded(what),
-        StoreError::Unreadable { reason, .. } => Failure::Unreadable { key: None, reason },
-        StoreError::EpochOver => Failure::StoreUnavailable(error.to_string()),
-    }
 }
 
 fn ms(duration: Duration) -> u64 {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::active::Active;
 use super::stamp::Home;
-use super::{Inner, Second};
+use super::{COMMAND_MAX, Inner, Second};
 use crate::store::StoreError;
 use crate::store::gate::{Fence, Stored};
 
@@ -104,7 +104,7 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
             // When the primary is active again, records of the second store are looked for first.
             inner.outage.primary.send_if_modified(|was| std::mem::replace(was, Primary::Returning) == Primary::Down);
             if let Some(active) = inner.active(Home::Primary) {
-                settle(&inner, &active).await;
+                settle(&active).await;
             }
             tokio::time::sleep(SETTLE_EVERY).await;
             continue;
@@ -138,10 +138,10 @@ pub(super) async fn look_after(inner: Arc<Inner>) {
 }
 
 /// While the second store is active, its records of the fallback are its own: nothing is carried back.
-async fn settle(inner: &Inner, active: &Active<'_>) {
+async fn settle(active: &Active<'_>) {
     loop {
         let listing = active.target.gate.store().fallbacks(CARRY_MAX);
-        let Ok(Ok(found)) = tokio::time::timeout(inner.limits.command_max, listing).await else { return };
+        let Ok(Ok(found)) = tokio::time::timeout(COMMAND_MAX, listing).await else { return };
         let found: Vec<_> = found.into_iter().filter_map(|(address, stored)| Some((address, stored?))).collect();
         if found.is_empty() {
             return;
@@ -180,7 +180,7 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
         let is_given_up = |tries: u32| tries >= CARRY_TRIES_MAX;
         let given_up = tries.values().filter(|tries| is_given_up(**tries)).count();
         let listing = second.own.gate.store().fallbacks(CARRY_MAX + given_up);
-        let Ok(Ok(mut found)) = tokio::time::timeout(inner.limits.command_max, listing).await else {
+        let Ok(Ok(mut found)) = tokio::time::timeout(COMMAND_MAX, listing).await else {
             tracing::warn!("the fallback store does not answer: nothing can be carried back");
             return Ok(());
         };
@@ -228,7 +228,7 @@ pub(super) async fn carry_one_back(
 ) -> Result<(), StoreError> {
     let Some(second) = &inner.second else { return Ok(()) };
     let load = second.own.gate.store().load(Fence::None, address);
-    match tokio::time::timeout(inner.limits.command_max, load).await {
+    match tokio::time::timeout(COMMAND_MAX, load).await {
         Ok(Ok(at)) => {
             if let Some(stored) = at.answer.filter(|stored| stored.record.claimed_in == StoreRole::Fallback) {
                 carry_back(inner, active, second, address, &stored).await?;

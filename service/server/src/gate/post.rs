@@ -9,7 +9,7 @@ use latchgate_core::gate::{
 };
 
 use super::stamp::{Home, Presented, Unguarded};
-use super::{Inner, Operations, PostCall, Reply, StampText, apply, failure_of};
+use super::{Inner, Operations, PostCall, Reply, StampText, apply};
 use crate::failure::Answer;
 use crate::notices::Notice;
 use crate::observe::metrics::GateOutcome;
@@ -56,7 +56,7 @@ impl Operations {
                 inner.enter(&address, claim, post(unguarded.stamp)).await?
             }
             Presented::Guarded(home, stamp) => {
-                let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await.map_err(failure_of)?;
+                let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await?;
                 if is_durable && !is_permanent && is_success(&done.outcome) {
                     let (inner, address) = (Arc::clone(inner), address.clone());
                     tokio::spawn(async move { inner.put_in_front(&address, done.replacement).await });
@@ -91,7 +91,7 @@ impl Operations {
                     match active.allow_lease(lease_ms).await {
                         // The heartbeat itself finds the engine in use.
                         Ok(()) | Err(StoreError::EpochOver) => {}
-                        Err(error) => return Err(failure_of(error)),
+                        Err(error) => return Err(error.into()),
                     }
                 }
                 inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
@@ -116,7 +116,7 @@ impl Inner {
     }
 
     pub(super) async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Reply> {
-        let reply = self.apply_there(home, address, command).await.map_err(failure_of)?;
+        let reply = self.apply_there(home, address, command).await?;
         Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
     }
 
@@ -162,7 +162,7 @@ impl Inner {
             claim.store = StoreRole::Fallback;
             reply = self.apply(Home::Fallback, address, &Command::Enter { claim, post }).await;
         }
-        let reply = reply.map_err(failure_of)?;
+        let reply = reply?;
         Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
     }
 

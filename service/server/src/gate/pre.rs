@@ -10,7 +10,7 @@ use super::active::{Active, EPOCH_TRIES};
 use super::apply::fresh_stamp;
 use super::outage;
 use super::stamp::{Home, Unguarded};
-use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, failure_of, is_down, ms};
+use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, is_down, ms};
 use crate::failure::{Answer, Failure};
 use crate::observe::metrics::{Degraded, GateMetrics, GateOutcome};
 use crate::store::StoreError;
@@ -48,7 +48,7 @@ pub(super) enum Broken {
 impl Broken {
     pub(super) fn failure(self) -> Failure {
         match self {
-            Self::Store(error) => failure_of(error),
+            Self::Store(error) => error.into(),
             Self::Failed(failure) => failure,
             Self::PrimaryIsBack => Failure::OutcomeUnknown("the gate's store comes and goes".to_owned()),
         }
@@ -127,7 +127,7 @@ impl Inner {
                 if may_be_unguarded {
                     return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) });
                 }
-                return Err(failure_of(error));
+                return Err(error.into());
             };
             claim.hold_off = active.hold_off;
             let error = match self.pre_on_active(&active, address, &claim, wait, may_be_in_second).await {
@@ -152,7 +152,7 @@ impl Inner {
                     may_be_in_second = true;
                 }
                 _ if may_be_unguarded => return Ok(PreReply::Unguarded { stamp: self.sign(address, &claim) }),
-                _ => return Err(failure_of(error)),
+                _ => return Err(error.into()),
             }
         }
     }

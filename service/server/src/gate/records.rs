@@ -4,7 +4,7 @@ use latchgate_core::App;
 use latchgate_core::gate::{Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, State};
 
 use super::stamp::Home;
-use super::{Inner, Operations, Reply, Shown, ShownPage, apply, failure_of};
+use super::{Inner, Operations, Reply, Shown, ShownPage, apply};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
 use crate::store::gate::{At, Filter, ListError};
@@ -26,7 +26,7 @@ impl Operations {
     pub async fn get(&self, app: &App, id: OperationId) -> Answer<Option<Shown>> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
-        let at = inner.get(&address).await.map_err(failure_of)?;
+        let at = inner.get(&address).await?;
         Ok(at.map(|at| Shown { id, record: at.answer, now: at.now }))
     }
 
@@ -55,9 +55,9 @@ impl Operations {
         };
         let page = target.gate.list(app, filter, cursor, limit).await.map_err(|error| match error {
             ListError::InvalidCursor => ListFailure::InvalidCursor,
-            ListError::Store(error) => ListFailure::Failure(failure_of(error)),
+            ListError::Store(error) => ListFailure::Failure(error.into()),
         })?;
-        let now = target.gate.read_now().await.map_err(failure_of)?;
+        let now = target.gate.read_now().await.map_err(Failure::from)?;
         // The primary has copies of durable records of the second store, which are shown from there unless a double run is
         // suspected: the copy may know more of it. The second store has copies that a switch has left behind.
         let is_copy = |record: &OperationRecord| {
@@ -87,7 +87,7 @@ impl Operations {
         let address = OperationAddress { app: app.clone(), id };
         // The copy in front goes last: until then it only refuses.
         let in_second = match &inner.second {
-            Some(_) => Some(inner.forget_at(Home::Durable, &address, force).await.map_err(failure_of)?),
+            Some(_) => Some(inner.forget_at(Home::Durable, &address, force).await?),
             None => None,
         };
         let needs_force =
@@ -95,7 +95,7 @@ impl Operations {
         if let Some(reply) = in_second.as_ref().filter(needs_force) {
             return Ok(Reply::Outcome { outcome: reply.outcome.clone(), now: reply.now });
         }
-        let in_active = inner.forget_at(Home::Primary, &address, force).await.map_err(failure_of)?;
+        let in_active = inner.forget_at(Home::Primary, &address, force).await?;
         let found =
             in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
         let reply = match in_active.outcome {

@@ -102,7 +102,7 @@ pub async fn renew(
     ttl_ms: Option<u64>,
     metadata: Option<Metadata>,
 ) -> Result<(Lease, Timestamp), Problem> {
-    match context.locks.renew_with(address, lease_id.clone(), ttl_ms, metadata).await {
+    match context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
         Ok(Renewed::Renewed { lease, now }) => {
             extend_lease(caller, address, &lease, now);
             Ok((lease, now))

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::{Acquire, EndReason, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
+use latchgate_core::lock::{Acquire, EndReason, Evaluation, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::answers::{acquired, refused, released, renewed};
-use super::batch::{Done, Evaluated, Failed};
+use super::answers::{acquired, refused};
+use super::batch::{Done, Failed, Work};
 use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
 use super::key_queue::{KeyQueue, Waiter};
@@ -50,8 +50,6 @@ impl Reply {
     fn send(self, outcome: Outcome, shown: &Shown<'_>, now: Timestamp) {
         // A caller that has gone needs no reply.
         match self {
-            Self::Renew(reply) => drop(reply.send(renewed(outcome, now))),
-            Self::Release(reply) => drop(reply.send(released(outcome))),
             Self::Inspect(reply) => drop(reply.send(Ok(shown.inspected(now)))),
             Self::Outcome(reply) => drop(reply.send(Ok((outcome, now)))),
             Self::GiveBack { .. } | Self::None => {}
@@ -60,8 +58,6 @@ impl Reply {
 
     pub(super) fn fail(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
         match self {
-            Self::Renew(reply) => drop(reply.send(Err(failure))),
-            Self::Release(reply) => drop(reply.send(Err(failure))),
             Self::Inspect(reply) => drop(reply.send(Err(failure))),
             Self::Outcome(reply) => drop(reply.send(Err(failure))),
             Self::GiveBack { give_back, until } => {
@@ -114,25 +110,22 @@ fn answer_waiter(
 impl Shard {
     /// Replies with what a batch came to for one key.
     pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
-        let Done { address, result } = done;
-        let evaluated = match result {
-            Ok((stored, evaluated)) => {
-                self.cache.put(address.clone(), stored, evaluated.epoch);
-                evaluated
+        let Done { work, result } = done;
+        let Work { address, arrived, epoch, .. } = work;
+        let evaluation = match result {
+            Ok((stored, evaluation)) => {
+                self.cache.put(address.clone(), stored, epoch);
+                evaluation
             }
             Err(failed) => {
                 self.cache.remove(&address);
-                return self.answer_failure(&address, input, failed);
+                return self.answer_failure(&address, input, &arrived, failed);
             }
         };
-        let Evaluated { outcomes, answered, notified, arrived, refusals, .. } = evaluated;
+        let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
         let now = self.node.clock.latest().unwrap_or_default();
         let Some(state) = self.cache.last_known(&address) else { return };
         let waiters = self.waiters_of(&address, state);
-        if let Some(waiter) = input.alone.take() {
-            let outcome = outcomes.into_iter().next().unwrap_or(Outcome::Noted);
-            return answer_waiter(&self.node.metrics, *waiter, outcome, state, input.is_timed, now);
-        }
         for (reply, outcome) in input.replies.drain(..).zip(outcomes) {
             reply.send(outcome, &Shown { state, waiters, queue: self.queues.get(&address) }, now);
         }
@@ -174,15 +167,15 @@ impl Shard {
 
     /// The calls and the waiters of this batch get the failure. Earlier waiters go on waiting: the store may answer again
     /// before their waits end.
-    pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: Failed) {
+    pub(super) fn answer_failure(
+        &mut self,
+        address: &Address,
+        input: &mut BatchInput,
+        arrived: &[Rank],
+        failed: Failed,
+    ) {
         for reply in input.replies.drain(..) {
             reply.fail(failed.failure.clone(), address, &self.home);
-        }
-        if let Some(mut waiter) = input.alone.take() {
-            if let Some(lease) = &failed.unknown_alone {
-                waiter.reply.undelivered.add(lease, true);
-            }
-            waiter.reply.answer(Err(failed.failure.clone()));
         }
         let Some(queue) = self.queues.get_mut(address) else { return };
         for (rank, lease) in &failed.unknown {
@@ -190,7 +183,7 @@ impl Shard {
                 reply.undelivered.add(lease, true);
             }
         }
-        for rank in &failed.arrived {
+        for rank in arrived {
             if let Some(waiter) = queue.queue.remove(*rank) {
                 self.waiters -= 1;
                 waiter.reply.answer(Err(failed.failure.clone()));

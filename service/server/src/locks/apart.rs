@@ -106,24 +106,15 @@ impl ApartKeys {
         self.keys.insert(address.clone(), Arrived::default());
         let permits = Arc::clone(if is_busy { &self.for_busy } else { &self.for_contended });
         self.tasks.spawn(async move {
-            let arrived = work.arrived.clone();
             let permit = timeout(node.limits.store_timeout, permits.acquire()).await;
             // The time in line for a permit does not count.
             let deadline = Instant::now() + node.limits.store_timeout;
-            let done = match permit {
-                Ok(Ok(_permit)) => run_locked(&node, work, &queue.queue, deadline).await,
-                _ => None,
-            };
-            let is_overloaded =
-                |done: &Done| matches!(&done.result, Err(Failed { failure: Failure::Overloaded(_), .. }));
-            let is_busy = done.as_ref().is_some_and(is_overloaded);
-            let done = done.unwrap_or_else(|| {
+            let Ok(Ok(_permit)) = permit else {
                 let failure = Failure::Overloaded("too many keys are held up by other sessions of the store");
-                Done {
-                    address: address.clone(),
-                    result: Err(Failed { failure, unknown: Vec::new(), unknown_alone: None, arrived }),
-                }
-            });
+                return Returned { address, queue, input, done: work.fail(failure, Vec::new()), is_busy: false };
+            };
+            let done = run_locked(&node, work, &queue.queue, deadline).await;
+            let is_busy = matches!(&done.result, Err(Failed { failure: Failure::Overloaded(_), .. }));
             Returned { address, queue, input, done, is_busy }
         });
     }

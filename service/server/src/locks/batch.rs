@@ -1,22 +1,19 @@
 //! The rounds of a batch: load, evaluate, commit, and another round for the keys that were changed meanwhile.
 
-use std::collections::HashMap;
-
 use latchgate_core::lock::{
-    self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Refusal, Terms, evaluate,
-    evaluate_alone,
+    self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, Span};
 
-use super::call::{Failure, unreadable};
+use super::call::Failure;
 use super::key_queue::WaitQueue;
 use super::node::Node;
 use crate::engines::UsedLocks;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces::{self, Origin};
-use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreError, Stored};
+use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreError, Stored, Version};
 
 /// After this many lost races a key is served apart.
 const LOSSES_MAX: u32 = 2;
@@ -33,22 +30,24 @@ pub(super) struct Work {
     pub ended: Vec<Rank>,
     /// Waiters that an earlier commit may have granted the lock, with those grants.
     pub uncertain: Vec<(Rank, GrantId)>,
-    /// A state that was current recently. It is good enough for a change, whose commit checks its version, but not for an
-    /// answer without a change.
+    /// A state that was current recently, or the guess that there is none. It is good enough for a change, whose commit checks its
+    /// version, but not for an answer without a change.
     pub base: Option<Stored>,
     /// The epoch of the base.
     pub epoch: Epoch,
+    /// The base was loaded in this batch, so an answer may be given from it.
+    pub is_fresh: bool,
+    /// How many races its commits have lost.
+    pub losses: u32,
     /// The requests of the commands.
     pub origins: Vec<Origin>,
-    /// The only command is the acquire of a waiter that is in no queue, and the base looks as if it can be granted.
-    pub is_alone: bool,
 }
 
 /// What a batch came to for one key.
 pub(super) struct Done {
-    pub address: Address,
-    /// On success with the state as it is in the store.
-    pub result: Result<(Stored, Evaluated), Failed>,
+    pub work: Work,
+    /// On success the state as it is in the store, and the evaluation without its state.
+    pub result: Result<(Stored, Evaluation), Failed>,
 }
 
 /// What a batch came to.
@@ -57,45 +56,21 @@ pub(super) struct Served {
     pub done: Vec<Done>,
     /// Keys that would hold up the others: they are to be served apart.
     pub apart: Vec<Apart>,
-    /// Keys whose waiter was not granted the lock alone: it is to join a queue. With `true`, the state has changed meanwhile.
-    pub to_queue: Vec<(Address, bool)>,
+    /// A key that was taken to have no state has one.
+    pub has_guessed_wrong: bool,
 }
 
 /// A key that is to be served apart, with all that it was given.
 pub(super) struct Apart {
-    pub work: Box<Work>,
+    pub work: Work,
     /// Another session keeps its row locked: it is not only changed often.
     pub is_busy: bool,
-}
-
-/// An evaluation that holds, without its state.
-pub(super) struct Evaluated {
-    /// The epoch of the state.
-    pub epoch: Epoch,
-    pub outcomes: Vec<Outcome>,
-    pub answered: Vec<(Rank, Outcome)>,
-    pub notified: Vec<Rank>,
-    pub arrived: Vec<Rank>,
-    pub refusals: HashMap<Rank, Refusal>,
 }
 
 pub(super) struct Failed {
     pub failure: Failure,
     /// New grants in an evaluation whose commit has an unknown outcome.
     pub unknown: Vec<(Rank, Lease)>,
-    /// Such a grant to a waiter alone.
-    pub unknown_alone: Option<Lease>,
-    pub arrived: Vec<Rank>,
-}
-
-/// A key on its way through the rounds.
-struct Entry {
-    work: Box<Work>,
-    losses: u32,
-    /// The base was loaded in this batch, so an answer may be given from it.
-    is_fresh: bool,
-    /// What the change that is being committed grants and ends.
-    uncounted: Uncounted,
 }
 
 /// What all evaluations of one commit are made with: taken once, before the states are loaded. The store refuses the commit if the
@@ -106,36 +81,30 @@ pub(super) struct Round<'a> {
     pub now: Timestamp,
 }
 
-/// An evaluation that is not committed yet.
-type Pending = (Entry, Evaluation);
+/// An evaluation that is not committed yet, and what it grants and ends.
+type Pending = (Work, Evaluation, Uncounted);
 
-impl Entry {
-    fn new(work: Box<Work>) -> Self {
-        Self { work, losses: 0, is_fresh: false, uncounted: Uncounted::default() }
-    }
-
-    fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
-        let Work { address, arrived, .. } = *self.work;
-        Done { address, result: Err(Failed { failure, unknown, unknown_alone: None, arrived }) }
+impl Work {
+    pub(super) fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
+        Done { work: self, result: Err(Failed { failure, unknown }) }
     }
 
     /// Concludes with the state as it was loaded.
-    fn conclude_unchanged(self, mut evaluation: Evaluation) -> Done {
-        let version = self.work.base.as_ref().map(|base| base.version).unwrap_or_default();
+    fn unchanged(self, mut evaluation: Evaluation) -> Done {
+        let version = self.version();
         let state = std::mem::take(&mut evaluation.state);
-        self.conclude(Stored { version, state }, evaluation)
+        Done { work: self, result: Ok((Stored { version, state }, evaluation)) }
     }
 
-    fn conclude(self, stored: Stored, evaluation: Evaluation) -> Done {
-        let Work { address, arrived, epoch, .. } = *self.work;
-        let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
-        Done { address, result: Ok((stored, Evaluated { epoch, outcomes, answered, notified, arrived, refusals })) }
+    fn again(mut self, losses: u32) -> Self {
+        (self.base, self.is_fresh) = (None, false);
+        self.losses += losses;
+        self
     }
 
-    fn again(self, losses: u32) -> Self {
-        let mut work = self.work;
-        work.base = None;
-        Self { losses: self.losses + losses, ..Self::new(work) }
+    /// That of the base.
+    fn version(&self) -> Version {
+        self.base.as_ref().map(|base| base.version).unwrap_or_default()
     }
 }
 
@@ -143,9 +112,8 @@ const TOO_SLOW: Failure = Failure::Overloaded("other nodes keep changing this ke
 
 /// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure; except keys that
 /// would hold up the others.
-pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
+pub(super) async fn run<'a>(node: &Node, mut open: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
     let mut run = Run::new(node, queue_of, Instant::now() + node.limits.store_timeout);
-    let mut open: Vec<Entry> = works.into_iter().map(|work| Entry::new(Box::new(work))).collect();
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
@@ -157,17 +125,18 @@ pub(super) async fn run<'a>(node: &Node, works: Vec<Work>, queue_of: impl Fn(&Ad
 }
 
 /// Takes one key to its end, with its state locked in the store, so that no other node can change it meanwhile.
-pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, deadline: Instant) -> Option<Done> {
+pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadline: Instant) -> Done {
     let mut run = Run::new(node, |_: &Address| queue, deadline);
-    let mut open = vec![Entry::new(work)];
+    let mut open = vec![work];
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
         }
         open = run.locked_round(open).await;
     }
+    open.extend(std::mem::take(&mut run.served.apart).into_iter().map(|apart| apart.work));
     run.fail(open, &TOO_SLOW);
-    run.served.done.pop()
+    run.served.done.pop().expect("a key comes to its end")
 }
 
 impl Node {
@@ -204,7 +173,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// Returns the keys that need another round.
-    async fn round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+    async fn round(&mut self, open: Vec<Work>) -> Vec<Work> {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
         let open = self.load_missing(open, &used, &mut again).await;
@@ -213,13 +182,13 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         }
         let round = self.round_of(&used);
         let mut changed = Vec::new();
-        for (entry, evaluation) in self.evaluate_all(open, round) {
+        for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
             if evaluation.changed {
-                changed.push((entry, evaluation));
-            } else if entry.is_fresh {
-                self.served.done.push(entry.conclude_unchanged(evaluation));
+                changed.push((work, evaluation, uncounted));
+            } else if work.is_fresh {
+                self.served.done.push(work.unchanged(evaluation));
             } else {
-                again.push(entry.again(0));
+                again.push(work.again(0));
             }
         }
         if !changed.is_empty() {
@@ -228,35 +197,25 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
             again.extend(self.conclude(changed, changes, committed));
         }
-        again.retain(|entry| !self.is_to_queue(&entry.work, true));
-        let (contended, again) = again.into_iter().partition(|entry| entry.losses >= LOSSES_MAX);
+        let (contended, again) = again.into_iter().partition(|work| work.losses >= LOSSES_MAX);
         self.set_apart(contended, false);
         again
     }
 
-    fn set_apart(&mut self, entries: Vec<Entry>, is_busy: bool) {
-        self.served.apart.extend(entries.into_iter().map(|Entry { work, .. }| Apart { work, is_busy }));
+    fn set_apart(&mut self, works: Vec<Work>, is_busy: bool) {
+        self.served.apart.extend(works.into_iter().map(|work| Apart { work, is_busy }));
     }
 
-    /// Whether the waiter of this work was alone. Then it leaves the batch, and is to join a queue.
-    fn is_to_queue(&mut self, work: &Work, has_changed: bool) -> bool {
-        if work.is_alone {
-            self.served.to_queue.push((work.address.clone(), has_changed));
-        }
-        work.is_alone
-    }
-
-    async fn load_missing(&mut self, open: Vec<Entry>, used: &UsedLocks, again: &mut Vec<Entry>) -> Vec<Entry> {
+    async fn load_missing(&mut self, open: Vec<Work>, used: &UsedLocks, again: &mut Vec<Work>) -> Vec<Work> {
         let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
-        let is_missing = |entry: &Entry| entry.work.base.is_none() || entry.work.epoch != epoch || !has_time;
-        let (mut missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
-        missing.retain(|entry| !self.is_to_queue(&entry.work, true));
+        let is_missing = |work: &Work| work.base.is_none() || work.epoch != epoch || !has_time;
+        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
         if missing.is_empty() {
             return ready;
         }
-        let addresses: Vec<Address> = missing.iter().map(|entry| entry.work.address.clone()).collect();
+        let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
         match self.timed(used, load, |loaded| loaded.now).await {
             Ok(Loaded { states, .. }) => ready.extend(loaded(missing, states, epoch)),
@@ -267,13 +226,14 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             }
             // The others are loaded without them in the next round.
             Err(StoreError::Unreadable { keys, reason }) if !keys.is_empty() => {
-                for entry in missing {
-                    match keys.contains(&entry.work.address) {
+                for work in missing {
+                    match keys.contains(&work.address) {
                         true => {
-                            let failure = unreadable(std::slice::from_ref(&entry.work.address), reason.clone());
-                            self.served.done.push(entry.fail(failure, Vec::new()));
+                            let keys = vec![work.address.clone()];
+                            let failure = StoreError::Unreadable { keys, reason: reason.clone() }.into();
+                            self.served.done.push(work.fail(failure, Vec::new()));
                         }
-                        false => again.push(entry),
+                        false => again.push(work),
                     }
                 }
             }
@@ -286,9 +246,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// As [`Run::round`], with the states locked in the store.
-    async fn locked_round(&mut self, open: Vec<Entry>) -> Vec<Entry> {
+    async fn locked_round(&mut self, open: Vec<Work>) -> Vec<Work> {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
-        let addresses: Vec<Address> = open.iter().map(|entry| entry.work.address.clone()).collect();
+        let addresses: Vec<Address> = open.iter().map(|work| work.address.clone()).collect();
         let (Loaded { states, .. }, locked) = match self.node.lock(&used, &addresses, self.deadline).await {
             Ok(Some(locked)) => locked,
             Ok(None) => return open,
@@ -305,8 +265,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let round = self.round_of(&used);
         let evaluated = self.evaluate_all(loaded(open, states, used.epoch).collect(), round);
         let (mut changed, unchanged): (Vec<_>, Vec<_>) =
-            evaluated.into_iter().partition(|(_, evaluation)| evaluation.changed);
-        let unchanged = unchanged.into_iter().map(|(entry, evaluation)| entry.conclude_unchanged(evaluation));
+            evaluated.into_iter().partition(|(_, evaluation, _)| evaluation.changed);
+        let unchanged = unchanged.into_iter().map(|(work, evaluation, _)| work.unchanged(evaluation));
         self.served.done.extend(unchanged);
         if changed.is_empty() {
             self.node.give_up(locked, self.deadline).await;
@@ -319,7 +279,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The engine in use. Without one the keys fail, and nothing is evaluated: whether a hold-off is in force is not known.
-    fn used(&mut self, open: Vec<Entry>) -> Option<(UsedLocks, Vec<Entry>)> {
+    fn used(&mut self, open: Vec<Work>) -> Option<(UsedLocks, Vec<Work>)> {
         match self.node.store.used() {
             Ok(used) => Some((used, open)),
             Err(error) => {
@@ -331,8 +291,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The store's clock has jumped ahead: leases may seem to have ended that have not. A hold-off begins before anything is granted.
-    async fn after_jump(&mut self, open: Vec<Entry>, again: Vec<Entry>) -> Vec<Entry> {
-        let again: Vec<Entry> = open.into_iter().chain(again).map(|entry| entry.again(0)).collect();
+    async fn after_jump(&mut self, open: Vec<Work>, again: Vec<Work>) -> Vec<Work> {
+        let again: Vec<Work> = open.into_iter().chain(again).map(|work| work.again(0)).collect();
         match self.node.hold_off_after_jump().await {
             Ok(()) => again,
             Err(error) => {
@@ -347,35 +307,25 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         Round { used, now: self.node.clock.now().unwrap_or_default() }
     }
 
-    fn evaluate_all(&mut self, entries: Vec<Entry>, round: Round<'_>) -> Vec<Pending> {
+    fn evaluate_all(&self, works: Vec<Work>, round: Round<'_>) -> Vec<Pending> {
         let terms = self.node.terms(round);
-        entries.into_iter().filter_map(|entry| self.evaluate(entry, round.now, terms)).collect()
-    }
-
-    fn evaluate(&mut self, entry: Entry, now: Timestamp, terms: Terms) -> Option<Pending> {
-        let Work { address, commands, arrived, ended, uncertain, base, is_alone, .. } = &*entry.work;
-        let absent = Stored::default();
-        let state = &base.as_ref().unwrap_or(&absent).state;
-        if *is_alone && let [Command::Acquire(request)] = commands.as_slice() {
-            if let Some(evaluation) = evaluate_alone(state.clone(), request.clone(), now, terms) {
-                return Some((entry, evaluation));
-            }
-            self.is_to_queue(&entry.work, false);
-            return None;
-        }
-        let batch = lock::Batch { commands, arrived, uncertain, ended };
-        let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
-        Some((entry, evaluation))
+        let evaluate = |work: Work| {
+            let Work { address, commands, arrived, ended, uncertain, base, .. } = &work;
+            let absent = Stored::default();
+            let state = &base.as_ref().unwrap_or(&absent).state;
+            let batch = lock::Batch { commands, arrived, uncertain, ended };
+            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, round.now, terms);
+            let uncounted = Uncounted::of(&evaluation.events);
+            (work, evaluation, uncounted)
+        };
+        works.into_iter().map(evaluate).collect()
     }
 
     /// The states of the evaluations move into the changes, and from there into the cache.
     fn changes(&self, changed: &mut [Pending], round: Round<'_>) -> Vec<Change> {
-        let change = |(entry, evaluation): &mut Pending| {
-            entry.uncounted = Uncounted::of(&evaluation.events);
-            let Work { address, base, .. } = &*entry.work;
-            let version = base.as_ref().map(|base| base.version).unwrap_or_default();
-            let stored = Stored { version, state: std::mem::take(&mut evaluation.state) };
-            self.node.change(address, stored, std::mem::take(&mut evaluation.events), round)
+        let change = |(work, evaluation, _): &mut Pending| {
+            let stored = Stored { version: work.version(), state: std::mem::take(&mut evaluation.state) };
+            self.node.change(&work.address, stored, std::mem::take(&mut evaluation.events), round)
         };
         changed.iter_mut().map(change).collect()
     }
@@ -386,7 +336,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         changed: Vec<Pending>,
         changes: Vec<Change>,
         committed: Result<Committed, StoreError>,
-    ) -> Vec<Entry> {
+    ) -> Vec<Work> {
         let is_off = matches!(&committed, Ok(Committed { result: CommitResult::ClockOff, .. }));
         let (now, versions, busy) = match committed {
             Ok(Committed { now, result: CommitResult::Checked(versions), busy }) => (now, versions, busy),
@@ -396,60 +346,37 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 tracing::debug!(store_now_ms = now.as_ms(), "a commit was refused because of its time");
                 (now, vec![None; changes.len()], busy)
             }
-            // The next round names the epoch that is in force by then, or others are out of the way by then.
-            Err(error @ (StoreError::EpochOver | StoreError::Contended(_))) => {
-                let why = if matches!(error, StoreError::EpochOver) { Retry::Epoch } else { Retry::Contended };
-                self.node.metrics.retried(why, changes.len());
-                return changed.into_iter().map(|(entry, _)| entry.again(0)).collect();
-            }
-            Err(error) => {
-                let failure = self.node.commit_failure(&error);
-                let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
-                for (entry, mut evaluation) in changed {
-                    let granted_alone =
-                        if entry.work.is_alone && is_unknown { evaluation.outcomes.pop() } else { None };
-                    let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
-                    let unknown = answered.filter_map(|(rank, outcome)| match outcome {
-                        Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
-                        _ => None,
-                    });
-                    let mut done = entry.fail(failure.clone(), unknown.collect());
-                    if let (Err(failed), Some(Outcome::Granted(grant))) = (&mut done.result, granted_alone) {
-                        failed.unknown_alone = Some(grant.lease);
-                    }
-                    self.served.done.push(done);
-                }
-                return Vec::new();
-            }
+            Err(error) => return self.conclude_failed(changed, &error),
         };
         if versions.iter().any(Option::is_some) {
             self.node.health.committed();
         }
         let mut lost = Vec::new();
         let mut has_events = false;
-        for (index, (((entry, evaluation), change), version)) in
+        for (index, (((work, evaluation, uncounted), change), version)) in
             changed.into_iter().zip(changes).zip(versions).enumerate()
         {
             let Some(version) = version else {
                 match busy.contains(&index) {
                     true => {
                         self.node.metrics.retried(Retry::Contended, 1);
-                        // A waiter alone comes back in a queue, and is set apart then.
-                        match entry.work.is_alone {
-                            true => lost.push(entry.again(0)),
-                            false => self.set_apart(vec![entry.again(0)], true),
-                        }
+                        self.set_apart(vec![work.again(0)], true);
                     }
-                    false => lost.push(entry.again(if is_off { 0 } else { 1 })),
+                    false => {
+                        let was_guess = !work.is_fresh && change.expected == Version::ABSENT;
+                        self.served.has_guessed_wrong |= was_guess && !is_off;
+                        lost.push(work.again(u32::from(!is_off && !was_guess)));
+                    }
                 }
                 continue;
             };
             let absent = LockState::default();
-            let before = entry.work.base.as_ref().map_or(&absent, |base| &base.state);
-            self.node.metrics.committed(entry.uncounted, before, &change.state, now);
+            let before = work.base.as_ref().map_or(&absent, |base| &base.state);
+            self.node.metrics.committed(uncounted, before, &change.state, now);
             self.node.notify_next(&change.address, &change.state, now);
             has_events |= !change.events.is_empty();
-            self.served.done.push(entry.conclude(Stored { version, state: change.state }, evaluation));
+            let result = Ok((Stored { version, state: change.state }, evaluation));
+            self.served.done.push(Done { work, result });
         }
         if !is_off {
             self.node.metrics.lost_races.inc_by(lost.len() as u64);
@@ -460,8 +387,29 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         lost
     }
 
-    fn fail(&mut self, entries: Vec<Entry>, failure: &Failure) {
-        self.served.done.extend(entries.into_iter().map(|entry| entry.fail(failure.clone(), Vec::new())));
+    /// As [`Run::conclude`], of a commit without an answer.
+    fn conclude_failed(&mut self, changed: Vec<Pending>, error: &StoreError) -> Vec<Work> {
+        // The next round names the epoch that is in force by then, or others are out of the way by then.
+        if let StoreError::EpochOver | StoreError::Contended(_) = error {
+            let why = if matches!(error, StoreError::EpochOver) { Retry::Epoch } else { Retry::Contended };
+            self.node.metrics.retried(why, changed.len());
+            return changed.into_iter().map(|(work, ..)| work.again(0)).collect();
+        }
+        let failure = self.node.commit_failure(error);
+        let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
+        for (work, evaluation, _) in changed {
+            let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
+            let unknown = answered.filter_map(|(rank, outcome)| match outcome {
+                Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
+                _ => None,
+            });
+            self.served.done.push(work.fail(failure.clone(), unknown.collect()));
+        }
+        Vec::new()
+    }
+
+    fn fail(&mut self, works: Vec<Work>, failure: &Failure) {
+        self.served.done.extend(works.into_iter().map(|work| work.fail(failure.clone(), Vec::new())));
     }
 
     async fn timed_commit(
@@ -477,12 +425,12 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// The span of a commit: it carries out commands, and grants to waiters of this and of earlier batches.
     fn span(&self, changed: &[Pending]) -> Span {
-        let requests = changed.iter().flat_map(|(entry, evaluation)| {
-            let queue = (self.queue_of)(&entry.work.address);
+        let requests = changed.iter().flat_map(|(work, evaluation, _)| {
+            let queue = (self.queue_of)(&work.address);
             let answered = evaluation.answered.iter().map(|(rank, _)| rank);
-            let arrived = entry.work.arrived.iter().filter(|rank| !answered.clone().any(|other| other == *rank));
+            let arrived = work.arrived.iter().filter(|rank| !answered.clone().any(|other| other == *rank));
             let waiters = arrived.chain(answered.clone()).filter_map(|rank| Some(&queue.get(*rank)?.reply.origin));
-            waiters.chain(&entry.work.origins).collect::<Vec<_>>()
+            waiters.chain(&work.origins).collect::<Vec<_>>()
         });
         traces::commit(self.node.store.name(), changed.len(), requests)
     }
@@ -504,11 +452,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 }
 
-fn loaded(entries: Vec<Entry>, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Entry> {
-    entries.into_iter().zip(states).map(move |(mut entry, stored)| {
-        entry.work.base = Some(stored);
-        entry.work.epoch = epoch;
-        entry.is_fresh = true;
-        entry
+fn loaded(works: Vec<Work>, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Work> {
+    works.into_iter().zip(states).map(move |(mut work, stored)| {
+        (work.base, work.epoch, work.is_fresh) = (Some(stored), epoch, true);
+        work
     })
 }

@@ -6,7 +6,6 @@ use latchgate_core::Address;
 use latchgate_core::lock::{Command, Rank};
 
 use super::call::{Failure, Reply};
-use super::key_queue::Waiter;
 use crate::observe::traces::Origin;
 
 /// What one batch brings to one key.
@@ -27,13 +26,11 @@ pub(super) struct BatchInput {
     pub origins: Vec<Origin>,
     /// A timer found the key, and no call or notification did.
     pub is_timed: bool,
-    /// The only call: the key has no queue, and looks free. As soon as there is more than this, it joins a queue.
-    pub alone: Option<Box<Waiter>>,
 }
 
 impl BatchInput {
     pub(super) fn calls(&self) -> usize {
-        self.commands.len() + self.arrived.len() + usize::from(self.alone.is_some())
+        self.commands.len() + self.arrived.len()
     }
 }
 

@@ -77,14 +77,6 @@ impl Cache {
         is_usable.then(|| cached.stored.clone())
     }
 
-    /// Whether the state of this key is recent and has neither leases nor turns.
-    pub(super) fn looks_free(&self, address: &Address, epoch: Epoch) -> bool {
-        self.states.peek(address).is_some_and(|cached| {
-            let state = &cached.stored.state;
-            state.holders().is_empty() && state.turns().is_empty() && cached.epoch == epoch && cached.is_recent()
-        })
-    }
-
     /// Whether to take the key to have no state, without a load: this node has not met it. Its commit finds out.
     pub(super) fn may_guess_absent(&mut self, address: &Address) -> bool {
         if self.states.contains(address) {

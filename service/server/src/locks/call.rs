@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use latchgate_core::lock::{
     Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost, Mode, Outcome,
-    Owner, PRIORITY_MIN, Position, Refusal, Renew, WaiterId,
+    Owner, PRIORITY_MIN, Position, Refusal, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -148,34 +148,21 @@ pub(super) type AcquireReply = oneshot::Sender<Delivery>;
 
 pub(super) enum Call {
     Acquire(AcquireCall),
-    Renew {
-        renewal: Renew,
-        reply: oneshot::Sender<Answer<Renewed>>,
-    },
-    Release {
-        lease_id: LeaseId,
-        reply: oneshot::Sender<Answer<Released>>,
-    },
-    /// Another command, which has an outcome and no waiter.
+    /// A command that has no waiter. [`Command::Tick`] looks at the key in the store.
     Command {
         command: Command,
-        reply: oneshot::Sender<Answer<(Outcome, Timestamp)>>,
-    },
-    Inspect {
-        reply: oneshot::Sender<Answer<Inspected>>,
-    },
-    /// Repeated until it succeeds or the lease has expired.
-    GiveBack {
-        give_back: GiveBack,
-        until: Instant,
+        reply: Reply,
     },
     /// A waiter's client has gone.
     Leave(WaiterId),
-    /// Time has caused an event of the key.
-    Recheck,
 }
 
 impl Call {
+    /// Repeated until it succeeds or the lease has expired.
+    fn give_back(give_back: GiveBack, until: Instant) -> Self {
+        Self::Command { command: Command::GiveBack(give_back.clone()), reply: Reply::GiveBack { give_back, until } }
+    }
+
     /// Answers a call that is not served.
     pub(super) fn refuse(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
         match self {
@@ -183,13 +170,9 @@ impl Call {
                 let nothing = Undelivered::new(home.clone(), address.clone());
                 let _ = call.reply.send(Delivery::new(Err(failure), nothing));
             }
-            Self::Renew { reply, .. } => drop(reply.send(Err(failure))),
-            Self::Release { reply, .. } => drop(reply.send(Err(failure))),
-            Self::Command { reply, .. } => drop(reply.send(Err(failure))),
-            Self::Inspect { reply } => drop(reply.send(Err(failure))),
-            Self::GiveBack { give_back, until } => give_back_later(home.clone(), address.clone(), give_back, until),
-            // The waiter's reply is closed, and the collector comes to the key again.
-            Self::Leave(_) | Self::Recheck => {}
+            Self::Command { reply, .. } => reply.fail(failure, address, home),
+            // The waiter's reply is closed.
+            Self::Leave(_) => {}
         }
     }
 }
@@ -224,8 +207,6 @@ impl Envelope {
 
 /// Where the outcome of a command goes.
 pub(super) enum Reply {
-    Renew(oneshot::Sender<Answer<Renewed>>),
-    Release(oneshot::Sender<Answer<Released>>),
     Inspect(oneshot::Sender<Answer<Inspected>>),
     Outcome(oneshot::Sender<Answer<(Outcome, Timestamp)>>),
     /// No caller waits for it, and it is repeated if it fails, until the lease has expired.
@@ -296,7 +277,7 @@ impl Drop for Undelivered {
     fn drop(&mut self) {
         let Some(shard) = self.home.upgrade() else { return };
         for (give_back, until) in self.grants.drain(..) {
-            let envelope = Envelope::new(self.address.clone(), Call::GiveBack { give_back, until });
+            let envelope = Envelope::new(self.address.clone(), Call::give_back(give_back, until));
             if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
                 && let Ok(runtime) = Handle::try_current()
             {
@@ -314,7 +295,7 @@ pub(super) fn give_back_later(home: mpsc::WeakSender<Envelope>, address: Address
         if Instant::now() < until
             && let Some(shard) = home.upgrade()
         {
-            let _ = shard.send(Envelope::new(address, Call::GiveBack { give_back, until })).await;
+            let _ = shard.send(Envelope::new(address, Call::give_back(give_back, until))).await;
         }
     });
 }
@@ -327,13 +308,5 @@ pub(super) async fn read<T: Send + 'static>(
     let reading = tokio::spawn(timeout(patience, read));
     let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
     let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-    read.map_err(|error| match error {
-        StoreError::Contended(what) => Failure::Overloaded(what),
-        StoreError::Unreadable { keys, reason } => unreadable(&keys, reason),
-        other => Failure::StoreUnavailable(other.to_string()),
-    })
-}
-
-pub(super) fn unreadable(keys: &[Address], reason: String) -> Failure {
-    Failure::Unreadable { key: keys.first().map(|address| address.key.clone()), reason }
+    read.map_err(|error| error.of_reading().into())
 }

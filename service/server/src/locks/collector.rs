@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::{Address, Timestamp};
+use latchgate_core::Timestamp;
+use latchgate_core::lock::Command;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::call::{Call, Envelope};
+use super::call::{Call, Envelope, Reply};
 use super::limits::Limits;
 use super::node::{Node, shard_of};
 use crate::store::{Collected, StoreError};
@@ -22,7 +23,9 @@ const WAITED: u32 = 19;
 const WAITED_IF_PRODUCTIVE: u32 = 1;
 
 pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) {
-    let mut after: Option<Address> = None;
+    // Where the next step begins in the engine with this index.
+    let mut from: Option<(usize, String)> = None;
+    let (mut unnamed, mut reported) = (0, 0);
     let mut walk = Walk::default();
     let mut pause = node.limits.collect_interval;
     let mut trimmed = Instant::now();
@@ -31,7 +34,8 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
         pause = node.limits.collect_interval;
         let Some(used) = node.store.standing().filter(|_| node.health.is_up()) else { continue };
         let began = Instant::now();
-        let step = used.store.collect(used.epoch, after.as_ref(), node.limits.collect_rows);
+        let position = from.as_ref().filter(|(index, _)| *index == used.index).map(|(_, position)| position.as_str());
+        let step = used.store.collect(used.epoch, position, node.limits.collect_rows);
         match timeout(node.limits.store_timeout, node.store.checked(used.epoch, step)).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
@@ -41,9 +45,20 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
                 for address in collected.due {
                     // If the shard is full, the next walk finds the key again.
                     let shard = &shards[shard_of(&address, shards.len())];
-                    let _ = shard.try_send(Envelope::new(address, Call::Recheck));
+                    let look = Call::Command { command: Command::Tick, reply: Reply::None };
+                    let _ = shard.try_send(Envelope::new(address, look));
                 }
-                after = collected.next;
+                unnamed += collected.unnamed;
+                if collected.next.is_none() {
+                    if unnamed != reported {
+                        tracing::warn!(
+                            rows = unnamed,
+                            "rows of the store name no lock: they are passed over, and stay there"
+                        );
+                    }
+                    (unnamed, reported) = (0, unnamed);
+                }
+                from = collected.next.map(|position| (used.index, position));
                 if let Some(token) = collected.token_kept {
                     begin_epoch_above(&node, token).await;
                 }
@@ -117,7 +132,7 @@ async fn trim(node: &Node) {
 
 #[cfg(test)]
 mod tests {
-    use latchgate_core::{App, Key};
+    use latchgate_core::{Address, App, Key};
 
     use super::*;
 
@@ -130,7 +145,7 @@ mod tests {
 
     fn step(removed: u64, due: usize) -> Collected {
         let due = (0..due).map(address).collect();
-        Collected { removed, due, next: Some(address(0)), ..Collected::default() }
+        Collected { removed, due, next: Some(String::new()), ..Collected::default() }
     }
 
     fn end() -> Collected {

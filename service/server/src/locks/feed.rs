@@ -6,8 +6,8 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use latchgate_core::App;
 use latchgate_core::lock::EventKind;
-use latchgate_core::{App, Key};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use super::call::{Answer, read};
 use super::limits::Limits;
 use crate::engines::{EventPage, LockEngines};
 use crate::observe::metrics::LockMetrics;
-use crate::store::{EventCursor, LoggedEvent, Scope};
+use crate::store::{EventCursor, EventQuery, LoggedEvent, Watched};
 
 /// How long watchers may lag behind the commits of other nodes, which do not notify this one.
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -26,23 +26,6 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
 /// Events that one read returns at most.
 const READ_MAX: usize = 500;
-
-/// Which keys are watched.
-#[derive(Clone, Debug)]
-pub enum Watched {
-    Key(Key),
-    /// The keys that begin with this text.
-    Prefix(String),
-}
-
-impl Watched {
-    fn scope(&self) -> Scope<'_> {
-        match self {
-            Self::Key(key) => Scope::Key(key),
-            Self::Prefix(prefix) => Scope::Prefix(prefix),
-        }
-    }
-}
 
 /// What one read has found.
 pub(super) struct Batch {
@@ -149,7 +132,8 @@ impl Feeds {
     /// When the store does not answer.
     pub(super) async fn read(&self, app: &App, watched: &Watched, after: EventCursor) -> Answer<EventPage> {
         let (store, app, watched) = (self.store.clone(), app.clone(), watched.clone());
-        let page = async move { store.events(&app, watched.scope(), after, READ_MAX).await };
+        let page =
+            async move { store.events(EventQuery { app: &app, watched: &watched, after, limit: READ_MAX }).await };
         let page = read(self.store_timeout, page).await?;
         self.count_unreadable(&page.events);
         Ok(page)
@@ -214,7 +198,7 @@ async fn read_on(feeds: Arc<Feeds>, app: App, mut position: EventCursor) {
 #[cfg(test)]
 mod tests {
     use latchgate_core::lock::{Event, Mode};
-    use latchgate_core::{Address, Timestamp};
+    use latchgate_core::{Address, Key, Timestamp};
 
     use super::*;
 

@@ -4,16 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, NodeId, Outcome, Renew, WaiterId};
+use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, NodeId, Outcome, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
+use super::answers::{released, renewed};
 use super::call::{
     AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, RefusedBecause,
-    Released, Renewed, Undelivered,
+    Released, Renewed, Reply, Undelivered,
 };
 use super::collector;
 use super::health::Health;
@@ -27,7 +28,7 @@ use crate::engines::LockEngines;
 use crate::observe::metrics::LockMetrics;
 use crate::observe::traces;
 use crate::store::store_clock::StoreClock;
-use crate::store::{LOCKED_AT_ONCE, LockStore, Page, StoreError};
+use crate::store::{LOCKED_AT_ONCE, Page, StoreError};
 
 /// Listings that run at once at a node.
 const LISTS_MAX: usize = 4;
@@ -51,21 +52,11 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Starts the shards.
-    ///
-    /// # Errors
-    /// When the store cannot be reached.
-    pub async fn start(store: Arc<dyn LockStore>, limits: Limits) -> anyhow::Result<Self> {
-        let engines = LockEngines::alone(store).await?;
-        let id = engines.node_id();
-        Self::start_on(engines, id, limits).await
-    }
-
     /// Starts the shards of the node with this id on one store or a pair.
     ///
     /// # Errors
     /// When no engine is in use, or it cannot be reached.
-    pub async fn start_on(store: LockEngines, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
+    pub async fn start(store: LockEngines, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
         let clock = StoreClock::default();
         let sent = Instant::now();
         match store.used() {
@@ -137,13 +128,12 @@ impl Locks {
         request.wait = request.wait.saturating_sub(began.elapsed());
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
-        let lease_id = request.lease.lease_id.clone();
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
         self.send(address, Call::Acquire(call))?;
         let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };
         let delivery = answer.instrument(traces::call("acquire")).await;
         leaving.is_armed = false;
-        match delivery.map_or_else(|_| Err(unanswered(&lease_id)), Delivery::accept) {
+        match delivery.map_or_else(|_| Err(unanswered()), Delivery::accept) {
             Ok(Acquired::Refused(refused)) if ends_at_once => {
                 Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
             }
@@ -151,17 +141,11 @@ impl Locks {
         }
     }
 
-    /// # Errors
-    /// See [`Locks::acquire`].
-    pub async fn renew(&self, address: &Address, lease_id: LeaseId, ttl_ms: Option<u64>) -> Answer<Renewed> {
-        self.renew_with(address, lease_id, ttl_ms, None).await
-    }
-
-    /// As [`Locks::renew`]; `metadata`, if any, replace those of the lease.
+    /// `metadata`, if any, replace those of the lease.
     ///
     /// # Errors
     /// See [`Locks::acquire`].
-    pub async fn renew_with(
+    pub async fn renew(
         &self,
         address: &Address,
         lease_id: LeaseId,
@@ -169,18 +153,17 @@ impl Locks {
         metadata: Option<Metadata>,
     ) -> Answer<Renewed> {
         self.allow_lease(ttl_ms).await?;
-        let renewal = Renew { metadata, ..Renew::new(lease_id.clone(), ttl_ms) };
-        let (reply, answer) = oneshot::channel();
-        self.send(address, Call::Renew { renewal, reply })?;
-        answer.instrument(traces::call("renew")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+        let renewal = Command::Renew(Renew { metadata, ..Renew::new(lease_id, ttl_ms) });
+        let (outcome, now) = self.carry_out(address, renewal, Reply::Outcome, "renew").await?;
+        renewed(outcome, now)
     }
 
     /// # Errors
     /// See [`Locks::acquire`].
     pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
-        let (reply, answer) = oneshot::channel();
-        self.send(address, Call::Release { lease_id: lease_id.clone(), reply })?;
-        answer.instrument(traces::call("release")).await.unwrap_or_else(|_| Err(unanswered(&lease_id)))
+        let release = Command::Release(Release { lease_id });
+        let (outcome, _) = self.carry_out(address, release, Reply::Outcome, "release").await?;
+        released(outcome)
     }
 
     /// Undoes a grant that is not answered to its client after all, as one that cannot reach it.
@@ -193,18 +176,26 @@ impl Locks {
     /// # Errors
     /// See [`Locks::acquire`].
     pub async fn command(&self, address: &Address, command: Command) -> Answer<(Outcome, Timestamp)> {
-        let (reply, answer) = oneshot::channel();
-        self.send(address, Call::Command { command, reply })?;
-        let stopped = || Err(Failure::OutcomeUnknown("the node stopped while it served this".to_owned()));
-        answer.instrument(traces::call("command")).await.unwrap_or_else(|_| stopped())
+        self.carry_out(address, command, Reply::Outcome, "command").await
     }
 
     /// # Errors
     /// See [`Locks::acquire`].
     pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
-        let (reply, answer) = oneshot::channel();
-        self.send(address, Call::Inspect { reply })?;
-        answer.instrument(traces::call("inspect")).await.unwrap_or(Err(Failure::ShuttingDown))
+        self.carry_out(address, Command::Tick, Reply::Inspect, "inspect").await
+    }
+
+    /// Has the key's shard carry out a command; `name` is that of the call in traces.
+    async fn carry_out<T>(
+        &self,
+        address: &Address,
+        command: Command,
+        reply: impl FnOnce(oneshot::Sender<Answer<T>>) -> Reply,
+        name: &'static str,
+    ) -> Answer<T> {
+        let (sender, answer) = oneshot::channel();
+        self.send(address, Call::Command { command, reply: reply(sender) })?;
+        answer.instrument(traces::call(name)).await.unwrap_or_else(|_| Err(unanswered()))
     }
 
     /// States in key order, read from the store, and the store's time.
@@ -352,6 +343,6 @@ impl Drop for LeaveOnDrop<'_> {
 }
 
 /// The shard stopped while it served this call.
-pub(super) fn unanswered(lease_id: &LeaseId) -> Failure {
-    Failure::OutcomeUnknown(format!("the node stopped while it served lease {}", lease_id.as_str()))
+pub(super) fn unanswered() -> Failure {
+    Failure::OutcomeUnknown("the node stopped while it served this".to_owned())
 }

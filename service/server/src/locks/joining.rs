@@ -3,7 +3,7 @@
 use latchgate_core::Address;
 use latchgate_core::lock::{Acquire, Position, WaiterId};
 
-use super::batch_input::{BatchInput, Inputs};
+use super::batch_input::Inputs;
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
 use super::shard::Shard;
@@ -13,10 +13,10 @@ impl Shard {
     pub(super) fn enqueue(&mut self, address: Address, call: AcquireCall, origin: Origin, inputs: &mut Inputs) {
         let AcquireCall { id, request, requested_at, is_probe, reply } = call;
         let limits = &self.node.limits;
-        let in_queue = self.queues.get(&address).map_or(0, |queue| queue.queue.len());
         let waits = !request.wait.is_zero();
+        let is_full = || self.queues.get(&address).is_some_and(|queue| queue.queue.len() >= limits.waiters_per_key);
         let undelivered = Undelivered::new(self.home.clone(), address.clone());
-        if waits && (in_queue >= limits.waiters_per_key || self.waiters >= limits.waiters_per_shard) {
+        if waits && (self.waiters >= limits.waiters_per_shard || is_full()) {
             let failure = Failure::Overloaded("too many callers wait already");
             let _ = reply.send(Delivery::new(Err(failure), undelivered));
             return;
@@ -38,12 +38,9 @@ impl Shard {
             may_be_granted: !request.is_new_lease,
             reply: ReplyHandle { sender: reply, requested_at, undelivered, origin },
         };
-        let is_alone = self.may_be_alone(&address, &waiter, inputs);
-        let input = inputs.entry(address.clone()).or_default();
-        input.alone = Some(Box::new(waiter));
-        if !is_alone {
-            self.join(&address, input);
-        }
+        let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
+        self.waiters += 1;
+        inputs.entry(address).or_default().arrived.push(rank);
     }
 
     /// The client of a waiter has gone.
@@ -66,24 +63,5 @@ impl Shard {
                 inputs.entry(address.clone()).or_default().ended = ended;
             }
         }
-    }
-
-    /// Whether the only call of a batch for a key may be served without a queue. The commit finds out whether the lock is free.
-    fn may_be_alone(&mut self, address: &Address, waiter: &Waiter, inputs: &Inputs) -> bool {
-        let is_first = !self.queues.contains_key(address) && !inputs.contains_key(address);
-        let may_wait_here = waiter.deadline.is_none() || self.waiters < self.node.limits.waiters_per_shard;
-        is_first
-            && may_wait_here
-            && !waiter.is_probe
-            && !waiter.is_returning
-            && !self.apart.is_busy(address)
-            && (self.cache.looks_free(address, self.node.store.epoch()) || self.cache.may_guess_absent(address))
-    }
-
-    /// A waiter that is not alone any more joins its key's queue.
-    pub(super) fn join(&mut self, address: &Address, input: &mut BatchInput) {
-        let Some(waiter) = input.alone.take() else { return };
-        input.arrived.push(self.queues.entry(address.clone()).or_default().queue.insert(*waiter));
-        self.waiters += 1;
     }
 }

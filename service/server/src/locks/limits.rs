@@ -9,14 +9,16 @@ use super::cache::CACHE_MAX_AGE;
 pub struct Limits {
     /// Tasks that each serve a part of the keys. A file of one node has one in any case.
     pub shards: usize,
-    /// Calls that may wait for one shard.
+    /// Calls that may wait for one shard: some seconds of work at the highest rate. A longer queue would answer after its clients have
+    /// gone.
     pub calls_per_shard: usize,
     pub waiters_per_key: usize,
     pub waiters_per_shard: usize,
     pub cached_keys_per_shard: usize,
     /// How long the states in a shard's memory may be together, in bytes.
     pub cached_bytes_per_shard: usize,
-    /// How long the position of a caller that resumed with a ticket is reserved after its wait, so that it can resume again.
+    /// How long the position of a caller that resumed with a ticket is reserved after its wait, so that it can resume again. Waiters behind
+    /// it may wait that much longer.
     pub ticket_hold: Duration,
     /// The longest lease that callers may ask for, in ms.
     pub ttl_ms_max: u64,
@@ -24,7 +26,8 @@ pub struct Limits {
     pub store_timeout: Duration,
     /// How long a key's state is kept after its last lease and turn have ended.
     pub idle_retention: Duration,
-    /// The interval between two steps of the collection.
+    /// The interval between two steps of the collection. A step is short enough not to delay commits, and all steps together visit 3.6
+    /// million keys in an hour.
     pub collect_interval: Duration,
     /// How many rows one step of the collection reads, and how many events it deletes.
     pub collect_rows: usize,
@@ -32,7 +35,7 @@ pub struct Limits {
     pub history: bool,
     /// How many watchers a node may have.
     pub watchers: usize,
-    /// How many batches of events a watcher may be behind before it reads them from the store.
+    /// How many batches of up to 500 events a watcher may be behind before it reads them from the store.
     pub watcher_lag: usize,
     pub history_retention: Duration,
 }

@@ -89,12 +89,11 @@ impl Locks {
         let began = Instant::now();
         self.allow_lease(Some(request.lease.ttl_ms)).await?;
         request.wait = request.wait.saturating_sub(began.elapsed());
-        let lease_id = request.lease.lease_id.clone();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
         let may_wait = !request.wait.is_zero();
         tokio::spawn(acquire_and_answer(self.clone(), request, reply).in_current_span());
-        let Ok((answer, received)) = answer.await else { return Err(unanswered(&lease_id)) };
+        let Ok((answer, received)) = answer.await else { return Err(unanswered()) };
         if may_wait {
             self.node.metrics.wait_seconds.observe(began.elapsed().as_secs_f64());
         }
@@ -110,9 +109,9 @@ type Reply = oneshot::Sender<(Answer<AcquiredMany>, oneshot::Sender<()>)>;
 /// Answers with the leases; gives them back if the client has gone.
 async fn acquire_and_answer(locks: Locks, request: LockManyRequest, mut reply: Reply) {
     let request = Arc::new(request);
-    let mut turns = Turns::new(&locks, &request);
-    let answer = turns.run(&mut reply).await;
-    let undelivered = turns.undelivered;
+    let mut multilock = Multilock::new(&locks, &request);
+    let answer = multilock.run(&mut reply).await;
+    let undelivered = multilock.undelivered;
     // With these answers the client knows what it may hold. With any other it relies on no lease, but an earlier attempt of
     // unknown outcome may have been granted.
     let is_informed = matches!(
@@ -136,7 +135,7 @@ async fn acquire_and_answer(locks: Locks, request: LockManyRequest, mut reply: R
 }
 
 /// One multilock on its way.
-struct Turns<'a> {
+struct Multilock<'a> {
     locks: &'a Locks,
     request: &'a Arc<LockManyRequest>,
     requested_at: Instant,
@@ -148,7 +147,7 @@ struct Turns<'a> {
 /// One grant for each key.
 type Grants = Vec<GrantId>;
 
-impl<'a> Turns<'a> {
+impl<'a> Multilock<'a> {
     fn new(locks: &'a Locks, request: &'a Arc<LockManyRequest>) -> Self {
         let requested_at = Instant::now();
         let arrival = locks.node.clock.arrival(requested_at).unwrap_or_default();

@@ -31,8 +31,8 @@ mod watch;
 pub use self::call::{
     Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed, Waiting,
 };
-pub use self::feed::Watched;
 pub use self::handle::Locks;
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 pub use self::watch::{Next, Watch};
+pub use crate::store::Watched;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::call::{self, Answer, Failure, unreadable};
+use super::call::{self, Answer, Failure};
 use super::health::Health;
 use super::history::History;
 use super::limits::Limits;
@@ -124,19 +124,10 @@ impl Node {
     /// The failure that a caller gets for an error of the store. Unless the store has answered, it is probed.
     pub(super) fn failure(&self, error: &StoreError) -> Failure {
         tracing::debug!(%error, store = self.store.name(), "a call to the store failed");
-        match error {
-            StoreError::Unavailable(reason) => {
-                self.health.suspect(reason);
-                Failure::StoreUnavailable(reason.clone())
-            }
-            StoreError::OutcomeUnknown(reason) => {
-                self.health.suspect(reason);
-                Failure::OutcomeUnknown(reason.clone())
-            }
-            StoreError::Contended(what) => Failure::Overloaded(what),
-            StoreError::Unreadable { keys, reason } => unreadable(keys, reason.clone()),
-            StoreError::EpochOver => Failure::StoreUnavailable(error.to_string()),
+        if let StoreError::Unavailable(reason) | StoreError::OutcomeUnknown(reason) = error {
+            self.health.suspect(reason);
         }
+        error.clone().into()
     }
 }
 

@@ -28,7 +28,9 @@ impl Schedule {
     }
 
     pub(super) fn remove(&mut self, address: &Address) {
-        if let Some((address, at)) = self.at.remove_entry(address) {
+        if !self.at.is_empty()
+            && let Some((address, at)) = self.at.remove_entry(address)
+        {
             self.due.remove(&(at, address));
         }
     }

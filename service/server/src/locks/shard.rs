@@ -2,12 +2,13 @@
 //! not cached, evaluates each key, writes all changes in one commit, and replies.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Command, LockState, Release, can_only_wait};
+use latchgate_core::lock::{Command, LockState, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -15,7 +16,7 @@ use super::apart::{ApartKeys, Arrived, Returned};
 use super::batch::{self, Apart, Done, Failed, Work};
 use super::batch_input::{BatchInput, Inputs};
 use super::cache::Cache;
-use super::call::{Call, Envelope, Failure, Reply};
+use super::call::{Call, Envelope, Failure};
 use super::key_queue::{KeyQueue, WaitQueue};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
@@ -147,9 +148,6 @@ impl Shard {
             }
             return;
         }
-        if let Some(input) = inputs.get_mut(&address).filter(|input| input.alone.is_some()) {
-            self.join(&address, input);
-        }
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
@@ -161,17 +159,10 @@ impl Shard {
                 self.leave(address, id, inputs);
                 return;
             }
-            Call::Renew { renewal, reply } => (Command::Renew(renewal), Reply::Renew(reply)),
-            Call::Release { lease_id, reply } => (Command::Release(Release { lease_id }), Reply::Release(reply)),
-            Call::Inspect { reply } => (Command::Tick, Reply::Inspect(reply)),
-            Call::Command { command, reply } => (command, Reply::Outcome(reply)),
-            Call::GiveBack { give_back, until } => {
-                (Command::GiveBack(give_back.clone()), Reply::GiveBack { give_back, until })
-            }
-            Call::Recheck => (Command::Tick, Reply::None),
+            Call::Command { command, reply } => (command, reply),
         };
         let input = inputs.entry(address).or_default();
-        input.must_load |= matches!((&command, &reply), (Command::Tick, _));
+        input.must_load |= matches!(command, Command::Tick);
         input.commands.push(command);
         input.replies.push(reply);
         input.origins.push(origin);
@@ -200,7 +191,7 @@ impl Shard {
     /// A key whose state cannot be decoded would have the others of its batch loaded once more.
     fn note_unreadable(&mut self, done: &Done) {
         if let Err(Failed { failure: failure @ Failure::Unreadable { .. }, .. }) = &done.result {
-            self.apart.set_busy(&done.address, &failure.to_string());
+            self.apart.set_busy(&done.work.address, &failure.to_string());
         }
     }
 
@@ -252,7 +243,7 @@ impl Shard {
     /// Evaluates, commits and answers one batch.
     async fn serve(&mut self, mut inputs: Inputs) {
         let mut works = Vec::with_capacity(inputs.len());
-        let (mut apart, mut to_queue) = (Vec::new(), Inputs::new());
+        let mut apart = Vec::new();
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
         for (address, input) in &mut inputs {
@@ -260,15 +251,11 @@ impl Shard {
                 let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
                 let arrived = std::mem::take(&mut input.arrived);
                 self.cache.remove(address);
-                self.answer_failure(
-                    address,
-                    input,
-                    Failed { failure, unknown: Vec::new(), unknown_alone: None, arrived },
-                );
+                self.answer_failure(address, input, &arrived, Failed { failure, unknown: Vec::new() });
             } else if !self.only_waits(address, input, epoch) {
                 let work = self.work(address, input, epoch);
                 match self.apart.is_busy(address) {
-                    true => apart.push(Apart { work: Box::new(work), is_busy: true }),
+                    true => apart.push(Apart { work, is_busy: true }),
                     false => works.push(work),
                 }
             }
@@ -281,19 +268,13 @@ impl Shard {
             let served = batch::run(&self.node, works, queue_of).await;
             for done in served.done {
                 self.note_unreadable(&done);
-                if let Some(input) = inputs.get_mut(&done.address) {
+                if let Some(input) = inputs.get_mut(&done.work.address) {
                     self.answer(done, input);
                 }
             }
             apart.extend(served.apart);
-            for (address, has_changed) in served.to_queue {
-                let Some(mut input) = inputs.remove(&address) else { continue };
-                if has_changed && self.cache.last_known(&address).is_none() {
-                    self.cache.guessed_wrong();
-                }
-                self.join(&address, &mut input);
-                input.must_load |= has_changed;
-                to_queue.insert(address, input);
+            if served.has_guessed_wrong {
+                self.cache.guessed_wrong();
             }
         }
         for one in apart {
@@ -305,13 +286,10 @@ impl Shard {
             self.answer_ended(&address, &input.ended, input.failure.as_ref());
             self.schedule_next(address);
         }
-        if !to_queue.is_empty() {
-            // Once: none of these is alone any more.
-            Box::pin(self.serve(to_queue)).await;
-        }
     }
 
     fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Work {
+        let queue = self.queues.get(address);
         let base = if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) };
         let metrics = &self.node.metrics;
         if base.is_some() {
@@ -319,31 +297,26 @@ impl Shard {
         } else {
             metrics.cache_misses.inc();
         }
-        let mut work = Work {
+        // All waiters of the key have just arrived, so the node may not have met it.
+        let is_new = !input.arrived.is_empty() && queue.is_some_and(|queue| queue.queue.len() == input.arrived.len());
+        let may_guess = is_new && input.commands.is_empty() && !input.must_load && self.cache.may_guess_absent(address);
+        Work {
             address: address.clone(),
             commands: std::mem::take(&mut input.commands),
             arrived: std::mem::take(&mut input.arrived),
             ended: input.ended.clone(),
-            uncertain: self.queues.get(address).map(KeyQueue::uncertain_grants).unwrap_or_default(),
+            uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
             origins: std::mem::take(&mut input.origins),
-            base,
+            base: base.or_else(|| may_guess.then(Stored::default)),
             epoch,
-            is_alone: false,
-        };
-        if let Some(waiter) = &input.alone {
-            work.is_alone = true;
-            if work.base.is_none() && self.cache.last_known(address).is_none() {
-                work.base = Some(Stored::default());
-            }
-            work.commands = vec![Command::Acquire(waiter.request.clone())];
-            work.origins = vec![waiter.reply.origin.clone()];
+            is_fresh: false,
+            losses: 0,
         }
-        work
     }
 
     /// Whether the key needs neither a read nor a write: its new waiters only join a queue whose turn is published.
     fn only_waits(&self, address: &Address, input: &BatchInput, epoch: Epoch) -> bool {
-        if input.must_load || input.alone.is_some() || !input.commands.is_empty() || !input.ended.is_empty() {
+        if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
             return false;
         }
         let state = self.cache.last_known_in(address, epoch);
@@ -355,9 +328,10 @@ impl Shard {
 
     /// Drops the queue if it is empty; otherwise sets the key's next recheck.
     fn schedule_next(&mut self, address: Address) {
-        let Some(KeyQueue { queue, .. }) = self.queues.get(&address) else { return };
+        let Entry::Occupied(entry) = self.queues.entry(address.clone()) else { return };
+        let KeyQueue { queue, .. } = entry.get();
         if queue.is_empty() {
-            self.queues.remove(&address);
+            entry.remove();
             self.schedule.remove(&address);
             return;
         }

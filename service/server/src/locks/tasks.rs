@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::Address;
+use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::node::{Node, shard_of};
+use crate::engines::UsedLocks;
 use crate::store::{StoreError, WakeUp};
 
 /// How often a store is asked for its clock that is up and takes no commits.
@@ -103,32 +104,32 @@ pub(super) async fn probe(node: Arc<Node>) {
 /// # Errors
 /// Says why the store does not answer.
 async fn ping(node: &Node) -> Result<(), String> {
-    let sent = Instant::now();
-    let used = node.store.used().map_err(|error| error.reason())?;
-    match tokio::time::timeout(node.limits.store_timeout, used.store.ping()).await {
-        Ok(Ok(shown)) => {
-            node.clock.learn(used.index, shown, sent, Instant::now());
-            Ok(())
-        }
-        Ok(Err(StoreError::Contended(_))) => Ok(()),
-        Ok(Err(error)) => Err(error.reason()),
-        Err(_) => Err("the store does not answer in time".to_owned()),
-    }
+    answer(node, |used| async move { used.store.ping().await }).await.map(|_| ())
 }
 
 /// # Errors
 /// Says why no lock can be granted.
 async fn probe_once(node: &Node) -> Result<(), String> {
+    if answer(node, |used| async move { used.store.probe().await }).await? {
+        node.health.probed();
+    }
+    Ok(())
+}
+
+/// Learns the store's time from a call. Returns `false` if other sessions are in its way, so the store takes commits.
+async fn answer<F>(node: &Node, call: impl FnOnce(UsedLocks) -> F) -> Result<bool, String>
+where
+    F: Future<Output = Result<Timestamp, StoreError>>,
+{
     let sent = Instant::now();
     let used = node.store.used().map_err(|error| error.reason())?;
-    match tokio::time::timeout(node.limits.store_timeout, used.store.probe()).await {
+    let index = used.index;
+    match tokio::time::timeout(node.limits.store_timeout, call(used)).await {
         Ok(Ok(shown)) => {
-            node.clock.learn(used.index, shown, sent, Instant::now());
-            node.health.probed();
-            Ok(())
+            node.clock.learn(index, shown, sent, Instant::now());
+            Ok(true)
         }
-        // Other sessions are in the way of the probe, so the store takes commits.
-        Ok(Err(StoreError::Contended(_))) => Ok(()),
+        Ok(Err(StoreError::Contended(_))) => Ok(false),
         Ok(Err(error)) => Err(error.reason()),
         Err(_) => Err("the store does not answer in time".to_owned()),
     }

@@ -10,10 +10,10 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Instant, sleep_until};
 
 use super::call::{Answer, Failure};
-use super::feed::{Batch, Watched};
+use super::feed::Batch;
 use super::handle::Locks;
 use super::node::Node;
-use crate::store::{EventCursor, LoggedEvent};
+use crate::store::{EventCursor, LoggedEvent, Watched};
 
 /// A watcher without events learns its position this often, if it has moved.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
@@ -33,8 +33,8 @@ pub struct Watch {
     watched: Watched,
     /// How far it has seen.
     after: EventCursor,
-    /// As far as the client has been told.
-    told: (EventCursor, Instant),
+    /// The position that the client knows, and since when.
+    known: (EventCursor, Instant),
     /// Its own reads go on to here: from here on the batches have everything.
     catches_up_to: Option<EventCursor>,
     batches: broadcast::Receiver<Arc<Batch>>,
@@ -53,24 +53,24 @@ impl Watch {
         loop {
             if let Some(end) = self.catches_up_to {
                 let next = self.catch_up(end).await?;
-                self.told = (self.after, Instant::now());
+                self.known = (self.after, Instant::now());
                 return Some(next);
             }
-            let (told, told_at) = self.told;
+            let (known, known_at) = self.known;
             tokio::select! {
                 biased;
                 () = self.node.closing.cancelled() => return None,
                 batch = self.batches.recv() => match batch {
                     Ok(batch) if batch.drops(self.after) => {
                         let from = std::mem::replace(&mut self.after, batch.end);
-                        self.told = (self.after, Instant::now());
+                        self.known = (self.after, Instant::now());
                         return Some(self.dropped(from));
                     }
                     Ok(batch) => {
                         let events = batch.of(&self.watched, self.after);
                         self.after = self.after.max(batch.end);
                         if !events.is_empty() {
-                            self.told = (self.after, Instant::now());
+                            self.known = (self.after, Instant::now());
                             return Some(Next::Events(events));
                         }
                     }
@@ -82,8 +82,8 @@ impl Watch {
                     }
                     Err(RecvError::Closed) => return None,
                 },
-                () = sleep_until(told_at + POSITION_EVERY), if told != self.after => {
-                    self.told = (self.after, Instant::now());
+                () = sleep_until(known_at + POSITION_EVERY), if known != self.after => {
+                    self.known = (self.after, Instant::now());
                     return Some(Next::Events(Vec::new()));
                 }
             }
@@ -141,8 +141,8 @@ impl Locks {
         before: Option<EventCursor>,
         limit: usize,
     ) -> Answer<Option<Vec<LoggedEvent>>> {
-        let Address { app, key } = address.clone();
-        let events = self.read(|store| async move { store.history(&app, &key, before, limit).await }).await?;
+        let address = address.clone();
+        let events = self.read(|store| async move { store.history(&address, before, limit).await }).await?;
         self.node.history.feeds.count_unreadable(events.as_deref().unwrap_or_default());
         Ok(events)
     }
@@ -164,7 +164,7 @@ impl Locks {
             app: app.clone(),
             watched,
             after,
-            told: (after, Instant::now()),
+            known: (after, Instant::now()),
             catches_up_to: (after != begin).then_some(begin),
             batches,
             _permit: permit,

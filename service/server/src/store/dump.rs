@@ -1,7 +1,7 @@
 //! Reads all states of a store, page by page, to copy them to another store.
 
 use latchgate_core::lock::LockState;
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, Timestamp};
 
 use super::StoreError;
 
@@ -53,23 +53,24 @@ impl<T> DumpPage<T> {
     }
 }
 
-/// A page of a walk along the addresses. If it is full, there may be another. A state that cannot be decoded is its address.
-pub fn page_of(states: Vec<Result<CopiedState, Address>>, limit: usize) -> DumpPage<CopiedState> {
-    let last = states.last().filter(|_| states.len() >= limit);
-    let next =
-        last.map(|found| position_after(found.as_ref().map_or_else(|address| address, |copied| &copied.address)));
-    DumpPage::of(states.into_iter().map(|found| found.map_err(|address| position_after(&address))), next)
+/// A page of a walk along the addresses. If it is full, there may be another. A row that cannot be decoded is the position after it.
+pub fn page_of(states: Vec<Result<CopiedState, String>>, limit: usize) -> DumpPage<CopiedState> {
+    let after = |found: &Result<CopiedState, String>| match found {
+        Ok(CopiedState { address, .. }) => position_after(address.app.as_str(), address.key.as_str()),
+        Err(position) => position.clone(),
+    };
+    let next = states.last().filter(|_| states.len() >= limit).map(after);
+    DumpPage::of(states, next)
 }
 
-/// The position of the page after this address. It is JSON, because names may have any separator in them.
-pub(super) fn position_after(address: &Address) -> String {
-    serde_json::json!([address.app, address.key]).to_string()
+/// The position of the page after this row. It is JSON, because names may have any separator in them.
+pub fn position_after(app: &str, key: &str) -> String {
+    serde_json::json!([app, key]).to_string()
 }
 
-/// The address after which a page begins.
-pub fn read_position(from: Option<&str>) -> Result<Option<Address>, StoreError> {
-    let read = |text| serde_json::from_str::<(App, Key)>(text).map_err(|_| no_position());
-    Ok(from.map(read).transpose()?.map(|(app, key)| Address { app, key }))
+/// The app and the key after which a page begins: empty ones for the first page.
+pub fn read_position(from: Option<&str>) -> Result<(String, String), StoreError> {
+    from.map_or_else(|| Ok(Default::default()), |text| serde_json::from_str(text).map_err(|_| no_position()))
 }
 
 pub(super) fn no_position() -> StoreError {

@@ -85,14 +85,23 @@ pub struct LoggedEvent {
 }
 
 /// Which of an app's events to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope<'a> {
-    Key(&'a Key),
-    /// The events of all keys that begin with this prefix.
-    Prefix(&'a str),
+#[derive(Clone, Debug)]
+pub enum Watched {
+    Key(Key),
+    /// The events of all keys that begin with this text.
+    Prefix(String),
 }
 
-impl Scope<'_> {
+/// Which events to read: at most `limit` after `after`.
+#[derive(Clone, Copy, Debug)]
+pub struct EventQuery<'a> {
+    pub app: &'a App,
+    pub watched: &'a Watched,
+    pub after: EventCursor,
+    pub limit: usize,
+}
+
+impl Watched {
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Key(key) => key.as_str(),
@@ -106,7 +115,7 @@ impl Scope<'_> {
 
     pub fn includes(&self, key: &Key) -> bool {
         match self {
-            Self::Key(wanted) => key == *wanted,
+            Self::Key(wanted) => key == wanted,
             Self::Prefix(prefix) => key.as_str().starts_with(prefix),
         }
     }

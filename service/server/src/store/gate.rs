@@ -53,32 +53,25 @@ impl Fence {
 /// One page of the records that a switch copies, and where the next begins; `None` at the end.
 pub type DumpPage = super::DumpPage<(OperationAddress, OperationRecord)>;
 
+/// What a write came to. Unless it is `Done`, nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    /// The id had no record and has this one now, in this version.
-    Claimed(Version),
-    /// The id has a record: nothing was written.
+pub enum Written {
+    /// With the version that a record has now; of no meaning if it was removed.
+    Done(Version),
+    /// The id that was to be claimed has this record.
     Exists(Box<Stored>),
-    /// The id had a record that is gone by now: nothing was written.
+    /// Another caller has made, changed or removed the record.
     Moved,
-    /// The caller's estimate of the store's clock was off by more than the clock bound: nothing was written.
-    ClockOff,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replaced {
-    Replaced,
-    /// Another caller has changed or removed the record: nothing was written.
-    Moved,
-    /// The caller's estimate of the store's clock was off by more than the clock bound: nothing was written.
+    /// The caller's estimate of the store's clock was off by more than the clock bound.
     ClockOff,
 }
 
 /// What becomes of a record, if its version is still `expected`.
 #[derive(Clone, Debug)]
 pub struct Change<'a> {
-    pub expected: Version,
-    /// None: the record is removed.
+    /// `None`: a claim of an id that has no record.
+    pub expected: Option<Version>,
+    /// `None`: the record is removed.
     pub record: Option<&'a OperationRecord>,
     /// The nodes whose pres wait for the operation are notified.
     pub wakes: bool,
@@ -139,26 +132,10 @@ pub trait GateStore: RecordStore {
         true
     }
 
-    /// Stores `record` if the id has none, in one round trip. `now` is the caller's estimate of the store's clock, by
-    /// which the record was made.
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-    ) -> Result<At<Claimed>, StoreError>;
-
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError>;
 
-    /// Replaces or removes a record if its version is still the expected one.
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-    ) -> Result<At<Replaced>, StoreError>;
+    /// Stores, replaces or removes a record if its version is still the expected one, in one round trip.
+    async fn write(&self, write: Write<'_>) -> Result<At<Written>, StoreError>;
 
     /// Visible records of `app`, at most `limit`, in an order of the store's own. Begins at the front without a
     /// `cursor`. A record that is there from the first page to the last is listed; in Redis perhaps on two pages.
@@ -190,6 +167,22 @@ pub trait GateStore: RecordStore {
 
     /// Notes how many records have been copied, while the store is filling for this epoch; returns whether it is.
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError>;
+}
+
+/// A change, with the fence and the caller's estimate of the store's clock, by which the record was made.
+#[derive(Clone, Debug)]
+pub struct Write<'a> {
+    pub fence: Fence,
+    pub now: Timestamp,
+    pub address: &'a OperationAddress,
+    pub change: Change<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// A claim of an id that has no record.
+    pub fn claim(record: &'a OperationRecord) -> Self {
+        Self { expected: None, record: Some(record), wakes: false }
+    }
 }
 
 impl Filter {

@@ -19,9 +19,9 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 
 pub use self::documents::DocumentStore;
-pub use self::dump::{CopiedState, DumpPage, page_of, read_position};
+pub use self::dump::{CopiedState, DumpPage, page_of, position_after, read_position};
 pub use self::engine_record::{EngineState, Epoch, PoolUse, RecordStore};
-pub use self::events::{EventCursor, InvalidEventCursor, LoggedEvent, Scope};
+pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched};
 
 /// A state and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -204,6 +204,11 @@ impl UnreadableState {
     }
 }
 
+/// The address of a row; `None` if its names are none of a lock, so that another program has written it.
+pub(crate) fn address_of(app: &str, key: &str) -> Option<Address> {
+    Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
+}
+
 /// Decodes a state that is stored as JSON.
 pub(crate) fn decode_state(json: &[u8]) -> Result<LockState, UnreadableState> {
     serde_json::from_slice(json).map_err(|error| UnreadableState(error.to_string()))
@@ -228,8 +233,10 @@ pub struct Collected {
     pub token_kept: Option<u64>,
     /// The addresses of rows whose `notice_at` has passed.
     pub due: Vec<Address>,
+    /// How many rows were passed over, because their names are none of a lock.
+    pub unnamed: u64,
     /// The position of the next step; `None` at the end.
-    pub next: Option<Address>,
+    pub next: Option<String>,
 }
 
 /// A store of lock states. Callers put a time limit on every call. Dropping a call half-way is safe; the outcome of a commit
@@ -265,12 +272,12 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// Returns up to `limit` states of `app`, in key order, whose keys begin with `prefix` and come after `after`.
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
 
-    /// Looks at up to `limit` rows after `after`. Removes those whose `keep_until` has passed and whose token is lower than all new
+    /// Looks at up to `limit` rows from this position on. Removes those whose `keep_until` has passed and whose token is lower than all new
     /// tokens of `epoch`, and returns those that are due. A state that cannot be decoded stays.
     ///
     /// # Errors
     /// `EpochOver` if the store is not active in this epoch.
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError>;
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError>;
 
     /// Writes events without a change of a state, for example the end of a wait.
     ///
@@ -278,29 +285,17 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// `EpochOver` if the store is not active in this epoch.
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError>;
 
-    /// Looks at up to `limit` events after `after`, in the order of their commits. Returns those in `scope`, and the position
+    /// Looks at up to `limit` events after `after`, in the order of their commits. Returns those that are `watched`, and the position
     /// of the next call: `after` itself if there were no events, and behind all that were looked at, even if none is in
-    /// `scope`. Events of one key are in the order in which they happened. No event ever appears before a returned position. Of a store
+    /// watched. Events of one key are in the order in which they happened. No event ever appears before a returned position. Of a store
     /// that is retired, all events can be read.
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError>;
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError>;
 
     /// The position for a reader of future events. A few events from just before the call may come after it.
     async fn last_event(&self) -> Result<EventCursor, StoreError>;
 
     /// The key's events, newest first: at most `limit` before `before`.
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError>;
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError>;
 
     /// Deletes at most `limit` of the oldest events: those before `older_than`. Stops at the first younger event. Returns how many
     /// it has deleted.

@@ -2,7 +2,7 @@
 
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::gate::{Change, Claimed, Fence, Replaced};
+use latchgate::store::gate::{Change, Fence, Write, Written};
 use latchgate_core::gate::{Durability, StoreRole};
 
 use crate::on_every_store;
@@ -26,15 +26,22 @@ async fn is_refused(world: &World, fence: Fence) {
     let now = world.now().await;
     world.put(&known, &known.started(now, |_| {})).await;
     let stored = world.store().load(Fence::None, &known.address).await.unwrap().answer.unwrap();
-    let claimed = world.store().claim(fence, world.now().await, &fresh.address, &stored.record).await;
+    let claimed = world
+        .store()
+        .write(Write { fence, now: world.now().await, address: &fresh.address, change: Change::claim(&stored.record) })
+        .await;
     assert!(matches!(claimed, Err(StoreError::EpochOver)), "{claimed:?}");
-    let claimed = world.store().claim(fence, world.now().await, &known.address, &stored.record).await;
+    let claimed = world
+        .store()
+        .write(Write { fence, now: world.now().await, address: &known.address, change: Change::claim(&stored.record) })
+        .await;
     assert!(matches!(claimed, Err(StoreError::EpochOver)), "{claimed:?}");
     let loaded = world.store().load(fence, &known.address).await;
     assert!(matches!(loaded, Err(StoreError::EpochOver)), "{loaded:?}");
     for record in [Some(&stored.record), None] {
-        let change = Change { expected: stored.version, record, wakes: false };
-        let replaced = world.store().replace(fence, world.now().await, &known.address, change).await;
+        let change = Change { expected: Some(stored.version), record, wakes: false };
+        let replaced =
+            world.store().write(Write { fence, now: world.now().await, address: &known.address, change }).await;
         assert!(matches!(replaced, Err(StoreError::EpochOver)), "{replaced:?}");
     }
     assert_eq!(world.store().load(Fence::None, &known.address).await.unwrap().answer, Some(stored));
@@ -55,8 +62,17 @@ async fn a_call_that_names_another_epoch_or_state_does_nothing(world: World) {
     let operation = world.operation();
     let record = operation.started(world.now().await, |_| {});
     let filling = Fence::Filling(next(EPOCH));
-    let claimed = world.store().claim(filling, world.now().await, &operation.address, &record).await.unwrap();
-    assert!(matches!(claimed.answer, Claimed::Claimed(_) | Claimed::ClockOff));
+    let claimed = world
+        .store()
+        .write(Write {
+            fence: filling,
+            now: world.now().await,
+            address: &operation.address,
+            change: Change::claim(&record),
+        })
+        .await
+        .unwrap();
+    assert!(matches!(claimed.answer, Written::Done(_) | Written::ClockOff));
 }
 
 async fn a_call_without_a_fence_is_served_in_every_state(world: World) {
@@ -66,12 +82,15 @@ async fn a_call_without_a_fence_is_served_in_every_state(world: World) {
         world.put(&operation, &operation.started(world.now().await, |_| {})).await;
         let stored = world.store().load(Fence::None, &operation.address).await.unwrap().answer.unwrap();
         loop {
-            let change = Change { expected: stored.version, record: None, wakes: false };
-            let replaced = world.store().replace(Fence::None, world.now().await, &operation.address, change).await;
+            let change = Change { expected: Some(stored.version), record: None, wakes: false };
+            let replaced = world
+                .store()
+                .write(Write { fence: Fence::None, now: world.now().await, address: &operation.address, change })
+                .await;
             match replaced.unwrap().answer {
-                Replaced::Replaced => break,
-                Replaced::ClockOff => {}
-                Replaced::Moved => panic!("it has not moved"),
+                Written::Done(_) => break,
+                Written::ClockOff => {}
+                Written::Moved | Written::Exists(_) => panic!("it has not moved"),
             }
         }
     }
@@ -175,13 +194,25 @@ async fn durable_operations_have_an_engine_record_of_their_own(world: World) {
     turn(world.store(), EngineState::Moving, next(EPOCH)).await;
     let operation = world.operation();
     let record = operation.started(world.now().await, |claim| claim.durability = Durability::Durable);
-    let refused = durable.claim(FENCE, world.now().await, &operation.address, &record).await;
+    let refused = durable
+        .write(Write {
+            fence: FENCE,
+            now: world.now().await,
+            address: &operation.address,
+            change: Change::claim(&record),
+        })
+        .await;
     assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
     loop {
         let fence = Fence::Active(next(EPOCH));
-        match durable.claim(fence, world.now().await, &operation.address, &record).await.unwrap().answer {
-            Claimed::Claimed(_) => break,
-            Claimed::ClockOff => {}
+        match durable
+            .write(Write { fence, now: world.now().await, address: &operation.address, change: Change::claim(&record) })
+            .await
+            .unwrap()
+            .answer
+        {
+            Written::Done(_) => break,
+            Written::ClockOff => {}
             other => panic!("{other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use latchgate::gate::apply::{Bounds, Gate};
+use latchgate::gate::apply::Gate;
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::EngineState;
 use latchgate::store::gate::GateStore;
@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 async fn gate_on(store: impl GateStore) -> Gate {
     turn(&store, EngineState::Active, EPOCH).await;
-    Gate::new(Arc::new(store), Bounds::default())
+    Gate::new(Arc::new(store), CALL_MAX)
 }
 
 fn operation(number: u32) -> Operation {

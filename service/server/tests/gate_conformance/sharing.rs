@@ -6,7 +6,7 @@ use std::time::Duration;
 use latchgate::store::RecordStore;
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::EngineState;
-use latchgate::store::gate::{Change, Claimed, GateStore, Replaced};
+use latchgate::store::gate::{Change, GateStore, Write, Written};
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_core::gate::{Command, Outcome, Report};
@@ -100,16 +100,27 @@ async fn a_claim_that_comes_late_finds_the_record_that_is_there() {
     let operation = Operation::of(&App::default(), "charge", "late");
     let now = store.ping().await.unwrap();
     let record = operation.started(now, |_| {});
-    assert!(matches!(store.claim(FENCE, now, &operation.address, &record).await.unwrap().answer, Claimed::Claimed(_)));
+    assert!(matches!(
+        store
+            .write(Write { fence: FENCE, now, address: &operation.address, change: Change::claim(&record) })
+            .await
+            .unwrap()
+            .answer,
+        Written::Done(_)
+    ));
     let late = Timestamp::from_ms(now.as_ms() - HOUR_MS);
     let mut claims = JoinSet::new();
     for _ in 0..OPERATIONS {
         let (store, operation, record) = (Arc::clone(&store), operation.clone(), record.clone());
-        claims.spawn(async move { store.claim(FENCE, late, &operation.address, &record).await });
+        claims.spawn(async move {
+            store
+                .write(Write { fence: FENCE, now: late, address: &operation.address, change: Change::claim(&record) })
+                .await
+        });
     }
     for claim in claims.join_all().await {
         let claim = claim.unwrap();
-        assert!(matches!(&claim.answer, Claimed::Exists(stored) if stored.record == record), "{claim:?}");
+        assert!(matches!(&claim.answer, Written::Exists(stored) if stored.record == record), "{claim:?}");
     }
 }
 
@@ -127,7 +138,15 @@ async fn a_row_that_another_session_has_locked_keeps_no_other_operation() {
         (0..50).map(|number| Operation::of(&App::default(), "charge", &number.to_string())).collect();
     for operation in &operations {
         let now = store.ping().await.unwrap();
-        store.claim(FENCE, now, &operation.address, &operation.started(now, |_| {})).await.unwrap();
+        store
+            .write(Write {
+                fence: FENCE,
+                now,
+                address: &operation.address,
+                change: Change::claim(&operation.started(now, |_| {})),
+            })
+            .await
+            .unwrap();
     }
     let database = url.rsplit('/').next().unwrap().to_owned();
     let locked = operations[7].address.id;
@@ -149,10 +168,10 @@ async fn a_row_that_another_session_has_locked_keeps_no_other_operation() {
                     let at = store.load(FENCE, &operation.address).await.unwrap();
                     let (now, stored) = (at.now, at.answer.unwrap());
                     let ended = operation.ended(now, |_| {});
-                    let change = Change { expected: stored.version, record: Some(&ended), wakes: false };
-                    match store.replace(FENCE, now, &operation.address, change).await {
+                    let change = Change { expected: Some(stored.version), record: Some(&ended), wakes: false };
+                    match store.write(Write { fence: FENCE, now, address: &operation.address, change }).await {
                         // The machine is busy: it took too long from the reading of the clock to the statement.
-                        Ok(at) if at.answer == Replaced::ClockOff => {}
+                        Ok(at) if at.answer == Written::ClockOff => {}
                         answer => return (number, answer),
                     }
                 }
@@ -160,7 +179,7 @@ async fn a_row_that_another_session_has_locked_keeps_no_other_operation() {
         }
         for (number, answer) in replaced.join_all().await {
             match answer {
-                Ok(at) => assert!(at.answer == Replaced::Replaced && number != 7, "{number}: {at:?}"),
+                Ok(at) => assert!(matches!(at.answer, Written::Done(_)) && number != 7, "{number}: {at:?}"),
                 Err(error) => assert!(matches!(error, StoreError::Contended(_)) && number == 7, "{number}: {error}"),
             }
         }

@@ -1,6 +1,6 @@
 //! Every row of the gate's table, through the driver and over two nodes.
 
-use latchgate::store::gate::{Change, Claimed, Replaced};
+use latchgate::store::gate::{Change, Write, Written};
 use latchgate_core::gate::{
     AttemptId, Claim, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
 };
@@ -231,14 +231,27 @@ async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: World)
         assert_eq!(given_back, Outcome::GivenBack);
         let is_written = match &seen {
             None => {
-                let claimed = world.store().claim(FENCE, world.now().await, &operation.address, &late).await.unwrap();
-                matches!(claimed.answer, Claimed::Claimed(_))
+                let claimed = world
+                    .store()
+                    .write(Write {
+                        fence: FENCE,
+                        now: world.now().await,
+                        address: &operation.address,
+                        change: Change::claim(&late),
+                    })
+                    .await
+                    .unwrap();
+                matches!(claimed.answer, Written::Done(_))
             }
             Some(stored) => {
-                let change = Change { expected: stored.version, record: Some(&late), wakes: false };
+                let change = Change { expected: Some(stored.version), record: Some(&late), wakes: false };
                 let now = world.now().await;
-                let replaced = world.store().replace(FENCE, now, &operation.address, change).await.unwrap();
-                replaced.answer == Replaced::Replaced
+                let replaced = world
+                    .store()
+                    .write(Write { fence: FENCE, now, address: &operation.address, change })
+                    .await
+                    .unwrap();
+                matches!(replaced.answer, Written::Done(_))
             }
         };
         assert!(!is_written);

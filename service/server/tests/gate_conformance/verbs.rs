@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use latchgate::store::gate::{Change, Claimed, EXAMINED_MAX, Filter, ListError, Replaced, Stored, WakeUp};
+use latchgate::store::gate::{Change, EXAMINED_MAX, Filter, ListError, Stored, WakeUp, Write, Written};
 use latchgate_core::gate::{Command, OnExpiry, OperationName, OperationRecord, Post, Report, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
@@ -31,11 +31,15 @@ async fn load(world: &World, operation: &Operation) -> Option<Stored> {
     world.stores[1].load(FENCE, &operation.address).await.unwrap().answer
 }
 
-async fn replace(world: &World, operation: &Operation, seen: &Stored, record: Option<&OperationRecord>) -> Replaced {
+async fn replace(world: &World, operation: &Operation, seen: &Stored, record: Option<&OperationRecord>) -> Written {
     loop {
-        let change = Change { expected: seen.version, record, wakes: false };
-        let replaced = world.store().replace(FENCE, world.now().await, &operation.address, change).await.unwrap();
-        if replaced.answer != Replaced::ClockOff {
+        let change = Change { expected: Some(seen.version), record, wakes: false };
+        let replaced = world
+            .store()
+            .write(Write { fence: FENCE, now: world.now().await, address: &operation.address, change })
+            .await
+            .unwrap();
+        if replaced.answer != Written::ClockOff {
             return replaced.answer;
         }
     }
@@ -46,8 +50,17 @@ async fn an_id_is_claimed_once_and_a_second_claim_is_shown_the_first(world: Worl
     let now = world.now().await;
     let (first, second) = (operation.started(now, |_| {}), operation.started(now, |_| {}));
     world.put(&operation, &first).await;
-    let shown = world.stores[1].claim(FENCE, world.now().await, &operation.address, &second).await.unwrap().answer;
-    let Claimed::Exists(shown) = shown else { panic!("{shown:?}") };
+    let shown = world.stores[1]
+        .write(Write {
+            fence: FENCE,
+            now: world.now().await,
+            address: &operation.address,
+            change: Change::claim(&second),
+        })
+        .await
+        .unwrap()
+        .answer;
+    let Written::Exists(shown) = shown else { panic!("{shown:?}") };
     assert_eq!(shown.record, first);
     assert_eq!(load(&world, &operation).await, Some(*shown));
 }
@@ -79,18 +92,18 @@ async fn a_replacement_needs_the_version_that_was_seen(world: World) {
     world.put(&operation, &operation.started(now, |_| {})).await;
     let first = load(&world, &operation).await.unwrap();
     let done = operation.ended(now, |_| {});
-    assert_eq!(replace(&world, &operation, &first, Some(&done)).await, Replaced::Replaced);
+    assert!(matches!(replace(&world, &operation, &first, Some(&done)).await, Written::Done(_)));
     let second = load(&world, &operation).await.unwrap();
     assert_eq!(second.record, done);
     assert_ne!(second.version, first.version);
 
-    assert_eq!(replace(&world, &operation, &first, Some(&first.record)).await, Replaced::Moved);
-    assert_eq!(replace(&world, &operation, &first, None).await, Replaced::Moved);
+    assert_eq!(replace(&world, &operation, &first, Some(&first.record)).await, Written::Moved);
+    assert_eq!(replace(&world, &operation, &first, None).await, Written::Moved);
     assert_eq!(load(&world, &operation).await.as_ref(), Some(&second));
 
-    assert_eq!(replace(&world, &operation, &second, None).await, Replaced::Replaced);
+    assert!(matches!(replace(&world, &operation, &second, None).await, Written::Done(_)));
     assert_eq!(load(&world, &operation).await, None);
-    assert_eq!(replace(&world, &operation, &second, Some(&done)).await, Replaced::Moved);
+    assert_eq!(replace(&world, &operation, &second, Some(&done)).await, Written::Moved);
     assert_eq!(load(&world, &operation).await, None);
 }
 
@@ -99,9 +112,9 @@ async fn a_record_that_was_removed_and_claimed_anew_is_not_taken_for_the_old_one
     let record = operation.started(world.now().await, |_| {});
     world.put(&operation, &record).await;
     let old = load(&world, &operation).await.unwrap();
-    assert_eq!(replace(&world, &operation, &old, None).await, Replaced::Replaced);
+    assert!(matches!(replace(&world, &operation, &old, None).await, Written::Done(_)));
     world.put(&operation, &record).await;
-    assert_eq!(replace(&world, &operation, &old, None).await, Replaced::Moved);
+    assert_eq!(replace(&world, &operation, &old, None).await, Written::Moved);
     assert_eq!(load(&world, &operation).await.unwrap().record, record);
 }
 
@@ -112,15 +125,27 @@ async fn a_clock_that_is_off_writes_nothing(world: World) {
     let seen = load(&world, &claimed).await.unwrap();
     let (ahead, behind) = (now.plus_ms(HOUR_MS), Timestamp::from_ms(now.as_ms() - HOUR_MS));
     for wrong in [ahead, behind] {
-        let claim =
-            world.store().claim(FENCE, wrong, &unclaimed.address, &unclaimed.started(wrong, |_| {})).await.unwrap();
-        assert_eq!(claim.answer, Claimed::ClockOff);
+        let claim = world
+            .store()
+            .write(Write {
+                fence: FENCE,
+                now: wrong,
+                address: &unclaimed.address,
+                change: Change::claim(&unclaimed.started(wrong, |_| {})),
+            })
+            .await
+            .unwrap();
+        assert_eq!(claim.answer, Written::ClockOff);
         assert!(claim.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
         assert_eq!(load(&world, &unclaimed).await, None);
         for record in [Some(&seen.record), None] {
-            let change = Change { expected: seen.version, record, wakes: false };
-            let replaced = world.store().replace(FENCE, wrong, &claimed.address, change).await.unwrap();
-            assert_eq!(replaced.answer, Replaced::ClockOff);
+            let change = Change { expected: Some(seen.version), record, wakes: false };
+            let replaced = world
+                .store()
+                .write(Write { fence: FENCE, now: wrong, address: &claimed.address, change })
+                .await
+                .unwrap();
+            assert_eq!(replaced.answer, Written::ClockOff);
             assert!(replaced.now.ms_apart(now) < HOUR_MS / 2, "it tells the right time");
             assert_eq!(load(&world, &claimed).await.as_ref(), Some(&seen));
         }
@@ -263,7 +288,7 @@ async fn what_stays_is_listed_while_other_records_go(world: World) {
         }
         for operation in goes.drain(..) {
             let seen = load(&world, &operation).await.unwrap();
-            assert_eq!(replace(&world, &operation, &seen, None).await, Replaced::Replaced);
+            assert!(matches!(replace(&world, &operation, &seen, None).await, Written::Done(_)));
         }
     }
     assert_eq!(stays.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());

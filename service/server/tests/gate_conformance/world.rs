@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::gate::apply::{Bounds, Gate, fresh_stamp};
+use latchgate::gate::apply::{Gate, fresh_stamp};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::gate::{Claimed, Fence, GateStore};
+use latchgate::store::gate::{Change, Fence, GateStore, Write, Written};
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
@@ -61,8 +61,7 @@ impl World {
     async fn on(stores: [Arc<dyn GateStore>; 2]) -> Self {
         turn(&*stores[0], EngineState::Active, EPOCH).await;
         // What is promised of a store that answers slowly is tested elsewhere.
-        let bounds = Bounds { call_max: PATIENCE, command_max: PATIENCE };
-        let gates = [Gate::new(Arc::clone(&stores[0]), bounds), Gate::new(Arc::clone(&stores[1]), bounds)];
+        let gates = [Gate::new(Arc::clone(&stores[0]), PATIENCE), Gate::new(Arc::clone(&stores[1]), PATIENCE)];
         Self {
             stores,
             gates,
@@ -153,11 +152,20 @@ impl World {
     /// Puts a record there, as it is.
     pub async fn put(&self, operation: &Operation, record: &OperationRecord) {
         loop {
-            let claimed = self.store().claim(Fence::None, self.now().await, &operation.address, record).await.unwrap();
+            let claimed = self
+                .store()
+                .write(Write {
+                    fence: Fence::None,
+                    now: self.now().await,
+                    address: &operation.address,
+                    change: Change::claim(record),
+                })
+                .await
+                .unwrap();
             match claimed.answer {
-                Claimed::Claimed(_) => return,
+                Written::Done(_) => return,
                 // The machine is busy: it took too long from the reading of the clock to the claim.
-                Claimed::ClockOff => {}
+                Written::ClockOff => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -117,7 +117,7 @@ pub async fn release_one(node: &Locks, lease: &str) -> u32 {
 }
 
 pub async fn renew(node: &Locks, lease: &str, ttl_ms: Option<u64>) -> Lease {
-    match node.renew(&key(), id(lease), ttl_ms).await {
+    match node.renew(&key(), id(lease), ttl_ms, None).await {
         Ok(Renewed::Renewed { lease, .. }) => lease,
         other => panic!("not renewed: {other:?}"),
     }

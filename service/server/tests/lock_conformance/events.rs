@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, Limits};
-use latchgate::store::{EventCursor, LockStore, Scope};
+use latchgate::store::{EventCursor, EventQuery, LockStore, Watched};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
@@ -11,7 +11,7 @@ use crate::worlds::{PATIENCE, World, patient, start_with};
 
 /// The kinds of the key's events, newest first.
 async fn history(store: &dyn LockStore) -> Vec<EventKind> {
-    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    let logged = store.history(&key(), EventCursor::END, 100).await.unwrap();
     logged.into_iter().map(|logged| logged.event.kind).collect()
 }
 
@@ -19,17 +19,25 @@ pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     let store = world.store().await;
     let node = start_with(store.clone(), patient()).await;
     let granted = hold(&node, "me").await;
-    node.renew(&key(), id("me"), None).await.unwrap();
+    node.renew(&key(), id("me"), None, None).await.unwrap();
     release(&node, "me").await;
     // The history has the events as soon as the calls are answered.
-    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    let logged = store.history(&key(), EventCursor::END, 100).await.unwrap();
     let [released, first] = &logged[..] else { panic!("{logged:?}") };
     assert_eq!((released.event.kind, first.event.kind), (EventKind::Released, EventKind::Granted));
     assert_eq!(first.event.token, granted.lease.token);
     assert_eq!(first.event.owner.as_ref(), Some(&granted.lease.owner));
     assert!(released.event.held_ms.is_some());
     let are_written = || async {
-        let (read, _) = store.events(&App::default(), Scope::Key(&key().key), EventCursor::START, 100).await.unwrap();
+        let (read, _) = store
+            .events(EventQuery {
+                app: &App::default(),
+                watched: &Watched::Key(key().key),
+                after: EventCursor::START,
+                limit: 100,
+            })
+            .await
+            .unwrap();
         let kinds: Vec<_> = read.into_iter().map(|logged| logged.event.kind).collect();
         kinds == [EventKind::Granted, EventKind::Released]
     };

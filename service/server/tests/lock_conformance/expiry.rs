@@ -1,6 +1,5 @@
 use latchgate::failure::Failure;
 use latchgate::locks::{Acquired, Answer, Granted, LockRequest, Renewed};
-use latchgate_core::App;
 use latchgate_core::lock::{Command, EndReason, EventKind, Lost, Note, Outcome, Revoke};
 use latchgate_testkit::eventually;
 
@@ -31,7 +30,7 @@ pub async fn an_expired_lease_cannot_renew_or_release_its_successor(world: &Worl
     take(&node, &key(), short("first")).await;
     let second = granted(joined(join(&node, wait("second")).await).await).lease;
     assert_eq!(release_lost(node.release(&key(), id("first")).await), Some(EndReason::Expired));
-    assert_eq!(renew_lost(node.renew(&key(), id("first"), Some(60_000)).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("first"), Some(60_000), None).await), Some(EndReason::Expired));
     assert_eq!(inspect(&node).await.state.holders(), [second]);
 }
 
@@ -46,7 +45,7 @@ pub async fn an_expired_lock_is_granted_without_waiting(world: &World) {
 pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
     let node = world.node().await;
     let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 2_000)).await.lease;
-    let renewed = node.renew(&key(), id("me"), Some(600_000)).await.unwrap();
+    let renewed = node.renew(&key(), id("me"), Some(600_000), None).await.unwrap();
     assert!(matches!(renewed, Renewed::Renewed { .. }), "{renewed:?}");
     let waiting = join(&node, wait("next")).await;
     until_past(&node, lease.expires_at.plus_ms(250)).await;
@@ -67,11 +66,11 @@ pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answe
         Ok(Renewed::LeaseLost(lost)) => Some(lost),
         _ => None,
     };
-    assert_eq!(lost(node.renew(&key(), id("me"), None).await), end);
+    assert_eq!(lost(node.renew(&key(), id("me"), None, None).await), end);
     assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Revoked));
-    assert_eq!(lost(node.renew(&key(), id("me"), Some(60_000)).await), end);
+    assert_eq!(lost(node.renew(&key(), id("me"), Some(60_000), None).await), end);
     assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Revoked));
-    let logged = store.history(&App::default(), &key().key, None, 100).await.unwrap();
+    let logged = store.history(&key(), latchgate::store::EventCursor::END, 100).await.unwrap();
     let told = |kind: EventKind| logged.iter().find(|logged| logged.event.kind == kind).map(|logged| logged.event.at);
     assert_eq!((logged.len(), told(EventKind::Revoked)), (3, deadline));
     // No other caller gets the lock before the lease has ended by every clock.
@@ -92,7 +91,7 @@ pub async fn a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed(wor
         };
         until_past(&node, lease.expires_at).await;
         assert_eq!(acquire_lost(node.acquire(&key(), short(&name)).await), Some(EndReason::Expired));
-        assert_eq!(renew_lost(node.renew(&key(), id(&name), Some(60_000)).await), Some(EndReason::Expired));
+        assert_eq!(renew_lost(node.renew(&key(), id(&name), Some(60_000), None).await), Some(EndReason::Expired));
         expired += 1;
         if expired == 10 {
             return;

@@ -32,7 +32,7 @@ async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the
     let answer = node.acquire(&key(), short.clone()).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
     assert_eq!(acquire_lost(node.acquire(&key(), short).await), Some(EndReason::Expired));
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,9 +41,9 @@ async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome_until_t
     let node = start(store.clone()).await;
     hold(&node, "me").await;
     past(&store, 700).await;
-    let answer = node.renew(&key(), id("me"), Some(200)).await;
+    let answer = node.renew(&key(), id("me"), Some(200), None).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
     assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Expired));
 }
 

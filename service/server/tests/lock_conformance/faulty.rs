@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -194,39 +194,27 @@ impl LockStore for Faulty {
         self.memory.list(app, prefix, after, limit).await
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        self.memory.collect(epoch, after, limit).await
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        self.memory.collect(epoch, from, limit).await
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         self.memory.log(epoch, events).await
     }
 
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
         self.reads_begun.fetch_add(1, Ordering::SeqCst);
         self.until_it_answers().await;
         self.reads_ended.fetch_add(1, Ordering::SeqCst);
-        self.memory.events(app, scope, after, limit).await
+        self.memory.events(query).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         self.memory.last_event().await
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
-        self.memory.history(app, key, before, limit).await
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
+        self.memory.history(key, before, limit).await
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {

@@ -65,7 +65,7 @@ pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
 pub async fn renew_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<(usize, Option<EndReason>)> {
     let mut lost = Vec::new();
     for (index, key) in keys.iter().enumerate() {
-        match node.renew(&at(key), id(lease), None).await.unwrap() {
+        match node.renew(&at(key), id(lease), None, None).await.unwrap() {
             Renewed::LeaseLost(ended) => lost.push((index, ended.why)),
             Renewed::Renewed { .. } | Renewed::KeyFull(_) => {}
         }

@@ -122,10 +122,10 @@ pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
     take(&node, &key(), with(request("me"), |terms| terms.metadata = metadata("{\"step\":1}"))).await;
     renew(&node, "me", None).await;
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":1}"));
-    let renewed = node.renew_with(&key(), id("me"), None, metadata("{\"step\":2}")).await;
+    let renewed = node.renew(&key(), id("me"), None, metadata("{\"step\":2}")).await;
     assert!(matches!(renewed, Ok(Renewed::Renewed { .. })), "{renewed:?}");
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":2}"));
-    let renewed = node.renew_with(&key(), id("me"), None, metadata(&"x".repeat(1 << 20))).await;
+    let renewed = node.renew(&key(), id("me"), None, metadata(&"x".repeat(1 << 20))).await;
     assert!(matches!(renewed, Ok(Renewed::KeyFull(_))), "{renewed:?}");
 }
 
@@ -140,7 +140,7 @@ pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
     assert_eq!(renew(&node, "me", Some(60_000)).await.expires_at, hold_until);
     let next = granted(joined(join(&node, wait("next")).await).await).lease;
     assert!(next.granted_at >= hold_until);
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
 }
 
 pub async fn a_longest_hold_below_the_length_of_the_lease_shortens_it(world: &World) {
@@ -174,7 +174,7 @@ pub async fn a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace
     assert_eq!(holders(&node).await, ["me"], "the grace is not over");
     let next = granted(joined(waiting).await).lease;
     assert!(next.granted_at >= revocation.deadline && next.revocation.is_none());
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None).await), Some(EndReason::Revoked));
+    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Revoked));
     assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Revoked));
 }
 
@@ -213,7 +213,7 @@ pub async fn a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases(
     assert_eq!(forced, Outcome::Forced { leases: 2 });
     assert!(granted(joined(waiting).await).lease.token > second.token);
     for lost in ["first", "second"] {
-        assert_eq!(renew_lost(node.renew(&key(), id(lost), None).await), Some(EndReason::Forced));
+        assert_eq!(renew_lost(node.renew(&key(), id(lost), None, None).await), Some(EndReason::Forced));
         assert_eq!(release_lost(node.release(&key(), id(lost)).await), Some(EndReason::Forced));
     }
     // A lease that was ended by force is not granted again.
@@ -236,7 +236,7 @@ pub async fn a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_wait
     let forced = command(&one, Command::Force(Force { note: note("stuck") })).await;
     assert_eq!(forced, Outcome::Forced { leases: 1 });
     granted(joined(waiting).await);
-    assert_eq!(renew_lost(other.renew(&key(), id("me"), None).await), Some(EndReason::Forced));
+    assert_eq!(renew_lost(other.renew(&key(), id("me"), None, None).await), Some(EndReason::Forced));
 }
 
 pub async fn a_lock_delay_on_one_holds_on_the_other(world: &World) {

@@ -16,7 +16,7 @@ pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(wo
     let lease = hold(&one, "first").await.lease;
     let refused = refused(other.acquire(&key(), request("second")).await);
     assert_eq!((refused.why, &refused.holders[..]), (RefusedBecause::Held, &[lease.clone()][..]));
-    let renewed = other.renew(&key(), id("first"), Some(700_000)).await.unwrap();
+    let renewed = other.renew(&key(), id("first"), Some(700_000), None).await.unwrap();
     let Renewed::Renewed { lease: renewed, .. } = renewed else { panic!("{renewed:?}") };
     assert!(renewed.expires_at > lease.expires_at);
     assert_eq!(inspect(&one).await.state.holders(), [renewed]);

@@ -75,7 +75,7 @@ pub async fn a_renewal_restarts_the_lease(world: &World) {
 }
 
 async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lease {
-    match node.renew(&key(), id("me"), ttl_ms).await {
+    match node.renew(&key(), id("me"), ttl_ms, None).await {
         Ok(Renewed::Renewed { lease, .. }) => lease,
         other => panic!("not renewed: {other:?}"),
     }
@@ -83,10 +83,10 @@ async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lea
 
 pub async fn an_unknown_lease_id_is_lost_for_no_known_reason(world: &World) {
     let node = world.node().await;
-    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None).await), None);
+    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None, None).await), None);
     assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
     hold(&node, "me").await;
-    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None).await), None);
+    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None, None).await), None);
     assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
 }
@@ -94,7 +94,7 @@ pub async fn an_unknown_lease_id_is_lost_for_no_known_reason(world: &World) {
 pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {
     let node = world.node().await;
     let here = hold(&node, "me").await;
-    assert_eq!(renew_lost(node.renew(&at("other"), id("me"), None).await), None);
+    assert_eq!(renew_lost(node.renew(&at("other"), id("me"), None, None).await), None);
     assert_eq!(release_lost(node.release(&at("other"), id("me")).await), None);
     // The same lease id can be granted at the other key.
     take(&node, &at("other"), request("me")).await;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchgate::engines::{EngineSpec, LockEngines};
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::LockStore;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
@@ -108,7 +109,10 @@ pub async fn start(store: Arc<dyn LockStore>) -> Locks {
 }
 
 pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
-    Locks::start(store, limits).await.unwrap()
+    let spec = EngineSpec::opened(store.kind(), store);
+    let engines = LockEngines::start(vec![spec], Duration::from_secs(2), 3_600_000).await.unwrap();
+    let id = engines.node_id();
+    Locks::start(engines, id, limits).await.unwrap()
 }
 
 /// Limits with a long time-out, because the disk of a busy machine may be slow, and one shard, so that a batch can have any keys.

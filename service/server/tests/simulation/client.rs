@@ -258,7 +258,7 @@ impl Client {
         let id = lease.lease_id.as_str();
         self.line(|| format!("{}: renew {key} {id}", node.name));
         let address = World::address(key);
-        let call = node.locks.renew(&address, lease.lease_id.clone(), None);
+        let call = node.locks.renew(&address, lease.lease_id.clone(), None, None);
         let Ok(answer) = timeout(PATIENCE, call).await else {
             return self.world.checker.broken(format!("{}: renew of {key} {id} has no answer", node.name));
         };

@@ -8,8 +8,8 @@ use futures::FutureExt;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -163,11 +163,11 @@ impl LockStore for SimulatedStore {
         self.database.store.list(app, prefix, after, limit).await
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let after = after.cloned();
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let from = from.map(str::to_owned);
         let collect = move |database: Arc<Database>| {
-            let after = after.clone();
-            async move { database.store.collect(epoch, after.as_ref(), limit).await }
+            let from = from.clone();
+            async move { database.store.collect(epoch, from.as_deref(), limit).await }
         };
         self.call("collect", Access::Write, collect).await
     }
@@ -181,28 +181,16 @@ impl LockStore for SimulatedStore {
         self.call("log", Access::Write, log).await
     }
 
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        self.database.store.events(app, scope, after, limit).await
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        self.database.store.events(query).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         self.database.store.last_event().await
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
-        self.database.store.history(app, key, before, limit).await
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
+        self.database.store.history(key, before, limit).await
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {

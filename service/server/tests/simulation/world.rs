@@ -243,7 +243,7 @@ impl World {
         let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &links));
         let stores = (0..self.databases.len()).map(store).collect();
         let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
-        let locks = Locks::start_on(engines, NodeId::new(&name), limits).await.unwrap();
+        let locks = Locks::start(engines, NodeId::new(&name), limits).await.unwrap();
         self.log.line(|| format!("{name}  has started"));
         Node { name, locks, links }
     }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::poll;
-use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Scope, Version};
+use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Version, Watched};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
@@ -167,7 +167,7 @@ pub async fn a_commit_dropped_half_way_has_its_events_if_it_was_made(world: &Wor
     }
     let of_key = world.all_events().await;
     assert_eq!(tokens(&of_key), *made.lock().unwrap());
-    let history = world.events_until(Scope::Key(&key.key), EventCursor::START, 7, 2_059).await;
+    let history = world.events_until(&Watched::Key(key.key.clone()), EventCursor::START, 7, 2_059).await;
     assert_eq!(history, of_key);
 }
 

@@ -260,3 +260,16 @@ async fn cut_off(url: &str, condition: &'static str) {
     .unwrap();
     assert!(!ended.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut server = PgConnection::connect(&config.url).await.unwrap();
+    for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
+        let insert = sqlx::query("insert into latchgate.locks values ($1, $2, 1, 0, 1, 1, '{}')");
+        insert.bind(app).bind(key).execute(&mut server).await.unwrap();
+    }
+    crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
+}

@@ -1,7 +1,7 @@
 //! Promises to watchers while several transactions of a Postgres are open at once.
 
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{Change, CommitResult, EventCursor, Rule};
+use latchgate::store::{Change, CommitResult, EventCursor, EventQuery, Rule};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
@@ -23,7 +23,8 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
         world.write_events(&quick, &[event(EventKind::Granted, number + 2)]).await;
         let newest = world.history(&quick, None, 1).await;
         assert_eq!(tokens(&newest), [number + 2], "a history does not wait for open transactions");
-        let (read, next) = world.store.events(&App::default(), ALL, after, 100).await.unwrap();
+        let (read, next) =
+            world.store.events(EventQuery { app: &App::default(), watched: ALL, after, limit: 100 }).await.unwrap();
         assert_eq!(read, [], "an older transaction is still open");
         after = next;
         let events = vec![event(EventKind::Granted, number + 1)];
@@ -111,7 +112,11 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     assert_eq!(here + there, EVENTS);
     let is_empty = || async { one.history(&at("key"), None, 1).await.is_empty() };
     assert!(eventually(PATIENCE, is_empty).await);
-    let (left, _) = other.store.events(&App::default(), ALL, EventCursor::START, 100).await.unwrap();
+    let (left, _) = other
+        .store
+        .events(EventQuery { app: &App::default(), watched: ALL, after: EventCursor::START, limit: 100 })
+        .await
+        .unwrap();
     assert_eq!(left.len(), 1, "only the marker event is left");
 }
 

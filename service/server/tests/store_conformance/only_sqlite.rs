@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{LockStore, RecordStore};
+use latchgate::store::{EventQuery, LockStore, RecordStore};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
@@ -101,7 +101,10 @@ async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was
     let store = open_again(&path).await;
     assert_eq!(store.last_event().await.unwrap(), last);
     store.log(EPOCH, &[(at("key"), event(EventKind::Waited, 3))]).await.unwrap();
-    let (read, next) = store.events(&App::default(), crate::watching::ALL, last, 10).await.unwrap();
+    let (read, next) = store
+        .events(EventQuery { app: &App::default(), watched: crate::watching::ALL, after: last, limit: 10 })
+        .await
+        .unwrap();
     assert_eq!(tokens(&read), [3]);
     assert!(next > last);
     drop(dir);
@@ -123,5 +126,18 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
         crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(world, write_damaged).await;
         world.trim(FOREVER, 4).await;
     }
+    drop(dir);
+}
+
+#[tokio::test]
+async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
+    let (dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let insert = "insert into locks select ?1, ?2, 1, 0, 1, 1, '{}'";
+    for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
+        file.execute(insert, [app, key]).unwrap();
+    }
+    crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
     drop(dir);
 }

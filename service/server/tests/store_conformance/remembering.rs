@@ -1,4 +1,4 @@
-use latchgate::store::{Change, EventCursor, LoggedEvent, Scope};
+use latchgate::store::{Change, EventCursor, LoggedEvent, Watched};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Timestamp};
 
@@ -166,7 +166,7 @@ pub async fn an_event_that_cannot_be_decoded_hides_no_other(world: &World, write
         let read = world.events_until(crate::watching::ALL, EventCursor::START, limit, 3).await;
         let kinds: Vec<_> = read.iter().map(|logged| (logged.event.kind, &logged.address)).collect();
         assert_eq!(kinds, [(granted, &key), (damaged, &key), (granted, &at("other")), (released, &key)]);
-        let of_key = world.events_until(Scope::Key(&key.key), EventCursor::START, limit, 3).await;
+        let of_key = world.events_until(&Watched::Key(key.key.clone()), EventCursor::START, limit, 3).await;
         let kinds: Vec<_> = of_key.iter().map(|logged| logged.event.kind).collect();
         assert_eq!(kinds, [granted, damaged, released]);
     }

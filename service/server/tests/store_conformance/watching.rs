@@ -1,13 +1,13 @@
 use std::collections::HashMap;
 
 use futures::future::join_all;
-use latchgate::store::{Change, EventCursor, LoggedEvent, Scope};
+use latchgate::store::{Change, EventCursor, EventQuery, LoggedEvent, Watched};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Key};
 
 use crate::worlds::{EPOCH, World, at, change, event, number_of, state, tokens};
 
-pub const ALL: Scope<'_> = Scope::Prefix("");
+pub const ALL: &Watched = &Watched::Prefix(String::new());
 
 pub async fn reading_page_by_page_returns_every_event_once(world: &World) {
     for number in 1..=11 {
@@ -28,12 +28,20 @@ pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     let wanted = at("wanted").key;
     let mut after = EventCursor::START;
     for examined in [4, 8, 10] {
-        let (page, next) = world.store.events(&App::default(), Scope::Key(&wanted), after, 4).await.unwrap();
+        let (page, next) = world
+            .store
+            .events(EventQuery { app: &App::default(), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
+            .await
+            .unwrap();
         assert_eq!((page, next), (vec![], read[examined - 1].cursor));
         after = next;
     }
     // There are no further events.
-    let (page, next) = world.store.events(&App::default(), Scope::Key(&wanted), after, 4).await.unwrap();
+    let (page, next) = world
+        .store
+        .events(EventQuery { app: &App::default(), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
+        .await
+        .unwrap();
     assert_eq!((page, next), (vec![], after));
 }
 
@@ -49,19 +57,23 @@ pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
     world.write_events(&last, &[event(EventKind::Granted, 99)]).await;
     let read = world.events_until(ALL, EventCursor::START, 1_000, 99).await;
     assert_eq!(tokens(&read), (1..=keys.len() as u64).chain([99]).collect::<Vec<_>>());
-    let addresses_of = async |app: &str, scope: Scope<'_>| {
-        let (read, _) = world.store.events(&App::parse(app).unwrap(), scope, EventCursor::START, 1_000).await.unwrap();
+    let addresses_of = async |app: &str, watched: &Watched| {
+        let (read, _) = world
+            .store
+            .events(EventQuery { app: &App::parse(app).unwrap(), watched, after: EventCursor::START, limit: 1_000 })
+            .await
+            .unwrap();
         read.into_iter().map(|logged| logged.address).collect::<Vec<_>>()
     };
     for prefix in ["a", "a%", "a_", "A", "é", "a🔒", "e", "ab"] {
         let expected: Vec<Address> =
             ours.iter().filter(|address| address.key.as_str().starts_with(prefix)).cloned().collect();
-        assert_eq!(addresses_of("default", Scope::Prefix(prefix)).await, expected, "{prefix:?}");
+        assert_eq!(addresses_of("default", &Watched::Prefix(prefix.to_owned())).await, expected, "{prefix:?}");
     }
     for address in &ours {
-        assert_eq!(addresses_of("default", Scope::Key(&address.key)).await, std::slice::from_ref(address));
+        assert_eq!(addresses_of("default", &Watched::Key(address.key.clone())).await, std::slice::from_ref(address));
         let other = here("other", address.key.as_str());
-        assert_eq!(addresses_of("other", Scope::Key(&address.key)).await, [other]);
+        assert_eq!(addresses_of("other", &Watched::Key(address.key.clone())).await, [other]);
     }
 }
 
@@ -73,7 +85,8 @@ pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
         let text = logged.cursor.to_string();
         let after: EventCursor = text.parse().unwrap();
         assert_eq!(after, logged.cursor);
-        let (rest, _) = world.store.events(&App::default(), ALL, after, 100).await.unwrap();
+        let (rest, _) =
+            world.store.events(EventQuery { app: &App::default(), watched: ALL, after, limit: 100 }).await.unwrap();
         assert_eq!(tokens(&rest), (logged.event.token + 1..=6).collect::<Vec<_>>(), "{text}");
     }
 }

@@ -8,7 +8,9 @@ use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, EventCursor, LockStore, LoggedEvent, Rule, Scope, Stored, Version};
+use latchgate::store::{
+    Change, CommitResult, EventCursor, EventQuery, LockStore, LoggedEvent, Rule, Stored, Version, Watched,
+};
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Terms, step,
 };
@@ -219,7 +221,7 @@ impl World {
     /// Reads the default app's events after `after`, `limit` at a time, up to the one with this token.
     pub async fn events_until(
         &self,
-        scope: Scope<'_>,
+        watched: &Watched,
         after: EventCursor,
         limit: usize,
         token: u64,
@@ -228,7 +230,8 @@ impl World {
         let mut after = after;
         let reading = async {
             while read.last().is_none_or(|last| last.event.token != token) {
-                let (page, next) = self.store.events(&App::default(), scope, after, limit).await.unwrap();
+                let (page, next) =
+                    self.store.events(EventQuery { app: &App::default(), watched, after, limit }).await.unwrap();
                 assert!(page.len() <= limit && next >= after);
                 if next == after {
                     // Postgres returns no event while an older transaction is open, even one of another test.
@@ -248,13 +251,13 @@ impl World {
     pub async fn all_events(&self) -> Vec<LoggedEvent> {
         const MARK: u64 = 8_999_999;
         self.store.log(EPOCH, &[(at("mark"), event(EventKind::Waited, MARK))]).await.unwrap();
-        let mut read = self.events_until(Scope::Prefix(""), EventCursor::START, 1_000, MARK).await;
+        let mut read = self.events_until(&Watched::Prefix(String::new()), EventCursor::START, 1_000, MARK).await;
         read.pop();
         read
     }
 
     pub async fn history(&self, address: &Address, before: Option<EventCursor>, limit: usize) -> Vec<LoggedEvent> {
-        self.store.history(&address.app, &address.key, before, limit).await.unwrap()
+        self.store.history(address, before.unwrap_or(EventCursor::END), limit).await.unwrap()
     }
 
     /// Deletes old events, in as many steps as it takes, until `count` are deleted; returns how many it has deleted.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::{Clock, MemoryRecord};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
 use latchgate::store::gate::{
-    At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
+    At, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
     fresh_version, gone_before, is_off, page_of, read_position,
 };
 use latchgate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
@@ -119,53 +119,32 @@ impl GateStore for MemoryGateStore {
         Some(Arc::new(Self { shared: Arc::clone(&self.shared), purpose: Purpose::Durable }))
     }
 
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-    ) -> Result<At<Claimed>, StoreError> {
-        let mut tables = self.tables();
-        tables.check(self.purpose, fence)?;
-        if let Some(stored) = tables.records.get(address) {
-            return Ok(self.at(Claimed::Exists(Box::new(stored.clone()))));
-        }
-        if is_off(self.shared.clock.now(), now) {
-            return Ok(self.at(Claimed::ClockOff));
-        }
-        let version = fresh_version();
-        tables.put(address, version, Some(record));
-        Ok(self.at(Claimed::Claimed(version)))
-    }
-
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let tables = self.tables();
         tables.check(self.purpose, fence)?;
         Ok(self.at(tables.records.get(address).cloned()))
     }
 
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-    ) -> Result<At<Replaced>, StoreError> {
+    async fn write(&self, Write { fence, now, address, change }: Write<'_>) -> Result<At<Written>, StoreError> {
         let mut tables = self.tables();
         tables.check(self.purpose, fence)?;
+        let stored = tables.records.get(address);
+        if let (Some(stored), None) = (stored, change.expected) {
+            return Ok(self.at(Written::Exists(Box::new(stored.clone()))));
+        }
         if is_off(self.shared.clock.now(), now) {
-            return Ok(self.at(Replaced::ClockOff));
+            return Ok(self.at(Written::ClockOff));
         }
-        if tables.records.get(address).map(|stored| stored.version) != Some(change.expected) {
-            return Ok(self.at(Replaced::Moved));
+        if stored.map(|stored| stored.version) != change.expected {
+            return Ok(self.at(Written::Moved));
         }
-        tables.put(address, fresh_version(), change.record);
+        let version = fresh_version();
+        tables.put(address, version, change.record);
         drop(tables);
         if change.wakes {
             self.wake(address);
         }
-        Ok(self.at(Replaced::Replaced))
+        Ok(self.at(Written::Done(version)))
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
-    page_of, read_position,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    page_of, position_after, read_position,
 };
 use tokio::time::Instant;
 
@@ -270,6 +270,13 @@ impl DocumentStore for MemoryStore {
     }
 }
 
+/// Where a page begins.
+fn after(from: Option<&str>) -> Result<Bound<Address>, StoreError> {
+    let (app, key) = read_position(from)?;
+    let address = || Some(Address { app: App::parse(&app).ok()?, key: Key::parse(&key).ok()? });
+    Ok(address().map_or(Bound::Unbounded, Bound::Excluded))
+}
+
 #[async_trait]
 impl LockStore for MemoryStore {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
@@ -299,21 +306,24 @@ impl LockStore for MemoryStore {
             .collect())
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         let mut tables = self.shared.tables();
         if !tables.engine.is_in_force(EngineState::Active, epoch) {
             return Err(StoreError::EpochOver);
         }
         let rows = &mut tables.rows;
         let now = self.shared.clock.now();
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let page: Vec<(&Address, &Row)> = rows.range((from, Bound::Unbounded)).take(limit).collect();
+        let page: Vec<(&Address, &Row)> = rows.range((after(from)?, Bound::Unbounded)).take(limit).collect();
         let addresses = |is_selected: fn(&Row, Timestamp) -> bool| -> Vec<Address> {
             page.iter().filter(|(_, row)| is_selected(row, now)).map(|(address, _)| (*address).clone()).collect()
         };
         let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
         let idle = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
-        let next = if page.len() == limit { page.last().map(|(address, _)| (*address).clone()) } else { None };
+        let next = if page.len() == limit {
+            page.last().map(|(address, _)| position_after(address.app.as_str(), address.key.as_str()))
+        } else {
+            None
+        };
         let mut collected = Collected { due, next, ..Collected::default() };
         for address in idle {
             match rows[&address].stored.state.token() {
@@ -340,16 +350,13 @@ impl LockStore for MemoryStore {
 
     async fn events(
         &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
+        EventQuery { app, watched, after, limit }: EventQuery<'_>,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
         let tables = self.shared.tables();
         let page = tables.events.range((Bound::Excluded(after.number), Bound::Unbounded)).take(limit);
         let page: Vec<&LoggedEvent> = page.map(|(_, logged)| logged).collect();
         let last = page.last().map_or(after, |logged| logged.cursor);
-        let is_wanted = |address: &Address| address.app == *app && scope.includes(&address.key);
+        let is_wanted = |address: &Address| address.app == *app && watched.includes(&address.key);
         Ok((page.into_iter().filter(|logged| is_wanted(&logged.address)).cloned().collect(), last))
     }
 
@@ -357,17 +364,11 @@ impl LockStore for MemoryStore {
         Ok(EventCursor::from_number(self.shared.tables().last_event))
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
         let tables = self.shared.tables();
-        let before = before.unwrap_or(EventCursor::END).number;
+        let before = before.number;
         let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged);
-        let of_key = of_key.filter(|logged| logged.address.app == *app && logged.address.key == *key);
+        let of_key = of_key.filter(|logged| logged.address == *key);
         Ok(of_key.take(limit).cloned().collect())
     }
 
@@ -395,10 +396,8 @@ impl LockStore for MemoryStore {
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let after = read_position(from)?;
         let rows = &self.shared.tables().rows;
-        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let page = rows.range((from, Bound::Unbounded)).take(limit);
+        let page = rows.range((after(from)?, Bound::Unbounded)).take(limit);
         let copied = |(address, row): (&Address, &Row)| CopiedState {
             address: address.clone(),
             state: row.stored.state.clone(),

@@ -24,7 +24,6 @@ const INSERT_WAIT: Duration = Duration::from_millis(100);
 /// connection is closed, which releases the row locks.
 pub(super) struct Locked {
     pub connection: Session,
-    pub knows_timeline: bool,
 }
 
 #[async_trait]
@@ -36,7 +35,7 @@ impl LockedStates for Locked {
         rule: Rule,
     ) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(message(&error));
-        let committed = match write(&mut self.connection, now, self.knows_timeline, INSERT_WAIT, changes).await {
+        let committed = match write(&mut self.connection, now, INSERT_WAIT, changes).await {
             Ok(committed) => committed,
             Err(error) if faults::is_contention(&error) => {
                 return self.lose_race(changes.len()).await.map_err(unavailable);
@@ -70,7 +69,7 @@ impl Locked {
     /// The result of a lost race: another transaction is inserting one of the new rows.
     async fn lose_race(mut self, count: usize) -> Result<Committed, sqlx::Error> {
         self.connection.begin_again().await?;
-        let now = record::read(&mut self.connection, Purpose::Locks, self.knows_timeline).await?.now;
+        let now = record::read(&mut self.connection, Purpose::Locks).await?.now;
         self.connection.roll_back().await?;
         Ok(Committed { now, result: CommitResult::Checked(vec![None; count]), busy: Vec::new() })
     }
@@ -85,7 +84,6 @@ fn is_new(change: &Change) -> bool {
 pub(super) async fn write_unlocked(
     connection: &mut Session,
     now: Timestamp,
-    knows_timeline: bool,
     row_wait: Duration,
     changes: &[Change],
     refusal: sqlx::Error,
@@ -101,7 +99,7 @@ pub(super) async fn write_unlocked(
         let result = CommitResult::Checked(vec![None; changes.len()]);
         return Ok(Some(Committed { now: store_now, result, busy }));
     }
-    let written = write(connection, now, knows_timeline, row_wait, &others).await?;
+    let written = write(connection, now, row_wait, &others).await?;
     let Some(written) = written else { return Ok(None) };
     let result = match written.result {
         CommitResult::ClockOff => CommitResult::ClockOff,
@@ -146,7 +144,6 @@ fn read_keys(row: &PgRow, index: usize) -> Result<(Vec<String>, Vec<String>), sq
 pub(super) async fn write(
     connection: &mut Session,
     now: Timestamp,
-    knows_timeline: bool,
     row_wait: Duration,
     changes: &[Change],
 ) -> Result<Option<Committed>, sqlx::Error> {
@@ -174,7 +171,7 @@ pub(super) async fn write(
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
         .bind(epoch.number().cast_signed())
-        .bind(knows_timeline)
+        .bind(connection.knows_timeline())
         .bind(in_ms(row_wait));
     let row = events::bind(query, &logged)?.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;
@@ -200,7 +197,6 @@ pub(super) async fn write(
 pub(super) async fn fill(
     connection: &mut Session,
     epoch: Epoch,
-    knows_timeline: bool,
     states: &[CopiedState],
     copied: u64,
 ) -> Result<bool, sqlx::Error> {
@@ -215,7 +211,7 @@ pub(super) async fn fill(
         .bind(states.iter().map(|copied| copied.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<_>>())
         .bind(texts)
         .bind(epoch.number().cast_signed())
-        .bind(knows_timeline)
+        .bind(connection.knows_timeline())
         .bind(copied.cast_signed())
         .fetch_one(&mut **connection)
         .await?;

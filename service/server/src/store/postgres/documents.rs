@@ -43,7 +43,7 @@ impl DocumentStore for PostgresStore {
             .bind(text)
             .bind(state.map(EngineState::as_str))
             .bind(epoch.map(|epoch| epoch.number().cast_signed()))
-            .bind(self.knows_timeline);
+            .bind(connection.knows_timeline());
         let written = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get::<Option<bool>, _>(0));
         connection.written(written).await?.ok_or(StoreError::EpochOver)
     }

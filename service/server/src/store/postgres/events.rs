@@ -19,7 +19,7 @@ use sqlx::query::Query;
 use super::rows::read_timestamp;
 use super::sessions::Session;
 use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
-use crate::store::{Epoch, EventCursor, LoggedEvent, Scope};
+use crate::store::{Epoch, EventCursor, EventQuery, LoggedEvent};
 
 /// A commit without changes, whose clock may be any.
 const LOG: &str = "
@@ -29,7 +29,7 @@ from commit_locks('{}', '{}', '{}', '{}', '{}', '{}', '{}', 0, 92233720368547758
 /// The most events that one statement numbers.
 const LOGGED_MAX: usize = 1 << 20;
 
-/// Each event in the scope, together with the position of the last event that was looked at. Rows after those that reach the limit
+/// Each event in the watched, together with the position of the last event that was looked at. Rows after those that reach the limit
 /// are not unpacked. In a store that is retired no transaction writes events any more.
 const EVENTS: &str = "
 with found as materialized (
@@ -91,20 +91,17 @@ pub(super) fn bind<'q>(
 pub(super) async fn log(
     connection: &mut Session,
     epoch: Epoch,
-    knows_timeline: bool,
     events: &[(Address, Event)],
 ) -> Result<bool, sqlx::Error> {
     let events: Vec<(&Address, &Event)> = events.iter().map(|(address, event)| (address, event)).collect();
-    let log = bind(connection.query(LOG), &events)?.bind(epoch.number().cast_signed()).bind(knows_timeline);
+    let log =
+        bind(connection.query(LOG), &events)?.bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
     log.fetch_one(&mut **connection).await?.try_get(0)
 }
 
 pub(super) async fn page(
     connection: &mut Session,
-    app: &App,
-    scope: Scope<'_>,
-    after: EventCursor,
-    limit: usize,
+    EventQuery { app, watched, after, limit }: EventQuery<'_>,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), sqlx::Error> {
     let rows = connection
         .query(EVENTS)
@@ -112,8 +109,8 @@ pub(super) async fn page(
         .bind(after.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .bind(app.as_str())
-        .bind(scope.is_key())
-        .bind(scope.text())
+        .bind(watched.is_key())
+        .bind(watched.text())
         .fetch_all(&mut **connection)
         .await?;
     let Some(first) = rows.first() else { return Ok((Vec::new(), after)) };
@@ -132,8 +129,7 @@ pub(super) async fn last(connection: &mut Session) -> Result<EventCursor, sqlx::
 
 pub(super) async fn history(
     connection: &mut Session,
-    app: &App,
-    key: &Key,
+    Address { app, key }: &Address,
     before: EventCursor,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, sqlx::Error> {

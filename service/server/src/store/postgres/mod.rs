@@ -40,8 +40,9 @@ use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, Purpose, Reading};
 use super::wake_ups::{listen, unpack};
 use super::{
-    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, PoolUse, RecordStore, Scope, StoreError, Stored, Version, WakeUp, all_readable,
+    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
+    LockStore, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, StoreError, Stored, Version, WakeUp,
+    all_readable,
 };
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -65,7 +66,6 @@ pub struct PostgresStore {
     locking: Sessions,
     /// For LISTEN.
     direct: Route,
-    knows_timeline: bool,
     /// See [`PostgresConfig`].
     row_wait: Duration,
     trimmed: Trimmed,
@@ -81,14 +81,14 @@ impl PostgresStore {
         let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
-        let mut session = Sessions::new(&direct, 1).check_out().await?;
+        let mut session = Sessions::new(&direct, 1, true).check_out().await?;
         let knows_timeline = record::knows_timeline(&mut session).await?;
         ensure!(
             knows_timeline || config.trust_promotion,
             "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
              as with storage that all servers share, pass --trust-promotion"
         );
-        let connections = Sessions::new(&route, config.shards + SPARE_CONNECTIONS);
+        let connections = Sessions::new(&route, config.shards + SPARE_CONNECTIONS, knows_timeline);
         connections.check().await?;
         let locking_max = APART_AT_ONCE * config.shards + LOCKING_CONNECTIONS;
         Ok(Self {
@@ -98,7 +98,6 @@ impl PostgresStore {
             locking: connections.beside(&config.locking_route()?, locking_max),
             connections,
             direct,
-            knows_timeline,
             row_wait: config.row_wait,
             trimmed: Trimmed::default(),
         })
@@ -155,13 +154,13 @@ impl RecordStore for PostgresStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let reading = record::read(&mut connection, Purpose::Locks, self.knows_timeline).await;
+        let reading = record::read(&mut connection, Purpose::Locks).await;
         connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let written = record::write(&mut connection, Purpose::Locks, self.knows_timeline, read, next).await;
+        let written = record::write(&mut connection, Purpose::Locks, read, next).await;
         connection.written(written).await
     }
 }
@@ -170,26 +169,25 @@ impl RecordStore for PostgresStore {
 impl LockStore for PostgresStore {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let loaded = fetch_loaded(&mut connection, epoch, self.knows_timeline, addresses).await;
+        let loaded = fetch_loaded(&mut connection, epoch, addresses).await;
         let (states, now) = connection.read(loaded).await?.ok_or(StoreError::EpochOver)?;
         Ok(Loaded { states: all_readable(addresses, states)?, now })
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let (knows_timeline, row_wait) = (self.knows_timeline, self.row_wait);
-        let mut written = commit::write(&mut connection, now, knows_timeline, row_wait, changes).await;
+        let mut written = commit::write(&mut connection, now, self.row_wait, changes).await;
         if written.as_ref().is_err_and(faults::is_lock_timeout)
             && let Err(error) = written
         {
-            written = commit::write_unlocked(&mut connection, now, knows_timeline, row_wait, changes, error).await;
+            written = commit::write_unlocked(&mut connection, now, self.row_wait, changes, error).await;
         }
         connection.written(written).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
         let mut connection = self.locking.check_out().await?;
-        let loaded = lock_and_load(&mut connection, epoch, self.knows_timeline, addresses).await;
+        let loaded = lock_and_load(&mut connection, epoch, addresses).await;
         let states = match loaded {
             Ok(Some((states, now))) => all_readable(addresses, states).map(|states| Loaded { states, now }),
             Ok(None) => Err(StoreError::EpochOver),
@@ -197,7 +195,7 @@ impl LockStore for PostgresStore {
             Err(error) => return Err(self.connections.lost(&error, faults::of_read)),
         };
         match states {
-            Ok(loaded) => Ok((loaded, Box::new(Locked { connection, knows_timeline: self.knows_timeline }))),
+            Ok(loaded) => Ok((loaded, Box::new(Locked { connection }))),
             Err(error) => {
                 connection.roll_back().await.map_err(|error| self.connections.lost(&error, faults::of_read))?;
                 Err(error)
@@ -220,15 +218,16 @@ impl LockStore for PostgresStore {
         connection.read(page).await
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let (app, key) = read_position(from)?;
         let mut connection = self.upkeep.check_out().await?;
         let row = connection
             .query(statements::COLLECT)
-            .bind(after.map_or("", |address| address.app.as_str()))
-            .bind(after.map_or("", |address| address.key.as_str()))
+            .bind(app)
+            .bind(key)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(epoch.number().cast_signed())
-            .bind(self.knows_timeline)
+            .bind(connection.knows_timeline())
             .bind(epoch.token_min().cast_signed())
             .fetch_one(&mut *connection)
             .await;
@@ -238,20 +237,14 @@ impl LockStore for PostgresStore {
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let logged = events::log(&mut connection, epoch, self.knows_timeline, events).await;
+        let logged = events::log(&mut connection, epoch, events).await;
         let is_in_force = connection.written(logged).await?;
         if is_in_force { Ok(()) } else { Err(StoreError::EpochOver) }
     }
 
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
         let mut connection = self.reads.check_out().await?;
-        let page = events::page(&mut connection, app, scope, after, limit).await;
+        let page = events::page(&mut connection, query).await;
         connection.read(page).await
     }
 
@@ -261,16 +254,9 @@ impl LockStore for PostgresStore {
         connection.read(last).await
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
         let mut connection = self.reads.check_out().await?;
-        let before = before.unwrap_or(EventCursor::END);
-        let history = events::history(&mut connection, app, key, before, limit).await;
+        let history = events::history(&mut connection, key, before, limit).await;
         connection.read(history).await
     }
 
@@ -294,12 +280,12 @@ impl LockStore for PostgresStore {
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let after = read_position(from)?;
+        let (app, key) = read_position(from)?;
         let mut connection = self.reads.check_out().await?;
         let rows = connection
             .query(statements::DUMP)
-            .bind(after.as_ref().map_or("", |address| address.app.as_str()))
-            .bind(after.as_ref().map_or("", |address| address.key.as_str()))
+            .bind(app)
+            .bind(key)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
@@ -310,21 +296,23 @@ impl LockStore for PostgresStore {
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut connection = self.patient.check_out().await?;
-        let query = connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(self.knows_timeline);
+        let query =
+            connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
         let cleared = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
         connection.written(cleared).await
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
         let mut connection = self.connections.check_out().await?;
-        let filled = commit::fill(&mut connection, epoch, self.knows_timeline, states, copied).await;
+        let filled = commit::fill(&mut connection, epoch, states, copied).await;
         connection.written(filled).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let mut unanswered = ForgetUnlessAnswered(Some(self));
         let mut connection = self.connections.check_out().await?;
-        let row = connection.query(statements::PROBE).bind(self.knows_timeline).fetch_one(&mut *connection).await;
+        let row =
+            connection.query(statements::PROBE).bind(connection.knows_timeline()).fetch_one(&mut *connection).await;
         let now = row.and_then(|row| read_timestamp(&row, 0));
         let now = connection.written(now).await;
         unanswered.0 = None;
@@ -337,20 +325,19 @@ impl LockStore for PostgresStore {
 async fn lock_and_load(
     connection: &mut Session,
     epoch: Epoch,
-    knows_timeline: bool,
     addresses: &[Address],
 ) -> Result<LoadedRows, sqlx::Error> {
     loop {
         connection.begin().await?;
         // The fence comes before the row locks: a commit that has the fence may be waiting for one of the rows.
-        let (_, is_in_force) = record::fence(connection, epoch, knows_timeline).await?;
+        let (_, is_in_force) = record::fence(connection, epoch).await?;
         if !is_in_force {
             return Ok(None);
         }
         let query = addresses_of(connection.query(statements::LOCK), addresses);
         let locked = query.fetch_all(&mut **connection).await?;
         // The rows are read in a separate statement, because one that waits for a row lock answers from an older snapshot.
-        let Some((states, now)) = fetch_loaded(connection, epoch, knows_timeline, addresses).await? else {
+        let Some((states, now)) = fetch_loaded(connection, epoch, addresses).await? else {
             return Ok(None);
         };
         // A state that cannot be decoded has a row.
@@ -369,11 +356,10 @@ async fn lock_and_load(
 async fn fetch_loaded(
     connection: &mut Session,
     epoch: Epoch,
-    knows_timeline: bool,
     addresses: &[Address],
 ) -> Result<LoadedRows, sqlx::Error> {
     let query = addresses_of(connection.query(statements::LOAD), addresses);
-    let query = query.bind(epoch.number().cast_signed()).bind(knows_timeline);
+    let query = query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
     read_loaded(&query.fetch_all(&mut **connection).await?)
 }
 

@@ -30,12 +30,8 @@ pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result
     }
 }
 
-pub(in crate::store) async fn read(
-    connection: &mut Session,
-    purpose: Purpose,
-    knows_timeline: bool,
-) -> Result<Reading, sqlx::Error> {
-    let query = connection.query(READ).bind(purpose.as_str()).bind(knows_timeline);
+pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -> Result<Reading, sqlx::Error> {
+    let query = connection.query(READ).bind(purpose.as_str()).bind(connection.knows_timeline());
     let row = query.fetch_one(&mut **connection).await?;
     read_row(&row)
 }
@@ -65,7 +61,6 @@ fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
 pub(in crate::store) async fn write(
     connection: &mut Session,
     purpose: Purpose,
-    knows_timeline: bool,
     read: &Reading,
     next: &EngineRecord,
 ) -> Result<bool, sqlx::Error> {
@@ -75,7 +70,7 @@ pub(in crate::store) async fn write(
         .bind(purpose.as_str())
         .bind(read.revision.cast_signed())
         .bind(read.server.clone())
-        .bind(knows_timeline)
+        .bind(connection.knows_timeline())
         .bind(random_number().cast_signed())
         .bind(next.state.as_str())
         .bind(next.epoch.number().cast_signed())
@@ -84,13 +79,10 @@ pub(in crate::store) async fn write(
 }
 
 /// Whether the store is active in this epoch. Within a transaction it stays so until that ends.
-pub(super) async fn fence(
-    connection: &mut Session,
-    epoch: Epoch,
-    knows_timeline: bool,
-) -> Result<(Timestamp, bool), sqlx::Error> {
+pub(super) async fn fence(connection: &mut Session, epoch: Epoch) -> Result<(Timestamp, bool), sqlx::Error> {
     let query = connection.query(FENCE).bind(Purpose::Locks.as_str()).bind(EngineState::Active.as_str());
-    let row = query.bind(epoch.number().cast_signed()).bind(knows_timeline).fetch_one(&mut **connection).await?;
+    let row =
+        query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline()).fetch_one(&mut **connection).await?;
     Ok((read_timestamp(&row, 0)?, row.try_get(1)?))
 }
 

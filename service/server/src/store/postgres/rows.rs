@@ -1,11 +1,13 @@
 //! Reads the rows that the statements return.
 
 use latchgate_core::lock::LockState;
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, Key, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::store::{Collected, CopiedState, Stored, UnreadableState, Version, decode_state};
+use crate::store::{
+    Collected, CopiedState, Stored, UnreadableState, Version, address_of, decode_state, position_after,
+};
 
 /// The states of a load, and the clock; `None` if the store is not in the epoch.
 pub(super) type LoadedRows = Option<(Vec<Result<Stored, UnreadableState>>, Timestamp)>;
@@ -33,15 +35,16 @@ pub(super) fn read_listed(row: &PgRow) -> Result<(Key, Option<LockState>), sqlx:
     Ok((read_key(row, 0)?, decode_state(row.try_get::<&str, _>(1)?.as_bytes()).ok()))
 }
 
-/// The error within the result is that of a state that cannot be decoded.
-pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, Address>, sqlx::Error> {
+/// The error within the result is the position after a row that cannot be decoded.
+pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, String>, sqlx::Error> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
-    let address = Address { app: read_app(row, 0)?, key: read_key(row, 1)? };
+    let (app, key): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     let notice_at = row.try_get::<Option<i64>, _>(2)?.map(timestamp);
     let keep_until = timestamp(row.try_get(3)?);
-    Ok(match decode_state(row.try_get::<&str, _>(4)?.as_bytes()) {
-        Ok(state) => Ok(CopiedState { address, state, notice_at, keep_until }),
-        Err(_) => Err(address),
+    let state = decode_state(row.try_get::<&str, _>(4)?.as_bytes());
+    Ok(match (address_of(app, key), state) {
+        (Some(address), Ok(state)) => Ok(CopiedState { address, state, notice_at, keep_until }),
+        _ => Err(position_after(app, key)),
     })
 }
 
@@ -53,12 +56,12 @@ pub(super) fn read_collected(row: &PgRow, limit: usize) -> Result<Option<Collect
     let (examined, removed): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
     let token_kept = row.try_get::<Option<i64>, _>(3)?.map(i64::cast_unsigned);
     let is_end = usize::try_from(examined).is_ok_and(|examined| examined < limit);
-    let next = if is_end { None } else { Some(Address { app: read_app(row, 4)?, key: read_key(row, 5)? }) };
+    let next = if is_end { None } else { Some(position_after(row.try_get(4)?, row.try_get(5)?)) };
     let apps: Vec<String> = row.try_get::<Option<_>, _>(6)?.unwrap_or_default();
     let keys: Vec<String> = row.try_get::<Option<_>, _>(7)?.unwrap_or_default();
-    let due = apps.into_iter().zip(keys).map(|(app, key)| Ok(Address { app: parse_app(&app)?, key: parse_key(&key)? }));
-    let due = due.collect::<Result<_, sqlx::Error>>()?;
-    Ok(Some(Collected { removed: removed.cast_unsigned(), token_kept, due, next }))
+    let due: Vec<Address> = apps.iter().zip(&keys).filter_map(|(app, key)| address_of(app, key)).collect();
+    let unnamed = (apps.len() - due.len()) as u64;
+    Ok(Some(Collected { removed: removed.cast_unsigned(), token_kept, due, unnamed, next }))
 }
 
 pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sqlx::Error> {
@@ -67,17 +70,5 @@ pub(super) fn read_timestamp(row: &PgRow, index: usize) -> Result<Timestamp, sql
 }
 
 pub(super) fn read_key(row: &PgRow, index: usize) -> Result<Key, sqlx::Error> {
-    parse_key(row.try_get(index)?)
-}
-
-pub(super) fn read_app(row: &PgRow, index: usize) -> Result<App, sqlx::Error> {
-    parse_app(row.try_get(index)?)
-}
-
-fn parse_key(text: &str) -> Result<Key, sqlx::Error> {
-    Key::parse(text).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-fn parse_app(text: &str) -> Result<App, sqlx::Error> {
-    App::parse(text).map_err(|error| sqlx::Error::Decode(error.into()))
+    Key::parse(row.try_get(index)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -113,23 +113,29 @@ struct Pool {
     idle: Mutex<Vec<(u64, PgConnection)>>,
     permits: Arc<Semaphore>,
     max: usize,
+    knows_timeline: bool,
     /// How many connections have been lost: if one of them is dead, all idle ones may be, and are closed.
     losses: Arc<AtomicU64>,
 }
 
 impl Sessions {
-    pub(in crate::store) fn new(route: &Route, max: usize) -> Self {
-        Self::counting(Arc::default(), route, max)
+    /// `knows_timeline`: the server tells its timeline, so that a fail-over shows in it.
+    pub(in crate::store) fn new(route: &Route, max: usize, knows_timeline: bool) -> Self {
+        Self::counting(Arc::default(), route, max, knows_timeline)
     }
 
     /// Another pool of connections to the same server.
     pub(super) fn beside(&self, route: &Route, max: usize) -> Self {
-        Self::counting(Arc::clone(&self.0.losses), route, max)
+        Self::counting(Arc::clone(&self.0.losses), route, max, self.0.knows_timeline)
     }
 
-    fn counting(losses: Arc<AtomicU64>, route: &Route, max: usize) -> Self {
+    fn counting(losses: Arc<AtomicU64>, route: &Route, max: usize, knows_timeline: bool) -> Self {
         let (route, idle, permits) = (route.clone(), Mutex::default(), Arc::new(Semaphore::new(max)));
-        Self(Arc::new(Pool { route, idle, permits, max, losses }))
+        Self(Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }))
+    }
+
+    pub(super) fn knows_timeline(&self) -> bool {
+        self.0.knows_timeline
     }
 
     /// # Errors
@@ -205,6 +211,11 @@ impl Session {
     /// A query for this connection: a named statement, unless it goes through a proxy.
     pub(in crate::store) fn query<'q>(&self, statement: &'static str) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(statement).persistent(!self.is_proxied())
+    }
+
+    /// See [`Sessions::new`].
+    pub(in crate::store) fn knows_timeline(&self) -> bool {
+        self.pool.0.knows_timeline
     }
 
     /// Begins a transaction, for [`Session::commit`] or [`Session::roll_back`] to end.

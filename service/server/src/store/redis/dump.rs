@@ -18,14 +18,16 @@ pub(super) async fn dump(
     from: Option<&str>,
     limit: usize,
 ) -> Result<DumpPage<CopiedState>, StoreError> {
-    let from = read_position(from)?.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(&after)));
+    let (app, key) = read_position(from)?;
+    let from = if from.is_some() { format!("({app}\0{key}") } else { "-".to_owned() };
     let found = along_index(shared, &from, "+", limit).await?;
     let addresses = found.iter().map(|text| read_indexed(text).ok_or_else(foreign)).collect::<Result<Vec<_>, _>>()?;
-    let next = addresses.last().filter(|_| found.len() >= limit).map(position_after);
+    let position = |address: &Address| position_after(address.app.as_str(), address.key.as_str());
+    let next = addresses.last().filter(|_| found.len() >= limit).map(position);
     let values = shared.values(&addresses).await?;
     let there = addresses.into_iter().zip(values).filter_map(|(address, value)| Some((address, value?)));
     let states = there.map(|(address, value)| {
-        let name = position_after(&address);
+        let name = position(&address);
         decode_copied(address, &value).map_err(|_| name)
     });
     Ok(DumpPage::of(states, next))

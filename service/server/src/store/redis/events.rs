@@ -3,13 +3,13 @@
 
 use futures::future::try_join;
 use latchgate_core::lock::Event;
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, Timestamp};
 
 use super::Shared;
 use super::layout::{read_indexed, timestamp};
 use super::scripts::READ;
 use crate::store::events::{end_of_older, event_of_text};
-use crate::store::{EventCursor, LoggedEvent, Scope, StoreError};
+use crate::store::{EventCursor, EventQuery, LoggedEvent, StoreError};
 
 /// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
@@ -32,10 +32,7 @@ struct StreamEvent {
 
 pub(super) async fn page(
     shared: &Shared,
-    app: &App,
-    scope: Scope<'_>,
-    after: EventCursor,
-    limit: usize,
+    EventQuery { app, watched, after, limit }: EventQuery<'_>,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
     let found = oldest(shared, after, limit).await?;
     let mut found: Vec<StreamEvent> = found.into_iter().flat_map(|entry| entry.events).collect();
@@ -44,7 +41,7 @@ pub(super) async fn page(
     found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
     let logged = |event: StreamEvent| {
-        let address = event.address.clone().filter(|address| address.app == *app && scope.includes(&address.key))?;
+        let address = event.address.clone().filter(|address| address.app == *app && watched.includes(&address.key))?;
         Some(event.decode(address))
     };
     Ok((found.into_iter().filter_map(logged).collect(), last))
@@ -89,17 +86,15 @@ pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
 
 pub(super) async fn history(
     shared: &Shared,
-    app: &App,
-    key: &Key,
-    before: Option<EventCursor>,
+    address: &Address,
+    before: EventCursor,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>, StoreError> {
-    if before == Some(EventCursor::START) {
+    if before == EventCursor::START {
         return Ok(Vec::new());
     }
-    let address = Address { app: app.clone(), key: key.clone() };
-    let stream = shared.layout.history(&address);
-    let from = before.map_or_else(|| "+".to_owned(), |before| format!("({}-0", before.number));
+    let stream = shared.layout.history(address);
+    let from = format!("({}-0", before.number);
     let mut newest = redis::cmd("XREVRANGE");
     newest.arg(&stream).arg(from).arg("-").arg("COUNT").arg(limit);
     let (newest, first): (Vec<Entry>, _) = try_join(shared.link.get(&newest), first_kept(shared)).await?;

@@ -3,7 +3,7 @@
 use latchgate_core::{Address, App, Key};
 
 use super::Shared;
-use super::layout::{beginning, decode, indexed, read_indexed};
+use super::layout::{beginning, decode, read_indexed};
 use super::scripts::COLLECT;
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{Collected, Page, StoreError, end_of_prefix};
@@ -67,21 +67,15 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
 pub(super) async fn collect(
     shared: &Shared,
     epoch: Epoch,
-    after: Option<&Address>,
+    from: Option<&str>,
     limit: usize,
 ) -> Result<Collected, StoreError> {
-    let mut from = after.map_or_else(|| "-".to_owned(), |after| format!("({}", indexed(after)));
-    // The page must end with an address, from which the next step goes on. Entries that name none stay: a state may belong to them.
-    let (found, is_last) = loop {
-        let page = along_index(shared, &from, "+", limit).await?;
-        let next = page.last().filter(|_| page.len() == limit).map(|last| format!("({last}"));
-        let address_of = |text: String| read_indexed(&text).map(|address| (text, address));
-        let found: Vec<(String, Address)> = page.into_iter().filter_map(address_of).collect();
-        match next {
-            Some(next) if found.is_empty() => from = next,
-            next => break (found, next.is_none()),
-        }
-    };
+    let page = along_index(shared, from.unwrap_or("-"), "+", limit).await?;
+    let next = page.last().filter(|_| page.len() == limit).map(|last| format!("({last}"));
+    // Entries that name no key stay: a state may belong to them.
+    let (entries, address_of) = (page.len(), |text: String| read_indexed(&text).map(|address| (text, address)));
+    let found: Vec<(String, Address)> = page.into_iter().filter_map(address_of).collect();
+    let unnamed = (entries - found.len()) as u64;
     // The script takes the keys and the entries in pairs.
     let (found, addresses): (Vec<String>, Vec<Address>) = found.into_iter().unzip();
     let mut keys = vec![shared.layout.index(), shared.layout.engine()];
@@ -91,6 +85,5 @@ pub(super) async fn collect(
     let (removed, token_kept, due): (u64, Option<u64>, Vec<usize>) =
         shared.link.read(&COLLECT, &keys, &arguments).await?;
     let due = due.iter().filter_map(|position| addresses.get(position.checked_sub(1)?).cloned()).collect();
-    let next = if is_last { None } else { addresses.last().cloned() };
-    Ok(Collected { removed, token_kept, due, next })
+    Ok(Collected { removed, token_kept, due, unnamed, next })
 }

@@ -35,8 +35,8 @@ pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::wake_ups::{listen, pack, unpack};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, Loaded, LockStore, LockedStates, LoggedEvent,
-    Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, LockStore, LockedStates,
+    LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp, all_readable,
 };
 
 /// Settings of a Redis store.
@@ -176,8 +176,8 @@ impl LockStore for RedisStore {
         listing::list(&self.shared, app, prefix, after, limit).await
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        listing::collect(&self.shared, epoch, after, limit).await
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        listing::collect(&self.shared, epoch, from, limit).await
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -187,28 +187,16 @@ impl LockStore for RedisStore {
         Ok(())
     }
 
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        events::page(&self.shared, app, scope, after, limit).await
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        events::page(&self.shared, query).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         events::last(&self.shared).await
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
-        events::history(&self.shared, app, key, before, limit).await
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
+        events::history(&self.shared, key, before, limit).await
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {

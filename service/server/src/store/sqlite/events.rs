@@ -1,12 +1,12 @@
 //! Writes, reads and deletes events. One row has the events of a commit: see migrations/sqlite/0001_initial.sql.
 
-use latchgate_core::{App, Key, Timestamp};
+use latchgate_core::{Address, Timestamp};
 use rusqlite::{Connection, Params, params};
 
 use super::event_rows::{EventRow, Line, beginning, lines};
 use super::states::limit_of;
 use crate::store::events::{end_of_older, hash_of};
-use crate::store::{EventCursor, LoggedEvent};
+use crate::store::{EventCursor, EventQuery, LoggedEvent, Watched};
 
 /// Takes numbers for the events of a commit. Returns the last of them.
 const NUMBER: &str = "update lock_event_numbers set last = last + ?1 returning last";
@@ -73,20 +73,16 @@ pub(super) fn take_numbers(connection: &Connection, count: i64) -> rusqlite::Res
 
 pub(super) fn page(
     connection: &Connection,
-    app: &App,
-    key: Option<&Key>,
-    prefix: &str,
-    after: EventCursor,
-    limit: usize,
+    EventQuery { app, watched, after, limit }: EventQuery<'_>,
 ) -> rusqlite::Result<(Vec<LoggedEvent>, EventCursor)> {
     let rows = rows(connection, EVENTS, [after.number.cast_signed(), limit_of(limit)])?;
     let found = rows.iter().flat_map(lines).filter(|line| line.cursor > after);
     let found: Vec<Line<'_>> = found.take(limit).collect();
     let last = found.last().map_or(after, |line| line.cursor);
+    let key = if let Watched::Key(key) = watched { Some(key) } else { None };
     let beginning = beginning(app, key);
     let of_app = found.iter().filter(|line| line.begins_with(&beginning)).map(|line| line.decode(app, key));
-    let events = of_app.filter(|LoggedEvent { address, .. }| address.key.as_str().starts_with(prefix)).collect();
-    Ok((events, last))
+    Ok((of_app.filter(|logged| watched.includes(&logged.address.key)).collect(), last))
 }
 
 /// The columns `last`, `at` and `events` of rows.
@@ -107,8 +103,7 @@ const HISTORY_ROWS: usize = 32;
 /// of an idle one by itself.
 pub(super) fn history(
     connection: &Connection,
-    app: &App,
-    key: &Key,
+    Address { app, key }: &Address,
     before: EventCursor,
     limit: usize,
 ) -> rusqlite::Result<Vec<LoggedEvent>> {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
-    At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
+    At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
     fresh_version, gone_before, is_off, page_of, read_position,
 };
 use crate::store::sqlite::database::{Database, not_read};
@@ -104,7 +104,7 @@ impl SqliteGateStore {
     }
 
     /// Runs a statement that writes; returns how many rows it wrote, or `None` if `now` was off by then.
-    async fn write(
+    async fn execute(
         &self,
         fence: Fence,
         now: Timestamp,
@@ -159,24 +159,6 @@ impl GateStore for SqliteGateStore {
         Some(Arc::new(Self { database, purpose: Purpose::Durable, listeners }))
     }
 
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-    ) -> Result<At<Claimed>, StoreError> {
-        let version = fresh_version();
-        match self.write(fence, now, CLAIM, columns_of(address, version, record)?).await? {
-            None => Ok(self.at(Claimed::ClockOff)),
-            Some(1) => Ok(self.at(Claimed::Claimed(version))),
-            Some(_) => Ok(match self.load(fence, address).await? {
-                At { now, answer: Some(stored) } => At::new(now, Claimed::Exists(Box::new(stored))),
-                At { now, answer: None } => At::new(now, Claimed::Moved),
-            }),
-        }
-    }
-
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let (purpose, app, id) = (self.purpose, address.app.clone(), address.id);
         let read = self.database.read(move |connection| {
@@ -189,28 +171,27 @@ impl GateStore for SqliteGateStore {
         Ok(self.at(read.await?))
     }
 
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-    ) -> Result<At<Replaced>, StoreError> {
-        let expected = change.expected.number().cast_signed().into();
-        let (statement, columns) = match change.record {
-            Some(record) => (REPLACE, columns_of(address, fresh_version(), record)?),
+    async fn write(&self, Write { fence, now, address, change }: Write<'_>) -> Result<At<Written>, StoreError> {
+        let Change { expected, record, wakes } = change;
+        let version = fresh_version();
+        let (statement, mut columns) = match record {
+            Some(record) => (if expected.is_some() { REPLACE } else { CLAIM }, columns_of(address, version, record)?),
             None => (REMOVE, names_of(address)),
         };
-        let columns = columns.into_iter().chain([expected]).collect();
-        let written = self.write(fence, now, statement, columns).await?;
-        if written == Some(1) && change.wakes {
+        columns.extend(expected.map(|version| version.number().cast_signed().into()));
+        let written = match self.execute(fence, now, statement, columns).await? {
+            None => Written::ClockOff,
+            Some(1) => Written::Done(version),
+            Some(_) if expected.is_some() => Written::Moved,
+            Some(_) => {
+                let found = self.load(fence, address).await?.answer;
+                found.map_or(Written::Moved, |stored| Written::Exists(Box::new(stored)))
+            }
+        };
+        if wakes && matches!(written, Written::Done(_)) {
             self.wake(address);
         }
-        Ok(self.at(match written {
-            None => Replaced::ClockOff,
-            Some(1) => Replaced::Replaced,
-            Some(_) => Replaced::Moved,
-        }))
+        Ok(self.at(written))
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
@@ -223,7 +204,7 @@ impl GateStore for SqliteGateStore {
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
         let now = self.database.clock.now();
         let columns = vec![gone_before(now).as_ms().cast_signed().into(), limit_of(limit).into()];
-        Ok(self.write(Fence::None, now, EXPIRE, columns).await?.unwrap_or_default() as u64)
+        Ok(self.execute(Fence::None, now, EXPIRE, columns).await?.unwrap_or_default() as u64)
     }
 
     async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
@@ -273,7 +254,7 @@ impl GateStore for SqliteGateStore {
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        let cleared = self.write(Fence::Filling(epoch), self.database.clock.now(), CLEAR, Vec::new()).await;
+        let cleared = self.execute(Fence::Filling(epoch), self.database.clock.now(), CLEAR, Vec::new()).await;
         false_if_over(cleared.map(|_| true))
     }
 

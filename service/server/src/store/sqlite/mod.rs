@@ -24,8 +24,8 @@ use self::states::StateRow;
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, Scope, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded, LockStore,
+    LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp, all_readable,
 };
 
 const CLEAR: &str = "delete from locks; delete from lock_events; delete from lock_event_keys";
@@ -121,11 +121,11 @@ impl LockStore for SqliteStore {
         self.database.list(move |connection| Ok(states::list(connection, &app, &prefix, after.as_ref(), limit)?)).await
     }
 
-    async fn collect(&self, epoch: Epoch, after: Option<&Address>, limit: usize) -> Result<Collected, StoreError> {
-        let (after, clock) = (after.cloned(), self.database.clock);
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let (after, clock) = (read_position(from)?, self.database.clock);
         let collect = self.database.write(move |connection| {
             record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
-            Ok(states::collect(connection, epoch, after.as_ref(), limit, clock.now())?)
+            Ok(states::collect(connection, epoch, &after, limit, clock.now())?)
         });
         collect.await
     }
@@ -139,36 +139,22 @@ impl LockStore for SqliteStore {
         log.await
     }
 
-    async fn events(
-        &self,
-        app: &App,
-        scope: Scope<'_>,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let app = app.clone();
-        let (key, prefix) = match scope {
-            Scope::Key(key) => (Some(key.clone()), String::new()),
-            Scope::Prefix(prefix) => (None, prefix.to_owned()),
+    async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
+        let (app, watched) = (query.app.clone(), query.watched.clone());
+        let EventQuery { after, limit, .. } = query;
+        let page = move |connection: &rusqlite::Connection| {
+            Ok(events::page(connection, EventQuery { app: &app, watched: &watched, after, limit })?)
         };
-        self.database
-            .list(move |connection| Ok(events::page(connection, &app, key.as_ref(), &prefix, after, limit)?))
-            .await
+        self.database.list(page).await
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
         self.database.list(|connection| Ok(events::last(connection)?)).await
     }
 
-    async fn history(
-        &self,
-        app: &App,
-        key: &Key,
-        before: Option<EventCursor>,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
-        let (app, key, before) = (app.clone(), key.clone(), before.unwrap_or(EventCursor::END));
-        self.database.list(move |connection| Ok(events::history(connection, &app, &key, before, limit)?)).await
+    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
+        let key = key.clone();
+        self.database.list(move |connection| Ok(events::history(connection, &key, before, limit)?)).await
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
@@ -186,7 +172,7 @@ impl LockStore for SqliteStore {
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
         let after = read_position(from)?;
-        let states = self.database.list(move |connection| Ok(states::dump(connection, after.as_ref(), limit)?)).await?;
+        let states = self.database.list(move |connection| Ok(states::dump(connection, &after, limit)?)).await?;
         Ok(page_of(states, limit))
     }
 

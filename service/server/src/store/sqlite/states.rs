@@ -10,7 +10,7 @@ use super::events;
 use crate::store::process_clock::ProcessClock;
 use crate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, Epoch, Page, StoreError, Stored, UnreadableState, Version,
-    decode_state, end_of_prefix,
+    address_of, decode_state, end_of_prefix, position_after,
 };
 
 const LOAD: &str = "select version, state from locks where app = ?1 and key = ?2";
@@ -178,22 +178,21 @@ pub(super) fn list(
     rows.collect()
 }
 
-/// A page of all states. One that cannot be decoded is its address.
+/// A page of all states. One that cannot be decoded is the position after it.
 pub(super) fn dump(
     connection: &Connection,
-    after: Option<&Address>,
+    (app, key): &(String, String),
     limit: usize,
-) -> rusqlite::Result<Vec<Result<CopiedState, Address>>> {
-    let (app, key) = names_of(after);
+) -> rusqlite::Result<Vec<Result<CopiedState, String>>> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
     let mut statement = connection.prepare_cached(DUMP)?;
     let rows = statement.query_map(params![app, key, limit_of(limit)], |row| {
-        let address = read_address(row)?;
+        let (app, key) = read_names(row)?;
         let notice_at = row.get::<_, Option<i64>>(2)?.map(timestamp);
         let keep_until = timestamp(row.get(3)?);
-        Ok(match read_state(row, 4) {
-            Ok(state) => Ok(CopiedState { address, state, notice_at, keep_until }),
-            Err(_) => Err(address),
+        Ok(match (address_of(app, key), read_state(row, 4)) {
+            (Some(address), Ok(state)) => Ok(CopiedState { address, state, notice_at, keep_until }),
+            _ => Err(position_after(app, key)),
         })
     })?;
     rows.collect()
@@ -213,31 +212,33 @@ pub(super) fn fill(connection: &Connection, states: &[(CopiedState, String)]) ->
 pub(super) fn collect(
     connection: &Connection,
     epoch: Epoch,
-    after: Option<&Address>,
+    (app, key): &(String, String),
     limit: usize,
     now: Timestamp,
 ) -> rusqlite::Result<Collected> {
-    let (app, key) = names_of(after);
     let now = now.as_ms().cast_signed();
     let mut statement = connection.prepare_cached(PAGE)?;
     let rows = statement.query_map(params![app, key, limit_of(limit), now], |row| {
         // The token of an idle state. One that cannot be decoded stays.
         let token = read_state(row, 3).ok().map(|state| state.token());
-        Ok((read_address(row)?, row.get(2)?, token))
+        let (app, key) = read_names(row)?;
+        Ok((address_of(app, key), row.get(2)?, token, position_after(app, key)))
     })?;
-    let page = rows.collect::<rusqlite::Result<Vec<(Address, bool, Option<u64>)>>>()?;
-    let mut collected = Collected::default();
+    let page = rows.collect::<rusqlite::Result<Vec<(Option<Address>, bool, Option<u64>, String)>>>()?;
+    let next = page.last().filter(|_| page.len() == limit).map(|(.., position)| position.clone());
+    let mut collected = Collected { next, ..Collected::default() };
     let mut remove = connection.prepare_cached(REMOVE)?;
-    for (address, _, token) in page.iter().filter(|(_, _, token)| token.is_some()) {
-        if token.is_some_and(|token| token < epoch.token_min()) {
-            remove.execute([address.app.as_str(), address.key.as_str()])?;
-            collected.removed += 1;
-        } else {
-            collected.token_kept = collected.token_kept.max(*token);
+    for (address, is_due, token, _) in page {
+        match (address, token) {
+            (None, _) => collected.unnamed += 1,
+            (Some(address), _) if is_due => collected.due.push(address),
+            (Some(Address { app, key }), Some(token)) if token < epoch.token_min() => {
+                remove.execute([app.as_str(), key.as_str()])?;
+                collected.removed += 1;
+            }
+            (Some(_), token) => collected.token_kept = collected.token_kept.max(token),
         }
     }
-    collected.next = page.last().filter(|_| page.len() == limit).map(|(address, ..)| address.clone());
-    collected.due = page.into_iter().filter(|(_, is_due, _)| *is_due).map(|(address, ..)| address).collect();
     Ok(collected)
 }
 
@@ -245,12 +246,9 @@ pub(super) fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX - 1)
 }
 
-fn names_of(after: Option<&Address>) -> (&str, &str) {
-    after.map_or(("", ""), |address| (address.app.as_str(), address.key.as_str()))
-}
-
-fn read_address(row: &Row<'_>) -> rusqlite::Result<Address> {
-    Ok(Address { app: App::parse(row.get_ref(0)?.as_str()?).map_err(not_read)?, key: read_key(row, 1)? })
+/// The app and the key.
+fn read_names<'r>(row: &'r Row<'_>) -> rusqlite::Result<(&'r str, &'r str)> {
+    Ok((row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?))
 }
 
 fn read_key(row: &Row<'_>, index: usize) -> rusqlite::Result<Key> {

@@ -14,10 +14,10 @@ use sqlx::types::Json;
 use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
-use self::writes::{Write, Writer, Written};
+use self::writes::{Encoded, Writer};
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
-    At, Change, Claimed, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp,
+    At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
     id_of, is_off, page_of, read_position,
 };
 use crate::store::postgres::sessions::{Route, Sessions};
@@ -41,7 +41,6 @@ pub struct PostgresGateStore {
     sessions: Sessions,
     /// For LISTEN.
     direct: Route,
-    knows_timeline: bool,
     purpose: Purpose,
     writer: Arc<Writer>,
 }
@@ -55,28 +54,22 @@ impl PostgresGateStore {
         let (route, direct) = (config.locking_route()?, config.direct_route()?);
         checks::connect(direct.hosts(), config.allow_volatile, &postgres::MIGRATIONS).await?;
         // In a session of its own: if the server does not know the function, the transaction is aborted.
-        let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1).check_out().await?).await?;
-        let sessions = Sessions::new(&route, CALL_CONNECTIONS);
+        let knows_timeline = record::knows_timeline(&mut Sessions::new(&direct, 1, true).check_out().await?).await?;
+        let sessions = Sessions::new(&route, CALL_CONNECTIONS, knows_timeline);
         sessions.check().await?;
-        Ok(Self::with(sessions, direct, knows_timeline, Purpose::Gate))
+        Ok(Self::with(sessions, direct, Purpose::Gate))
     }
 
-    fn with(sessions: Sessions, direct: Route, knows_timeline: bool, purpose: Purpose) -> Self {
-        let writer = Writer::new(sessions.clone(), knows_timeline, purpose);
-        Self { sessions, direct, knows_timeline, purpose, writer }
+    fn with(sessions: Sessions, direct: Route, purpose: Purpose) -> Self {
+        let writer = Writer::new(sessions.clone(), purpose);
+        Self { sessions, direct, purpose, writer }
     }
 
     fn bind_fence<'q>(&self, query: PgQuery<'q>, fence: Fence) -> PgQuery<'q> {
-        bind_fence(query, self.purpose, fence, self.knows_timeline)
+        bind_fence(query, self.purpose, fence, self.sessions.knows_timeline())
     }
 
-    async fn remove(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: &Change<'_>,
-    ) -> Result<At<Replaced>, StoreError> {
+    async fn remove(&self, Write { fence, now, address, change }: Write<'_>) -> Result<At<Written>, StoreError> {
         let mut connection = self.sessions.check_out().await?;
         let query = connection
             .query(statements::REMOVE)
@@ -84,7 +77,7 @@ impl PostgresGateStore {
             .bind(address.id.as_bytes())
             .bind(now.as_ms().cast_signed())
             .bind(CLOCK_BOUND_MS.cast_signed());
-        let query = self.bind_fence(query, fence).bind(change.expected.number().cast_signed());
+        let query = self.bind_fence(query, fence).bind(change.expected.unwrap_or_default().number().cast_signed());
         let query = query.bind(CHANNEL).bind(change.wakes.then(|| pack_operation(address)));
         let row = query.fetch_one(&mut *connection).await;
         let read = row.and_then(|row| Ok((read_timestamp(&row)?, is_in_force(&row)?, row.try_get::<bool, _>(2)?)));
@@ -93,9 +86,9 @@ impl PostgresGateStore {
             return Err(StoreError::EpochOver);
         }
         let answer = match removed {
-            true => Replaced::Replaced,
-            false if is_off(store_now, now) => Replaced::ClockOff,
-            false => Replaced::Moved,
+            true => Written::Done(Version::ABSENT),
+            false if is_off(store_now, now) => Written::ClockOff,
+            false => Written::Moved,
         };
         Ok(At::new(store_now, answer))
     }
@@ -117,13 +110,13 @@ impl RecordStore for PostgresGateStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.sessions.check_out().await?;
-        let reading = record::read(&mut connection, self.purpose, self.knows_timeline).await;
+        let reading = record::read(&mut connection, self.purpose).await;
         connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.sessions.check_out().await?;
-        let written = record::write(&mut connection, self.purpose, self.knows_timeline, read, next).await;
+        let written = record::write(&mut connection, self.purpose, read, next).await;
         connection.written(written).await
     }
 }
@@ -135,30 +128,7 @@ impl GateStore for PostgresGateStore {
     }
 
     fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
-        let sessions = self.sessions.clone();
-        let (direct, knows_timeline) = (self.direct.clone(), self.knows_timeline);
-        Some(Arc::new(Self::with(sessions, direct, knows_timeline, Purpose::Durable)))
-    }
-
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-    ) -> Result<At<Claimed>, StoreError> {
-        let At { now, answer } = self.writer.write(Write::new(fence, now, address, None, record, false)?).await?;
-        let claimed = match answer {
-            Written::Done(version) => Claimed::Claimed(version),
-            Written::Exists(stored) => Claimed::Exists(stored),
-            Written::ClockOff => Claimed::ClockOff,
-            // The row was committed while the statement waited for it, and the statement does not see it.
-            Written::Moved => match self.load(fence, address).await? {
-                At { answer: Some(stored), .. } => Claimed::Exists(Box::new(stored)),
-                At { answer: None, .. } => Claimed::Moved,
-            },
-        };
-        Ok(At::new(now, claimed))
+        Some(Arc::new(Self::with(self.sessions.clone(), self.direct.clone(), Purpose::Durable)))
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
@@ -170,22 +140,16 @@ impl GateStore for PostgresGateStore {
         connection.read(loaded).await?.ok_or(StoreError::EpochOver)
     }
 
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-    ) -> Result<At<Replaced>, StoreError> {
-        let Some(record) = change.record else { return self.remove(fence, now, address, &change).await };
-        let write = Write::new(fence, now, address, Some(change.expected), record, change.wakes)?;
-        let At { now, answer } = self.writer.write(write).await?;
-        let replaced = match answer {
-            Written::Done(_) => Replaced::Replaced,
-            Written::Exists(_) | Written::Moved => Replaced::Moved,
-            Written::ClockOff => Replaced::ClockOff,
-        };
-        Ok(At::new(now, replaced))
+    async fn write(&self, write: Write<'_>) -> Result<At<Written>, StoreError> {
+        let Some(record) = write.change.record else { return self.remove(write).await };
+        let written = self.writer.write(Encoded::new(&write, record)?).await?;
+        // The row was committed while the statement waited for it, and the statement does not see it.
+        if write.change.expected.is_none() && written.answer == Written::Moved {
+            let loaded = self.load(write.fence, write.address).await?;
+            let found = loaded.answer.map_or(Written::Moved, |stored| Written::Exists(Box::new(stored)));
+            return Ok(At::new(loaded.now, found));
+        }
+        Ok(written)
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
@@ -243,9 +207,9 @@ impl GateStore for PostgresGateStore {
             Ok((read_timestamp(&row)?, row.try_get::<Option<i64>, _>(2)?.filter(|_| !is_readable)))
         });
         let (now, Some(version)) = connection.read(found).await? else { return Ok(false) };
-        let expected = Version::from_number(version.cast_unsigned());
-        let removed = self.remove(fence, now, address, &Change { expected, record: None, wakes: true }).await?;
-        Ok(removed.answer == Replaced::Replaced)
+        let expected = Some(Version::from_number(version.cast_unsigned()));
+        let change = Change { expected, record: None, wakes: true };
+        Ok(matches!(self.remove(Write { fence, now, address, change }).await?.answer, Written::Done(_)))
     }
 
     async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
@@ -259,8 +223,8 @@ impl GateStore for PostgresGateStore {
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let hosts = self.direct.hosts().clone();
         let subscribe = move || subscribe(hosts.clone(), CHANNEL.to_owned());
-        let heard = listen(subscribe, unpack_operation, || WakeUp::All).await;
-        heard.map_err(|error| self.sessions.lost(&error, faults::of_read))
+        let wake_ups = listen(subscribe, unpack_operation, || WakeUp::All).await;
+        wake_ups.map_err(|error| self.sessions.lost(&error, faults::of_read))
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {

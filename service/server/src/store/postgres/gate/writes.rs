@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{CHANNEL, bind_fence, is_in_force, read_stored, read_timestamp, statements};
 use crate::store::engine_record::Purpose;
-use crate::store::gate::{At, Fence, Stored, fresh_version, is_off};
+use crate::store::gate::{At, Fence, Stored, Write, Written, fresh_version, is_off};
 use crate::store::postgres::faults;
 use crate::store::postgres::sessions::Sessions;
 use crate::store::wake_ups::pack_operation;
@@ -34,7 +34,7 @@ const ALONE_AT_ONCE: usize = 8;
 const DEAD_AFTER: Duration = Duration::from_millis(200);
 
 /// A record to be written, if it is absent or has the version that it replaces.
-pub(super) struct Write {
+pub(super) struct Encoded {
     fence: Fence,
     /// The caller's estimate of the store's clock.
     now: Timestamp,
@@ -52,19 +52,10 @@ pub(super) struct Write {
     wake_up: Option<String>,
 }
 
-pub(super) enum Written {
-    Done(Version),
-    /// For a claim: there is a record.
-    Exists(Box<Stored>),
-    /// For a claim: there is a record that the statement did not see. For a replacement: there is another version, or none.
-    Moved,
-    ClockOff,
-}
-
 type Answer = Result<At<Written>, StoreError>;
 
 struct Waiting {
-    write: Write,
+    write: Encoded,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -78,30 +69,21 @@ struct Queue {
 /// Writes of one node with the engine record of one purpose.
 pub(super) struct Writer {
     sessions: Sessions,
-    knows_timeline: bool,
     purpose: Purpose,
     queue: Mutex<Queue>,
 }
 
-impl Write {
-    /// `wakes`: the nodes whose pres wait for the operation are notified.
-    ///
+impl Encoded {
     /// # Errors
     /// When the record cannot be encoded.
-    pub(super) fn new(
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        replaces: Option<Version>,
-        record: &OperationRecord,
-        wakes: bool,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn new(write: &Write<'_>, record: &OperationRecord) -> Result<Self, StoreError> {
+        let Write { fence, now, address, change } = write;
         let text = serde_json::to_string(record).map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(Self {
-            fence,
-            now,
-            address: address.clone(),
-            replaces,
+            fence: *fence,
+            now: *now,
+            address: (*address).clone(),
+            replaces: change.expected,
             version: fresh_version(),
             operation: record.operation.as_str().to_owned(),
             state: record.state(),
@@ -109,7 +91,7 @@ impl Write {
             is_fallback: record.claimed_in == StoreRole::Fallback,
             goes_at: record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)),
             record: text,
-            wake_up: wakes.then(|| pack_operation(address)),
+            wake_up: change.wakes.then(|| pack_operation(address)),
         })
     }
 }
@@ -150,13 +132,13 @@ impl Queue {
 }
 
 impl Writer {
-    pub(super) fn new(sessions: Sessions, knows_timeline: bool, purpose: Purpose) -> Arc<Self> {
-        Arc::new(Self { sessions, knows_timeline, purpose, queue: Mutex::default() })
+    pub(super) fn new(sessions: Sessions, purpose: Purpose) -> Arc<Self> {
+        Arc::new(Self { sessions, purpose, queue: Mutex::default() })
     }
 
     /// # Errors
     /// When the store does not answer, refuses the fence, or has a record there that cannot be read.
-    pub(super) async fn write(self: &Arc<Self>, write: Write) -> Answer {
+    pub(super) async fn write(self: &Arc<Self>, write: Encoded) -> Answer {
         let (answer, answered) = oneshot::channel();
         self.push(Waiting { write, answer });
         answered.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("the write was not finished".to_owned())))
@@ -195,7 +177,7 @@ impl Writer {
     /// Writes all in one statement. If that has waited too long for a row, nothing was written: then each is written in a statement
     /// of its own, so that the others need not wait for that row.
     async fn write_all(self: &Arc<Self>, all: Vec<Waiting>) {
-        let (writes, mut answers): (Vec<Write>, Vec<_>) =
+        let (writes, mut answers): (Vec<Encoded>, Vec<_>) =
             all.into_iter().map(|waiting| (waiting.write, waiting.answer)).unzip();
         let sent = Instant::now();
         // As if each caller had sent the statement: it ends when the last of them has gone.
@@ -238,13 +220,13 @@ impl Writer {
     }
 
     /// One statement. The error comes with whether other sessions were its reason, and nothing was written.
-    async fn write_together(&self, writes: &[Write]) -> Result<Vec<Answer>, (StoreError, bool)> {
+    async fn write_together(&self, writes: &[Encoded]) -> Result<Vec<Answer>, (StoreError, bool)> {
         // All statements take their row locks in the same order. Otherwise two of them could deadlock.
-        let mut sorted: Vec<&Write> = writes.iter().collect();
+        let mut sorted: Vec<&Encoded> = writes.iter().collect();
         sorted.sort_unstable_by_key(|write| (write.address.app.as_str(), write.address.id.as_bytes()));
         let mut session = self.sessions.check_out().await.map_err(|error| (error, false))?;
         let fence = writes.first().map_or(Fence::None, |write| write.fence);
-        let query = bind_fence(session.query(statements::WRITE), self.purpose, fence, self.knows_timeline)
+        let query = bind_fence(session.query(statements::WRITE), self.purpose, fence, session.knows_timeline())
             .bind(CLOCK_BOUND_MS.cast_signed())
             .bind(CHANNEL)
             .bind(sorted.iter().map(|write| write.address.app.as_str()).collect::<Vec<_>>())
@@ -296,7 +278,7 @@ fn read_rows(rows: &[PgRow]) -> Result<Rows, sqlx::Error> {
 }
 
 impl Rows {
-    fn answer(&self, write: &Write) -> Answer {
+    fn answer(&self, write: &Encoded) -> Answer {
         if !self.is_in_force {
             return Err(StoreError::EpochOver);
         }
@@ -322,7 +304,7 @@ mod tests {
     fn claim(id: u8, fence: Fence, bytes: usize) -> (Waiting, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
         let address = OperationAddress { app: App::default(), id: OperationId::from_bytes([id; 16]) };
-        let write = Write {
+        let write = Encoded {
             fence,
             now: Timestamp::default(),
             address,

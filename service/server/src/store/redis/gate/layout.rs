@@ -65,7 +65,7 @@ pub(super) fn encode(version: Version, record: &latchgate_core::gate::OperationR
 }
 
 /// # Errors
-/// When somebody else has written to the key.
+/// When another program has written to the key.
 pub(super) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
     let foreign = || StoreError::Unreadable { keys: Vec::new(), reason: "it is not a record".to_owned() };
     let (version, record) = value.split_at_checked(VERSION_DIGITS).ok_or_else(foreign)?;

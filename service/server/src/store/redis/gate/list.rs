@@ -5,114 +5,114 @@
 use latchgate_core::gate::{OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 
-use super::layout::{self, Layout};
+use super::{RedisGateStore, layout};
 use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
-use crate::store::redis::link::Link;
 use crate::store::redis::{Time, begins_with, timestamp};
 
 /// How many keys one `SCAN` looks at.
 const SCAN_COUNT: usize = 500;
 
-/// A record that is there from the first page to the last is listed. It is listed on two pages if the server resizes its
-/// table meanwhile: `SCAN` promises no more.
-pub(super) async fn scan(
-    link: &Link,
-    layout: &Layout,
-    app: &App,
-    filter: &Filter,
-    cursor: Option<&str>,
-    limit: usize,
-) -> Result<Page, ListError> {
-    let Cursor { mut position, mut cut } = parse_cursor(cursor)?;
-    let prefix = layout.records(app);
-    let mut page = Page::default();
-    for _ in 0..EXAMINED_MAX / SCAN_COUNT {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(position).arg("MATCH").arg(begins_with(&prefix)).arg("COUNT").arg(SCAN_COUNT);
-        let (next_position, keys): (u64, Vec<String>) = link.get(&scan).await?;
-        // Keys that went or came may have changed what a step from here covers: then all of it is listed.
-        let after = cut.take().filter(|cut| cut.next_position == next_position).map(|cut| cut.after);
-        let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
-        let mut ids: Vec<OperationId> = ids.filter(|id| after.is_none_or(|after| *id > after)).collect();
-        // Sorted, so that a step that is cut short can be gone on with; without those that `SCAN` gives twice.
-        ids.sort_unstable();
-        ids.dedup();
-        ids.retain(|id| page.records.iter().all(|(listed, _)| listed != id));
-        for (id, record) in fetch(link, layout, app, &ids).await? {
-            let Some((record, now)) = record else { continue };
-            if page.records.len() == limit {
-                page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
+impl RedisGateStore {
+    /// A record that is there from the first page to the last is listed. It is listed on two pages if the server resizes its
+    /// table meanwhile: `SCAN` promises no more.
+    pub(super) async fn list_all(
+        &self,
+        app: &App,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, ListError> {
+        let Cursor { mut position, mut cut } = parse_cursor(cursor)?;
+        let prefix = self.layout.records(app);
+        let mut page = Page::default();
+        for _ in 0..EXAMINED_MAX / SCAN_COUNT {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(position).arg("MATCH").arg(begins_with(&prefix)).arg("COUNT").arg(SCAN_COUNT);
+            let (next_position, keys): (u64, Vec<String>) = self.link.get(&scan).await?;
+            // Keys that went or came may have changed what a step from here covers: then all of it is listed.
+            let after = cut.take().filter(|cut| cut.next_position == next_position).map(|cut| cut.after);
+            let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
+            let mut ids: Vec<OperationId> = ids.filter(|id| after.is_none_or(|after| *id > after)).collect();
+            // Sorted, so that a step that is cut short can be gone on with; without those that `SCAN` gives twice.
+            ids.sort_unstable();
+            ids.dedup();
+            ids.retain(|id| page.records.iter().all(|(listed, _)| listed != id));
+            for (id, record) in self.fetch(app, &ids).await? {
+                let Some((record, now)) = record else { continue };
+                if page.records.len() == limit {
+                    page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
+                    return Ok(page);
+                }
+                if record.as_ref().is_none_or(|record| filter.admits(record, now)) {
+                    page.records.push((id, record));
+                }
+            }
+            if next_position == 0 {
                 return Ok(page);
             }
-            if record.as_ref().is_none_or(|record| filter.admits(record, now)) {
-                page.records.push((id, record));
+            position = next_position;
+            if page.records.len() == limit {
+                break;
             }
         }
-        if next_position == 0 {
-            return Ok(page);
-        }
-        position = next_position;
-        if page.records.len() == limit {
-            break;
-        }
+        page.next = Some(position.to_string());
+        Ok(page)
     }
-    page.next = Some(position.to_string());
-    Ok(page)
-}
 
-/// The cursor is the last id.
-pub(super) async fn suspects(
-    link: &Link,
-    layout: &Layout,
-    app: &App,
-    filter: &Filter,
-    cursor: Option<&str>,
-    limit: usize,
-) -> Result<Page, ListError> {
-    let from = match cursor {
-        Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
-        None => "-".to_owned(),
-    };
-    let mut range = redis::cmd("ZRANGE");
-    range.arg(layout.suspects(app)).arg(from).arg("+").arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
-    let found: Vec<String> = link.get(&range).await?;
-    let ids: Vec<OperationId> = found.iter().filter_map(|id| id.parse().ok()).collect();
-    let mut page = Page::default();
-    for (id, record) in fetch(link, layout, app, &ids).await? {
-        match record {
-            Some((record, now)) if record.as_ref().is_none_or(|record| filter.admits(record, now)) => {
-                page.records.push((id, record));
-            }
-            Some(_) => {}
-            // The record's time was over; the index does not notice by itself.
-            None => {
-                let () = link.get(redis::cmd("ZREM").arg(layout.suspects(app)).arg(id.to_string())).await?;
+    /// The cursor is the last id.
+    pub(super) async fn list_suspects(
+        &self,
+        app: &App,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, ListError> {
+        let from = match cursor {
+            Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
+            None => "-".to_owned(),
+        };
+        let mut range = redis::cmd("ZRANGE");
+        range.arg(self.layout.suspects(app)).arg(from).arg("+").arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
+        let found: Vec<String> = self.link.get(&range).await?;
+        let ids: Vec<OperationId> = found.iter().filter_map(|id| id.parse().ok()).collect();
+        let mut page = Page::default();
+        for (id, record) in self.fetch(app, &ids).await? {
+            match record {
+                Some((record, now)) if record.as_ref().is_none_or(|record| filter.admits(record, now)) => {
+                    page.records.push((id, record));
+                }
+                Some(_) => {}
+                // The record's time was over; the index does not notice by itself.
+                None => {
+                    let () =
+                        self.link.get(redis::cmd("ZREM").arg(self.layout.suspects(app)).arg(id.to_string())).await?;
+                }
             }
         }
+        page.next = if ids.len() == limit { ids.last().map(ToString::to_string) } else { None };
+        Ok(page)
     }
-    page.next = if ids.len() == limit { ids.last().map(ToString::to_string) } else { None };
-    Ok(page)
+
+    async fn fetch(&self, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("MGET");
+        for id in ids {
+            pipeline.arg(format!("{}{id}", self.layout.records(app)));
+        }
+        pipeline.cmd("TIME");
+        let ((values, time), _): ((Values, Time), _) = self.link.get_all(&pipeline).await?;
+        let now = timestamp(time);
+        let read = |value: Vec<u8>| (layout::decode(&value).ok().map(|stored| stored.record), now);
+        Ok(ids.iter().zip(values).map(|(id, value)| (*id, value.map(read))).collect())
+    }
 }
 
 type Values = Vec<Option<Vec<u8>>>;
 /// A record that is there, unless it cannot be decoded.
 type Fetched = Vec<(OperationId, Option<(Option<OperationRecord>, Timestamp)>)>;
-
-async fn fetch(link: &Link, layout: &Layout, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut pipeline = redis::pipe();
-    pipeline.cmd("MGET");
-    for id in ids {
-        pipeline.arg(format!("{}{id}", layout.records(app)));
-    }
-    pipeline.cmd("TIME");
-    let ((values, time), _): ((Values, Time), _) = link.get_all(&pipeline).await?;
-    let now = timestamp(time);
-    let read = |value: Vec<u8>| (layout::decode(&value).ok().map(|stored| stored.record), now);
-    Ok(ids.iter().zip(values).map(|(id, value)| (*id, value.map(read))).collect())
-}
 
 #[derive(Debug, PartialEq)]
 struct Cursor {

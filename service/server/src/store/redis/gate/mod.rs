@@ -1,4 +1,4 @@
-//! Records in Redis 7.0 or later: a claim is one script, every other write one compare-and-set script, and Redis itself drops
+//! Records in Redis 7.0 or later: every write is one call of a compare-and-set script, and Redis itself drops
 //! records whose time is over.
 
 mod dump;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use self::layout::Layout;
 use crate::store::engine_record::{EngineRecord, Epoch, Reading};
 use crate::store::gate::{
-    At, Change, Claimed, DumpPage, Fence, Filter, GateStore, ListError, Page, Replaced, Stored, WakeUp, fresh_version,
+    At, Change, DumpPage, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written, fresh_version,
 };
 use crate::store::redis::checks::check;
 use crate::store::redis::link::Link;
@@ -27,11 +27,9 @@ use crate::store::redis::{Target, Time, timestamp};
 use crate::store::wake_ups::{listen, pack_operation, unpack_operation};
 use crate::store::{RecordStore, StoreError};
 
-static CLAIM: LazyLock<Program> = program!("claim.lua");
-
-/// Replaces or removes a record whose version is still the expected one, if the caller's clock is right; keeps the
-/// index of suspects; notifies the nodes with waiters. Answers the clock and whether it wrote.
-static REPLACE: LazyLock<Program> = program!("replace.lua");
+/// Stores, replaces or removes a record if it is still the expected one and the caller's clock is right; keeps the index of suspects;
+/// notifies the nodes with waiters. Answers the clock and whether it wrote.
+static WRITE: LazyLock<Program> = program!("write.lua");
 
 /// What the store needs to know.
 #[derive(Clone, Debug)]
@@ -44,19 +42,6 @@ pub struct RedisGateConfig {
     pub timeout: Duration,
     /// Start on a server that drops records when its memory is full, and so lets operations run twice.
     pub allow_eviction: bool,
-}
-
-/// What the script of replacements needs to know.
-#[derive(Default)]
-struct Replacement {
-    /// What the present value must begin with.
-    expected: Vec<u8>,
-    /// Empty to remove the record.
-    value: String,
-    /// 0 for ever.
-    keep_ms: u64,
-    suspect: bool,
-    wakes: bool,
 }
 
 pub struct RedisGateStore {
@@ -77,34 +62,32 @@ impl RedisGateStore {
         Ok(store)
     }
 
-    async fn run_replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        replacement: Replacement,
-    ) -> Result<At<Replaced>, StoreError> {
-        let Replacement { expected, value, keep_ms, suspect, wakes } = replacement;
-        let keys = [self.layout.record(address), self.layout.suspects(&address.app), self.layout.engine()];
+    /// The present value must begin with `expected`; if that is empty, there must be none.
+    async fn put(&self, expected: Vec<u8>, write: Write<'_>) -> Result<At<Written>, StoreError> {
+        let Write { fence, now, address, change: Change { record, wakes, .. } } = write;
+        let version = fresh_version();
+        let keys = [self.layout.engine(), self.layout.record(address), self.layout.suspects(&address.app)];
         let arguments = [
+            required(fence).into_bytes(),
             now.as_ms().to_string().into_bytes(),
             CLOCK_BOUND_MS.to_string().into_bytes(),
             expected,
-            value.into_bytes(),
-            keep_ms.to_string().into_bytes(),
+            record.map(|record| layout::encode(version, record)).transpose()?.unwrap_or_default().into_bytes(),
+            record.and_then(|record| keep_ms(record, now)).unwrap_or(0).to_string().into_bytes(),
             address.id.to_string().into_bytes(),
-            u8::from(suspect).to_string().into_bytes(),
+            u8::from(record.is_some_and(OperationRecord::is_suspect)).to_string().into_bytes(),
             self.layout.wake_ups().into_bytes(),
             if wakes { pack_operation(address).into_bytes() } else { Vec::new() },
-            required(fence).into_bytes(),
         ];
-        let (store_now, wrote): (u64, Option<bool>) = self.link.write(&REPLACE, &keys, &arguments).await?;
-        let replaced = match wrote {
-            Some(true) => Replaced::Replaced,
-            Some(false) => Replaced::Moved,
-            None => Replaced::ClockOff,
+        let (store_now, is_written, existing): (u64, Option<bool>, Option<Vec<u8>>) =
+            self.link.write(&WRITE, &keys, &arguments).await?;
+        let written = match (is_written, existing) {
+            (Some(true), _) => Written::Done(version),
+            (Some(false), Some(existing)) => Written::Exists(Box::new(layout::decode(&existing)?)),
+            (Some(false), None) => Written::Moved,
+            (None, _) => Written::ClockOff,
         };
-        Ok(At::new(Timestamp::from_ms(store_now), replaced))
+        Ok(At::new(Timestamp::from_ms(store_now), written))
     }
 
     /// A store that connects with its first call, and has not been checked.
@@ -150,34 +133,6 @@ impl GateStore for RedisGateStore {
         false
     }
 
-    async fn claim(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        record: &OperationRecord,
-    ) -> Result<At<Claimed>, StoreError> {
-        let version = fresh_version();
-        let keys = [self.layout.engine(), self.layout.record(address), self.layout.suspects(&address.app)];
-        let arguments = [
-            required(fence),
-            now.as_ms().to_string(),
-            CLOCK_BOUND_MS.to_string(),
-            layout::encode(version, record)?,
-            keep_ms(record, now).unwrap_or(0).to_string(),
-            address.id.to_string(),
-            u8::from(record.is_suspect()).to_string(),
-        ];
-        let (store_now, claimed, existing): (u64, u8, Option<Vec<u8>>) =
-            self.link.write(&CLAIM, &keys, &arguments).await?;
-        let claimed = match (claimed, existing) {
-            (1, _) => Claimed::Claimed(version),
-            (_, Some(existing)) => Claimed::Exists(Box::new(layout::decode(&existing)?)),
-            (_, None) => Claimed::ClockOff,
-        };
-        Ok(At::new(Timestamp::from_ms(store_now), claimed))
-    }
-
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {
         let mut commands = redis::pipe();
         // The engine record last: an epoch never comes back, so if it is in force then, it was when the operation was read.
@@ -191,29 +146,16 @@ impl GateStore for RedisGateStore {
         Ok(At::new(timestamp(time), stored))
     }
 
-    async fn replace(
-        &self,
-        fence: Fence,
-        now: Timestamp,
-        address: &OperationAddress,
-        change: Change<'_>,
-    ) -> Result<At<Replaced>, StoreError> {
-        let value = change.record.map(|record| layout::encode(fresh_version(), record)).transpose()?;
-        let replacement = Replacement {
-            expected: layout::encode_version(change.expected).into_bytes(),
-            value: value.unwrap_or_default(),
-            keep_ms: change.record.and_then(|record| keep_ms(record, now)).unwrap_or(0),
-            suspect: change.record.is_some_and(OperationRecord::is_suspect),
-            wakes: change.wakes,
-        };
-        self.run_replace(fence, now, address, replacement).await
+    async fn write(&self, write: Write<'_>) -> Result<At<Written>, StoreError> {
+        let expected = write.change.expected.map_or_else(String::new, layout::encode_version);
+        self.put(expected.into_bytes(), write).await
     }
 
     async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
         if filter.suspect {
-            list::suspects(&self.link, &self.layout, app, filter, cursor, limit).await
+            self.list_suspects(app, filter, cursor, limit).await
         } else {
-            list::scan(&self.link, &self.layout, app, filter, cursor, limit).await
+            self.list_all(app, filter, cursor, limit).await
         }
     }
 
@@ -222,8 +164,9 @@ impl GateStore for RedisGateStore {
         commands.cmd("GET").arg(self.layout.record(address)).cmd("TIME");
         let ((value, time), _): ((Option<Vec<u8>>, Time), _) = self.link.get_all(&commands).await?;
         let Some(value) = value.filter(|value| layout::decode(value).is_err()) else { return Ok(false) };
-        let removal = Replacement { expected: value, suspect: false, wakes: true, ..Replacement::default() };
-        Ok(self.run_replace(fence, timestamp(time), address, removal).await?.answer == Replaced::Replaced)
+        let change = Change { expected: None, record: None, wakes: true };
+        let removed = self.put(value, Write { fence, now: timestamp(time), address, change }).await?;
+        Ok(matches!(removed.answer, Written::Done(_)))
     }
 
     /// Redis does so by itself.
@@ -239,11 +182,11 @@ impl GateStore for RedisGateStore {
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError> {
-        dump::dump(&self.link, &self.layout, from, limit).await
+        self.dump_page(from, limit).await
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        dump::clear(&self.link, &self.layout, epoch).await
+        self.clear_all(epoch).await
     }
 
     async fn count(&self, epoch: Epoch, copied: u64) -> Result<bool, StoreError> {
