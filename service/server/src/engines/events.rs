@@ -109,7 +109,7 @@ impl LockEngines {
     async fn events_of_earlier(&self, used: &UsedLocks, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
         let after = query.after;
         let (position, frozen) = (after.of_era(0), self.frozen(used).await?);
-        match frozen {
+        let (store, since, era) = match frozen {
             Some((store, record)) if record.era() == after.era() => {
                 let (events, next) = self.in_time(store.events(EventQuery { after: position, ..query })).await?;
                 // It may have been emptied meanwhile.
@@ -123,15 +123,14 @@ impl LockEngines {
                     (true, false) => EventPage::dropped(EventCursor::START, used.era),
                 });
             }
-            Some((_, record)) if record.era() > after.era() => {
-                return Ok(EventPage::dropped(EventCursor::START, record.era()));
-            }
-            _ => {}
-        }
+            Some((store, record)) if record.era() > after.era() => (store, record.since, record.era()),
+            _ => (Arc::clone(&used.store), used.since, used.era),
+        };
         // After a loss, the store may still have what comes after the position.
-        let is_of_used = after.era() >= used.since.number();
-        let next = if is_of_used { position.min(used.store.last_event().await?) } else { EventCursor::START };
-        Ok(EventPage::dropped(next, used.era))
+        let is_of_store = after.era() >= since.number();
+        let last = async { store.last_event().await };
+        let next = if is_of_store { position.min(self.in_time(last).await?) } else { EventCursor::START };
+        Ok(EventPage::dropped(next, era))
     }
 
     /// The other engine of the pair, if it was left by a planned switch and has had every event since.

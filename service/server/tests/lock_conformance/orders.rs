@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use latchgate::engines::{EngineSpec, LockEngines, Opener, SwitchOrder};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::{LockStore, RecordStore};
-use latchgate_core::Timestamp;
+use latchgate::store::{EventCursor, EventQuery, LockStore, RecordStore, Watched};
+use latchgate_core::lock::{Event, Mode};
+use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -120,6 +121,33 @@ async fn an_engine_that_was_left_is_not_copied_although_the_other_one_has_lost_i
     let read = stores[1].read_record().await.unwrap();
     assert!(read.record.unwrap().hold_off_until > read.now);
     assert_eq!(records(&stores).await[0], Some(EngineState::Standby));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_events_that_misses_a_switch_that_was_given_up_gets_no_event_again() {
+    let (engines, stores) = pair([(EngineState::Active, 1_000), (EngineState::Standby, 999)]).await;
+    let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
+    let address = Address { app: App::default(), key: Key::parse("k").unwrap() };
+    let event = Event::waited(None, Mode::Exclusive, 1, Timestamp::from_ms(1));
+    stores[0].log(Epoch::from_number(1_000), &[(address.clone(), event)]).await.unwrap();
+    let watched = Watched::Key(address.key.clone());
+    let read = async |after| {
+        engines.events(EventQuery { app: &address.app, watched: &watched, after, limit: 10 }).await.unwrap()
+    };
+    let first = read(EventCursor::START).await;
+    assert_eq!(first.events.len(), 1);
+
+    let active = stores[0].read_record().await.unwrap();
+    let moving = EngineRecord { state: EngineState::Moving, ..active.record.clone().unwrap() };
+    assert!(stores[0].write_record(&active, &moving).await.unwrap());
+    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
+    engines.switch(&to(Some("other")), PATIENCE).await.unwrap();
+    let mut page = read(first.next).await;
+    assert!(page.is_dropped);
+    while page.next != engines.last_event().await.unwrap() {
+        page = read(page.next).await;
+        assert!(page.events.is_empty(), "{:?}", page.events);
+    }
 }
 
 /// A node that was started without the other engine, which is stopped.
