@@ -5,10 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use latchgate_core::lock::{Lease, LeaseId, LockState, Mode, Owner};
+use latchgate_core::lock::{EndReason, Event, EventKind, Lease, LeaseId, LockState, Mode, Owner, RECENT_MAX};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::log::Log;
+
+/// By how much a copy to another engine may prolong a lease.
+const CUT_MARGIN_MS: u64 = 500;
 
 /// A lease that a client relies on.
 #[derive(Clone, Debug)]
@@ -21,29 +24,63 @@ pub struct Claim {
     pub until: Timestamp,
     /// The answer said that leases may be missing.
     pub is_forced: bool,
+    /// The limit of the key, if the client knows it.
+    pub limit: Option<u32>,
 }
+
+/// What there was when a client sent an order to end leases.
+pub struct Order {
+    losses: u64,
+    pub leases: Vec<(LeaseId, u64)>,
+}
+
+/// An event, with its key. It may be missing if the store has lost it.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub event: (String, Event),
+    pub is_lost: bool,
+}
+
+/// A lease, by its key, its id and its token.
+type Name = (String, LeaseId, u64);
 
 pub struct Checker {
     log: Arc<Log>,
+    /// Whether nodes write events.
+    has_history: bool,
     facts: Mutex<Facts>,
 }
 
 #[derive(Default)]
 struct Facts {
     violations: Vec<String>,
+    story: Vec<Written>,
+    has_repeated_events: bool,
+    /// The leases of each key that ended last, as far as a state remembers them: another one can be granted again.
+    recent: BTreeMap<String, Vec<Name>>,
+    /// How leases ended, by the events.
+    ended: BTreeMap<Name, EventKind>,
+    /// When leases end that an order has ended, in true time.
+    cuts: BTreeMap<Name, Timestamp>,
+    /// How often leases were lost.
+    losses: u64,
+    /// Of keys that only have exclusive leases: the highest token that a client received since.
+    passed: BTreeMap<String, u64>,
+    /// The limit that an order has set, and its number. `None` while it is not sure.
+    set_limits: BTreeMap<String, Option<(u64, u32)>>,
     /// By key.
     claims: BTreeMap<String, Vec<Claim>>,
     /// The token that a client received first for a key and a lease id.
     tokens: BTreeMap<(String, LeaseId), u64>,
     /// Of keys that only have exclusive leases: the highest token that a client received, and its owner, which may nest.
     highest: BTreeMap<String, (u64, Owner)>,
-    /// Permits of each key; 0 for a key without.
+    /// The most permits of each key; 0 for a key without.
     limits: BTreeMap<String, u32>,
     exclusive_only: BTreeSet<String>,
-    /// The true end of each lease that was committed, by its expiry as the database has it.
+    /// The true time of each expiry that was committed, and of each end of a grace, by the time that the database has.
     ends: BTreeMap<(String, LeaseId, Timestamp), Timestamp>,
     /// Leases, with their tokens, that no engine has any more: one of a pair was emptied, or left because it was stopped.
-    lost: BTreeSet<(String, LeaseId, u64)>,
+    lost: BTreeSet<Name>,
     /// The requests of clients that have hung up for good.
     left: BTreeSet<LeaseId>,
 }
@@ -55,8 +92,8 @@ impl Facts {
 }
 
 impl Checker {
-    pub fn new(log: Arc<Log>) -> Self {
-        Self { log, facts: Mutex::default() }
+    pub fn new(log: Arc<Log>, has_history: bool) -> Self {
+        Self { log, has_history, facts: Mutex::default() }
     }
 
     /// Says what requests a key will have.
@@ -82,17 +119,27 @@ impl Checker {
     pub fn has(&self, key: &str, state: &LockState, ahead_ms: i64) {
         let mut facts = self.facts.lock().unwrap();
         for lease in state.holders() {
-            let end = Timestamp::from_ms(lease.expires_at.as_ms().saturating_add_signed(-ahead_ms));
-            let id = (key.to_owned(), lease.lease_id.clone(), lease.expires_at);
-            // The clock may step after that.
-            facts.ends.entry(id).or_insert(end);
+            let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
+            for shown in deadline.into_iter().chain([lease.expires_at]) {
+                let end = Timestamp::from_ms(shown.as_ms().saturating_add_signed(-ahead_ms));
+                // The clock may step after that.
+                facts.ends.entry((key.to_owned(), lease.lease_id.clone(), shown)).or_insert(end);
+            }
         }
     }
 
     /// The true end of a lease that a client was granted.
     pub fn true_end(&self, key: &str, lease: &Lease) -> Timestamp {
+        let facts = self.facts.lock().unwrap();
         let id = (key.to_owned(), lease.lease_id.clone(), lease.expires_at);
-        let end = self.facts.lock().unwrap().ends.get(&id).copied();
+        let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
+        // An order may have ended the lease in the commit that granted or renewed it.
+        let is_order =
+            |event: &Event| event.token == lease.token && matches!(event.kind, EventKind::Forced | EventKind::Revoked);
+        let is_ended = || facts.story.iter().any(|Written { event, .. }| event.0 == key && is_order(&event.1));
+        let end = facts.ends.get(&id).or_else(|| facts.cuts.get(&name)).copied();
+        let end = end.or_else(|| is_ended().then(Timestamp::default));
+        drop(facts);
         end.unwrap_or_else(|| {
             self.broken(format!("{key}: {lease:?} was answered and never committed"));
             Timestamp::default()
@@ -100,15 +147,31 @@ impl Checker {
     }
 
     /// Clients may hold these leases, and no engine has them any more.
-    pub fn lose(&self, leases: impl IntoIterator<Item = (String, LeaseId, u64)>) {
+    pub fn lose(&self, leases: impl IntoIterator<Item = Name>) {
         let mut facts = self.facts.lock().unwrap();
         facts.lost.extend(leases);
-        // With the leases, engines have lost the memory of those that have ended: a lease id can be granted again.
+        facts.losses += 1;
+        // With the leases, engines have lost the memory of those that have ended: a lease id can be granted again. They have lost
+        // orders, too.
         facts.tokens.clear();
+        facts.ended.clear();
+        facts.cuts.clear();
+        facts.passed.clear();
+        facts.set_limits.clear();
     }
 
     /// A database has replaced `before` by `after`, at `now` in true time. `is_in_charge`: it is the one that counts.
-    pub fn committed(&self, key: &str, before: &LockState, after: &LockState, now: Timestamp, is_in_charge: bool) {
+    pub fn committed(
+        &self,
+        key: &str,
+        (before, after): (&LockState, &LockState),
+        events: &[Event],
+        now: Timestamp,
+        is_in_charge: bool,
+    ) {
+        if self.has_history {
+            self.check_events(key, (before, after), events);
+        }
         let is_in = |state: &LockState, lease: &Lease| {
             state.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
         };
@@ -134,6 +197,7 @@ impl Checker {
         if !is_in_charge {
             return;
         }
+        self.note_ends(key, (before, after), events, now);
         let early: Vec<Claim> = {
             let facts = self.facts.lock().unwrap();
             // Within the clock bound, a node whose clock is ahead may answer the client itself that its lease has ended. The claim
@@ -152,12 +216,151 @@ impl Checker {
         }
     }
 
+    /// The events of a commit lead from the leases before it to those after it, with one grant and one end for each.
+    fn check_events(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event]) {
+        let tokens = |state: &LockState| state.holders().iter().map(|lease| lease.token).collect::<Vec<_>>();
+        let (mut held, mut expected) = (tokens(before), tokens(after));
+        let mut is_sound = true;
+        for event in events {
+            if event.kind == EventKind::Granted {
+                held.push(event.token);
+            } else if event.kind.is_end() {
+                match held.iter().position(|token| *token == event.token) {
+                    Some(index) => drop(held.swap_remove(index)),
+                    None => is_sound = false,
+                }
+            }
+        }
+        held.sort_unstable();
+        expected.sort_unstable();
+        if !is_sound || held != expected {
+            self.broken(format!("{key}: the events do not lead from {before:?} to {after:?}: {events:?}"));
+        }
+    }
+
+    /// Takes note of the leases that a commit has ended, and of those that end sooner because of an order.
+    fn note_ends(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
+        let mut facts = self.facts.lock().unwrap();
+        let Facts { ends, cuts, claims, ended, story, recent, tokens, .. } = &mut *facts;
+        let name = |lease: &Lease| (key.to_owned(), lease.lease_id.clone(), lease.token);
+        let is_in = |state: &LockState, lease: &Lease| state.holders().iter().any(|other| name(other) == name(lease));
+        let twice = after.holders().iter().filter(|lease| !is_in(before, lease) && ended.contains_key(&name(lease)));
+        let mut wrong: Vec<_> = twice.map(|lease| format!("{key}: {lease:?} had ended")).collect();
+        let recent = recent.entry(key.to_owned()).or_default();
+        for lease in before.holders().iter().filter(|lease| !is_in(after, lease)) {
+            recent.push(name(lease));
+            // Nested leases have one token.
+            let mut of_token = events.iter().filter(|event| event.kind.is_end() && event.token == lease.token);
+            let kinds: BTreeSet<&str> = of_token.clone().map(|event| event.kind.as_str()).collect();
+            let Some(end) = of_token.next().filter(|_| kinds.len() == 1) else { continue };
+            ended.insert(name(lease), end.kind);
+            if matches!(end.kind, EventKind::Forced | EventKind::Revoked) {
+                cut(cuts, name(lease), now);
+            }
+        }
+        for forgotten in recent.drain(..recent.len().saturating_sub(RECENT_MAX)) {
+            tokens.remove(&(forgotten.0.clone(), forgotten.1.clone()));
+            ended.remove(&forgotten);
+        }
+        for lease in after.holders() {
+            let end = |shown| ends.get(&(key.to_owned(), lease.lease_id.clone(), shown)).copied();
+            if let Some(deadline) = lease.revocation.as_ref().and_then(|revocation| end(revocation.deadline)) {
+                cut(cuts, name(lease), deadline);
+            }
+            if let (Some(cut), Some(end)) = (cuts.get(&name(lease)), end(lease.expires_at))
+                && end > cut.plus_ms(CUT_MARGIN_MS)
+            {
+                wrong.push(format!("{key}: {lease:?} ends after {cut:?}, as was ordered"));
+            }
+        }
+        for claim in claims.get_mut(key).into_iter().flatten() {
+            if let Some(cut) = cuts.get(&(key.to_owned(), claim.lease_id.clone(), claim.token)) {
+                claim.until = claim.until.min(*cut);
+            }
+        }
+        story.extend(events.iter().map(|event| Written { event: (key.to_owned(), event.clone()), is_lost: false }));
+        drop(facts);
+        wrong.into_iter().for_each(|what| self.broken(what));
+    }
+
+    /// The events of leases, in the order of their commits.
+    pub fn story(&self) -> Vec<Written> {
+        self.facts.lock().unwrap().story.clone()
+    }
+
+    /// After events that are missing, a reader may see some again.
+    pub fn repeats_events(&self) {
+        self.facts.lock().unwrap().has_repeated_events = true;
+    }
+
+    pub fn has_repeated_events(&self) -> bool {
+        self.facts.lock().unwrap().has_repeated_events
+    }
+
+    /// How many events were written.
+    pub fn written(&self) -> usize {
+        self.facts.lock().unwrap().story.len()
+    }
+
+    /// A store has lost the events after the first so many.
+    pub fn lose_events(&self, after: usize) {
+        self.facts.lock().unwrap().story[after..].iter_mut().for_each(|written| written.is_lost = true);
+    }
+
+    /// A client was answered that its lease has ended, and how.
+    pub fn is_told_of_the_end(&self, key: &str, lease: &Lease, why: Option<EndReason>) {
+        let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
+        let ended = self.facts.lock().unwrap().ended.get(&name).copied();
+        let (Some(ended), Some(why)) = (ended, why) else { return };
+        self.log.saw("end that was answered and written");
+        if ended != EventKind::from(why) {
+            self.broken(format!("{key}: {lease:?} is {ended} by its event, and {why:?} by an answer"));
+        }
+    }
+
+    /// A client sends an order to end the leases of a key.
+    pub fn orders(&self, key: &str) -> Order {
+        let facts = self.facts.lock().unwrap();
+        let leases = facts.claims.get(key).into_iter().flatten();
+        Order { losses: facts.losses, leases: leases.map(|claim| (claim.lease_id.clone(), claim.token)).collect() }
+    }
+
+    /// An order was carried out: leases from before it end by `latest`.
+    pub fn carried_out(&self, key: &str, order: &Order, latest: Timestamp) {
+        let facts = self.facts.lock().unwrap();
+        let claims = facts.claims.get(key).into_iter().flatten().filter(|claim| claim.until > latest);
+        let is_meant = |claim: &&Claim| order.leases.contains(&(claim.lease_id.clone(), claim.token));
+        let left: Vec<Claim> = claims.filter(is_meant).filter(|claim| !facts.is_lost(key, claim)).cloned().collect();
+        let is_lost = facts.losses != order.losses;
+        drop(facts);
+        for claim in left.iter().filter(|_| !is_lost) {
+            self.broken(format!("{key}: {claim:?} outlives an order to end it by {latest:?}"));
+        }
+    }
+
+    /// The highest token that a client has received for a key of exclusive leases.
+    pub fn passed(&self, key: &str) -> u64 {
+        self.facts.lock().unwrap().passed.get(key).copied().unwrap_or_default()
+    }
+
+    /// The limit that an order has set, with the order's number, if no other order was sent since.
+    pub fn set_limit(&self, key: &str) -> Option<(u64, u32)> {
+        self.facts.lock().unwrap().set_limits.get(key).copied().flatten()
+    }
+
+    pub fn sets_limit(&self, key: &str, limit: Option<(u64, u32)>) {
+        self.facts.lock().unwrap().set_limits.insert(key.to_owned(), limit);
+    }
+
     /// A client has received a grant, or a renewal, and relies on it.
-    pub fn holds(&self, key: &str, claim: Claim, now: Timestamp) {
+    pub fn holds(&self, key: &str, mut claim: Claim, now: Timestamp) {
+        let mut facts = self.facts.lock().unwrap();
+        if let Some(cut) = facts.cuts.get(&(key.to_owned(), claim.lease_id.clone(), claim.token)) {
+            claim.until = claim.until.min(*cut);
+        }
         if claim.until <= now {
             return self.log.saw("an answer after the expiry");
         }
-        let mut facts = self.facts.lock().unwrap();
         let limit = facts.limits.get(key).copied().unwrap_or_default();
         let id = (key.to_owned(), claim.lease_id.clone());
         let mut broken = Vec::new();
@@ -179,6 +382,10 @@ impl Checker {
                 if claim.token > highest.0 {
                     *highest = (claim.token, claim.owner.clone());
                 }
+                if facts.exclusive_only.contains(key) {
+                    let passed = facts.passed.entry(key.to_owned()).or_default();
+                    *passed = claim.token.max(*passed);
+                }
             }
         }
         let claims = facts.claims.entry(key.to_owned()).or_default();
@@ -194,6 +401,7 @@ impl Checker {
         let clashes = claims.iter().filter(|other| !claims_go_together(&claim, other));
         broken.extend(clashes.map(|other| format!("{key}: {claim:?} was granted at {now:?} while {other:?} holds")));
         let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.mode.permits()).sum();
+        let limit = claim.limit.unwrap_or(limit);
         if permits > limit {
             broken.push(format!("{key}: {permits} permits of {limit} are held with {claim:?}"));
         }
@@ -225,6 +433,11 @@ impl Checker {
             .filter(|claim| claim.lease_id == *lease_id && claim.until > now.plus_ms(margin_ms))
             .any(|claim| !facts.is_lost(key, claim))
     }
+}
+
+/// A lease ends by this time, because of an order. A later order may end it sooner.
+fn cut(cuts: &mut BTreeMap<Name, Timestamp>, name: Name, at: Timestamp) {
+    cuts.entry(name).and_modify(|cut| *cut = at.min(*cut)).or_insert(at);
 }
 
 fn goes_with(lease: &Lease, other: &Lease) -> bool {

@@ -1,12 +1,17 @@
 //! Clients: what they send, and what they may rely on.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate::locks::{
-    Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RefusedBecause, Released, Renewed, RequestedLock,
+    Acquired, AcquiredMany, Failure, Granted, LockManyRequest, LockRequest, RefusedBecause, Released, Renewed,
+    RequestedLock,
 };
-use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Mode, Owner, Position};
+use latchgate_core::lock::{
+    Command, EndReason, Force, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal, Revoke,
+};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Claim;
@@ -18,6 +23,12 @@ const MARGIN_MS: u64 = 800;
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An answer without a wait comes sooner, unless a store is slow.
+const NOTABLE: Duration = Duration::from_millis(20);
+
+/// A limit is sure this long after an order to change it had no answer.
+const IN_DOUBT: Duration = Duration::from_secs(8);
 
 /// What all requests for a key have in common.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +44,10 @@ pub struct Client {
     random: Random,
     keys: Vec<(String, Flavour)>,
     requests: u64,
+    /// The token of its last lease of each key.
+    tokens: BTreeMap<String, u64>,
+    /// Until then, an order of a limit may still be carried out.
+    limit_in_doubt: Instant,
 }
 
 /// How one acquire ended for its client.
@@ -48,7 +63,8 @@ enum Ended {
 impl Client {
     pub fn new(world: &Arc<World>, number: usize, keys: Vec<(String, Flavour)>) -> Self {
         let random = world.random.stream();
-        Self { world: Arc::clone(world), number, random, keys, requests: 0 }
+        let (tokens, limit_in_doubt) = (BTreeMap::new(), Instant::now());
+        Self { world: Arc::clone(world), number, random, keys, requests: 0, tokens, limit_in_doubt }
     }
 
     /// Uses the locks until `end`, and finishes what it has begun.
@@ -57,6 +73,8 @@ impl Client {
             sleep(self.ms(0, 120)).await;
             if self.keys.len() > 1 && self.random.percent(8) {
                 self.use_many().await;
+            } else if self.random.percent(if self.number == 0 { 15 } else { 6 }) {
+                self.order().await;
             } else {
                 self.use_one(end).await;
             }
@@ -91,7 +109,9 @@ impl Client {
             Flavour::Exclusive => (Mode::Exclusive, None),
             Flavour::Shared => (if random.percent(60) { Mode::Shared } else { Mode::Exclusive }, None),
             Flavour::Permits(limit) => {
-                (Mode::Permits(random.one_of(&[1, 1, 2, limit]).min(&limit).to_owned()), Some(limit))
+                let permits = random.one_of(&[1, 1, 2, limit]).min(&limit).to_owned();
+                // Without a limit, it accepts the one that an operator has set.
+                (Mode::Permits(permits), Some(limit).filter(|_| random.percent(50)))
             }
         };
         let wait = match random.between(0..=9) {
@@ -124,9 +144,10 @@ impl Client {
     async fn use_one(&mut self, end: Instant) {
         let (key, flavour) = self.random.one_of(&self.keys).clone();
         let mut request = self.request(flavour);
+        let limit = self.world.checker.set_limit(&key);
         for _ in 0..4 {
             let node = self.any_node();
-            match self.acquire(&node, &key, &request).await {
+            match self.acquire(&node, &key, &request, limit).await {
                 Ended::Granted(lease) => return self.use_lease(&key, &request, lease, end).await,
                 Ended::Refused(Some(position)) if self.random.percent(60) => {
                     self.world.log.saw("resumed wait");
@@ -139,7 +160,8 @@ impl Client {
         }
     }
 
-    async fn acquire(&self, node: &Node, key: &str, request: &LockRequest) -> Ended {
+    /// `limit` is what an order had set before the request was made.
+    async fn acquire(&self, node: &Node, key: &str, request: &LockRequest, limit: Option<(u64, u32)>) -> Ended {
         let address = World::address(key);
         let wait_ms = u64::try_from(request.wait.as_millis()).unwrap();
         let (id, mode) = (request.lease.lease_id.as_str(), request.lease.mode);
@@ -160,15 +182,8 @@ impl Client {
         let now = self.world.now().await;
         match answer {
             Ok(Acquired::Granted(granted)) => {
-                let lease = granted.lease;
-                self.line(|| format!("{id} is granted {key}, token {}", lease.token % 100_000_000));
-                self.world.log.saw(if wait_ms > 0 && granted.waited > Duration::ZERO {
-                    "granted after a wait"
-                } else {
-                    "granted"
-                });
-                self.world.checker.holds(key, self.claim(node, key, &lease), now);
-                Ended::Granted(lease)
+                self.is_granted(node, key, &granted, limit, now);
+                Ended::Granted(granted.lease)
             }
             Ok(Acquired::Refused(refused)) => {
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
@@ -196,6 +211,24 @@ impl Client {
         }
     }
 
+    fn is_granted(&self, node: &Node, key: &str, granted: &Granted, limit: Option<(u64, u32)>, now: Timestamp) {
+        let (World { plan, log, checker, .. }, lease) = (&*self.world, &granted.lease);
+        self.line(|| format!("{} is granted {key}, token {}", lease.lease_id.as_str(), lease.token % 100_000_000));
+        log.saw(if granted.waited > NOTABLE { "granted after a wait" } else { "granted" });
+        // At a slow pace, that is longer than what a cluster begins with.
+        if lease.ttl_ms == plan.lease_ms_max && plan.pace > 1 {
+            log.saw("lease as long as is allowed");
+        }
+        let limit = limit.filter(|limit| checker.set_limit(key) == Some(*limit)).map(|(_, limit)| limit);
+        if limit.is_some() {
+            log.saw("grant under a limit that was set");
+            if granted.limit != limit {
+                checker.broken(format!("{key} has another limit than {limit:?}: {granted:?}"));
+            }
+        }
+        checker.holds(key, Claim { limit, ..self.claim(node, key, lease) }, now);
+    }
+
     fn failed(&self, id: &str, failure: &Failure) {
         self.line(|| format!("{id} fails: {failure:?}"));
         self.world.log.saw(match failure {
@@ -213,6 +246,7 @@ impl Client {
             token: lease.token,
             until: self.world.checker.true_end(key, lease),
             is_forced: node.locks.forced_ms().is_some(),
+            limit: None,
         }
     }
 
@@ -226,7 +260,9 @@ impl Client {
                 let wait_max = if self.random.percent(50) { Duration::ZERO } else { self.ms(2_000, 2_000) };
                 let wait = request.wait.min(wait_max);
                 let request = LockRequest { wait, position: None, ..request.clone() };
-                self.acquire(&node, key, &request).await;
+                self.acquire(&node, key, &request, None).await;
+            } else if self.random.percent(15) {
+                self.fence(&node, key, &lease).await;
             } else if self.random.percent(50) && Instant::now() < end {
                 self.renew(&node, key, &lease).await;
             } else if self.random.percent(20) && Instant::now() < end {
@@ -235,8 +271,9 @@ impl Client {
                 let mut another = LockRequest { wait: Duration::ZERO, ..self.request(flavour) };
                 another.lease.reentrant = true;
                 self.world.log.saw("another acquire by the holder");
-                if let Ended::Granted(another) = self.acquire(&node, key, &another).await {
-                    self.release(&self.any_node(), key, &another.lease_id).await;
+                let limit = self.world.checker.set_limit(key);
+                if let Ended::Granted(another) = self.acquire(&node, key, &another, limit).await {
+                    self.release(&self.any_node(), key, &another).await;
                 }
             }
         }
@@ -248,7 +285,8 @@ impl Client {
         }
         for _ in 0..3 {
             let node = self.any_node();
-            if self.release(&node, key, &lease.lease_id).await {
+            if self.release(&node, key, &lease).await {
+                self.tokens.insert(key.to_owned(), lease.token);
                 return;
             }
         }
@@ -277,6 +315,7 @@ impl Client {
                         .checker
                         .broken(format!("{id} was answered that {key} is lost while it holds it: {lost:?}"));
                 }
+                self.world.checker.is_told_of_the_end(key, lease, lost.why);
                 self.world.checker.ends(key, &lease.lease_id);
             }
             Ok(Renewed::KeyFull(full)) => {
@@ -287,8 +326,8 @@ impl Client {
     }
 
     /// Returns whether the release was answered.
-    async fn release(&self, node: &Node, key: &str, lease_id: &LeaseId) -> bool {
-        let id = lease_id.as_str();
+    async fn release(&self, node: &Node, key: &str, lease: &Lease) -> bool {
+        let (lease_id, id) = (&lease.lease_id, lease.lease_id.as_str());
         self.line(|| format!("{}: release {key} {id}", node.name));
         self.world.checker.ends(key, lease_id);
         let address = World::address(key);
@@ -301,13 +340,111 @@ impl Client {
         match answer {
             Ok(Released::Released { .. }) => {
                 self.world.log.saw("released");
+                self.world.checker.is_told_of_the_end(key, lease, Some(EndReason::Released));
                 true
             }
-            Ok(Released::LeaseLost(_)) => true,
+            Ok(Released::LeaseLost(lost)) => {
+                self.world.checker.is_told_of_the_end(key, lease, lost.why);
+                true
+            }
             Err(failure) => {
                 self.failed(id, &failure);
                 false
             }
+        }
+    }
+
+    async fn command(&self, node: &Node, key: &str, command: Command) -> Option<Outcome> {
+        self.line(|| format!("{}: {command:?} for {key}", node.name));
+        let address = World::address(key);
+        let Ok(answer) = timeout(PATIENCE, node.locks.command(&address, command)).await else {
+            self.world.checker.broken(format!("{}: a command for {key} has no answer", node.name));
+            return None;
+        };
+        self.line(|| format!("command for {key}: {answer:?}"));
+        answer.map(|(outcome, _)| outcome).ok()
+    }
+
+    /// As an operator, intervenes in a lock; or presents an old token.
+    async fn order(&mut self) {
+        let (key, flavour) = self.random.one_of(&self.keys).clone();
+        let node = self.any_node();
+        match (self.random.between(0..=3), flavour) {
+            // Without events, the check does not know that a lease ended because of an order.
+            (0, _) if self.world.plan.has_history => self.end_leases(&node, &key).await,
+            // One client gives such orders, one after the other.
+            (1, Flavour::Permits(_)) if self.number == 0 => self.set_limit(&node, &key).await,
+            (_, Flavour::Exclusive) => self.fence_old(&node, &key).await,
+            _ => {}
+        }
+    }
+
+    /// Revokes all leases of a key, or ends them by force.
+    async fn end_leases(&self, node: &Node, key: &str) {
+        let grace_ms = *self.random.one_of(&[0, 0, 200, 1_500]);
+        let is_forced = self.random.percent(40);
+        let (grace_ms, note) = (if is_forced { 0 } else { grace_ms }, Note::default());
+        let command = match is_forced {
+            true => Command::Force(Force { note }),
+            false => Command::Revoke(Revoke { note, grace_ms, token: None, owner: None }),
+        };
+        let order = self.world.checker.orders(key);
+        match self.command(node, key, command).await {
+            Some(Outcome::Forced { leases: 1.. }) => self.world.log.saw("forced end"),
+            Some(Outcome::Revoking { leases: 1.., .. }) if grace_ms > 0 => self.world.log.saw("revoked with grace"),
+            Some(Outcome::Revoking { leases: 1.., .. }) => self.world.log.saw("revoked at once"),
+            Some(Outcome::Forced { .. } | Outcome::Revoking { .. }) => {}
+            _ => return,
+        }
+        let latest = self.world.now().await.plus_ms(grace_ms + 2 * CLOCK_BOUND_MS);
+        self.world.checker.carried_out(key, &order, latest);
+    }
+
+    async fn set_limit(&mut self, node: &Node, key: &str) {
+        let limit = *self.random.one_of(&[None, Some(2), Some(3), Some(4)]);
+        self.requests += 1;
+        self.world.checker.sets_limit(key, None);
+        match self.command(node, key, Command::SetLimit(limit)).await {
+            Some(Outcome::LimitSet { limit: set, .. }) => {
+                self.world.log.saw("limit set");
+                if limit.is_some() && set != limit {
+                    self.world.checker.broken(format!("{key} has a limit of {set:?} instead of {limit:?}"));
+                }
+                let is_sure = Instant::now() > self.limit_in_doubt;
+                self.world.checker.sets_limit(key, limit.filter(|_| is_sure).map(|limit| (self.requests, limit)));
+            }
+            _ => self.limit_in_doubt = Instant::now() + IN_DOUBT,
+        }
+    }
+
+    /// A resource that it uses presents the token of a lease that it holds.
+    async fn fence(&self, node: &Node, key: &str, lease: &Lease) {
+        let Some(outcome) = self.command(node, key, Command::Fence(lease.token)).await else { return };
+        let now = self.world.now().await;
+        let is_known = || self.world.checker.orders(key).leases.contains(&(lease.lease_id.clone(), lease.token));
+        match outcome {
+            Outcome::Fenced => self.world.log.saw("token passed the fence"),
+            // Its lease id may have been granted again with another token.
+            other if is_known() && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) => {
+                self.world.checker.broken(format!("{key}: the fence refuses the token of {lease:?}: {other:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// A resource presents a token although another client has received a higher one.
+    async fn fence_old(&self, node: &Node, key: &str) {
+        let Some(token) = self.tokens.get(key).copied() else { return };
+        let passed = self.world.checker.passed(key);
+        match self.command(node, key, Command::Fence(token)).await {
+            // Unless the store has lost the later leases meanwhile.
+            Some(Outcome::Fenced) if token < passed && self.world.checker.passed(key) >= passed => {
+                self.world.checker.broken(format!("{key}: the fence lets {token} pass after {passed}"));
+            }
+            Some(Outcome::StaleToken { .. } | Outcome::Refused(Refusal::HeldOff(_))) => {
+                self.world.log.saw("old token refused by the fence");
+            }
+            _ => {}
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Saved {
     store: memory::Saved,
     states: BTreeMap<Address, LockState>,
     record: Option<EngineRecord>,
+    /// How many events were written by then.
+    written: usize,
 }
 
 pub struct Database {
@@ -82,29 +84,30 @@ impl Database {
         self.ahead_ms.load(Ordering::Relaxed)
     }
 
-    /// Its clock steps. If that is ahead, leases end early by it, and a hold-off has to begin.
+    /// Its clock steps. If that is ahead, leases end early by it, and a hold-off has to begin. If it is back, they end later than
+    /// was ordered.
     pub fn step_clock(&self, by_ms: i64) {
         self.store.step_clock(by_ms);
         self.ahead_ms.fetch_add(by_ms, Ordering::Relaxed);
-        if by_ms > 0 {
-            self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease));
-        }
+        self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease).filter(|_| by_ms > 0));
     }
 
     /// All that it has now.
     pub fn save(&self) -> Saved {
         let (states, record) = (self.states.lock().unwrap().clone(), self.record.lock().unwrap().clone());
-        Saved { store: self.store.save(), states, record }
+        Saved { store: self.store.save(), states, record, written: self.checker.written() }
     }
 
     /// Another server takes over, or this one restarts, with what was saved. What came after is lost.
     pub fn fail_over(&self, saved: Saved) {
-        let is_in_charge = self.is_in_charge();
+        // During a switch none is active, and the leases are still here.
+        let is_left = self.the_other().is_some_and(|other| other.is_in_charge());
         let kept: Vec<_> = leases(&saved.states).collect();
         let before = std::mem::replace(&mut *self.states.lock().unwrap(), saved.states.clone());
         *self.record.lock().unwrap() = saved.record;
         self.store.fail_over(saved.store);
-        if is_in_charge {
+        self.checker.lose_events(saved.written);
+        if !is_left {
             self.checker.lose(leases(&before).filter(|lease| !kept.contains(lease)).map(|(lease, _)| lease));
         }
     }
@@ -135,7 +138,8 @@ impl Database {
             let (name, expected) = (self.name, change.expected);
             self.log.line(|| format!("{node}  {name}: {key} {expected:?} -> {version:?} {}", summary(&change.state)));
             self.checker.has(key, &change.state, self.ahead_ms());
-            self.checker.committed(key, &before, &change.state, self.true_time(committed.now), self.is_in_charge());
+            let (states, now) = ((&before, &change.state), self.true_time(committed.now));
+            self.checker.committed(key, states, &change.events, now, self.is_in_charge());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The connection of one node to one database, and what goes wrong on it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use latchgate::store::StoreError;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::log::Log;
@@ -27,6 +27,24 @@ pub struct Faults {
     /// Notifications.
     pub lost_wake_ups: u64,
     pub late_wake_ups: u64,
+}
+
+impl Faults {
+    /// Of all intensities, none among them.
+    pub fn at_random(random: &Random) -> Self {
+        let intensity = *random.one_of(&[0, 1, 1, 2, 4]);
+        let some = |at_most: u64| random.between(0..=at_most) * intensity;
+        Self {
+            late: some(5),
+            lost_requests: some(2),
+            lost_answers: some(2),
+            duplicated: some(2),
+            overtaken: some(2),
+            refused: some(1),
+            lost_wake_ups: some(15).min(100),
+            late_wake_ups: some(15).min(100),
+        }
+    }
 }
 
 pub struct Link {
@@ -76,9 +94,6 @@ enum Fate {
     Unavailable,
     Contended,
 }
-
-/// A call, as it can be executed twice.
-pub type Execute<T> = Box<dyn Fn() -> BoxFuture<'static, Result<T, StoreError>> + Send + Sync>;
 
 impl Link {
     pub fn new(node: &str, random: Random, log: Arc<Log>) -> Self {
@@ -167,78 +182,84 @@ impl Link {
         Fate::Fine
     }
 
-    /// Sends a call to the database. It is on its way even if the caller drops this future.
-    pub async fn call<T: Send + 'static>(
+    /// Sends a call to a store. It is on its way even if the caller drops this future, and it may be executed twice.
+    pub async fn call<S, A, T, F>(
         self: &Arc<Self>,
         what: String,
         access: Access,
-        execute: Execute<T>,
-    ) -> Result<T, StoreError> {
-        let (fate, before, after) = (self.fate(), self.delay(), self.delay());
+        (store, arguments): (Arc<S>, A),
+        execute: impl Fn(Arc<S>, A) -> F + Send + Sync + 'static,
+    ) -> Result<T, StoreError>
+    where
+        S: ?Sized + Send + Sync + 'static,
+        A: Clone + Send + Sync + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let execute = move || execute(Arc::clone(&store), arguments.clone());
+        let course = (self.fate(), self.delay(), self.delay());
         let (answer, receiver) = oneshot::channel();
-        let link = Arc::clone(self);
-        tokio::spawn(async move {
-            if matches!(fate, Fate::Unavailable | Fate::Contended) {
-                link.saw(fate, &what);
-                sleep(before).await;
-                let _ = answer.send(Err(match fate {
-                    Fate::Unavailable => StoreError::Unavailable("simulated".to_owned()),
-                    _ => StoreError::Contended("simulated"),
-                }));
-                return;
-            }
-            sleep(before).await;
-            link.pass().await;
-            match link.cut().filter(|cut| *cut != Cut::ReadOnly || access == Access::Write) {
-                Some(Cut::Silent) => return link.lose(answer).await,
-                Some(Cut::Refusing | Cut::ReadOnly) => {
-                    return drop(answer.send(Err(StoreError::Unavailable("simulated: refused".to_owned()))));
-                }
-                None => {}
-            }
-            if fate == Fate::Overtaken {
-                link.saw(fate, &what);
-                drop(answer);
-                sleep(Duration::from_millis(link.random.between(0..=ON_ITS_WAY_MS_MAX))).await;
-                link.pass().await;
-                if link.cut().is_none() {
-                    drop(execute().await);
-                }
-                return;
-            }
-            if fate == Fate::LostRequest {
-                link.saw(fate, &what);
-                return link.lose(answer).await;
-            }
-            if answer.is_closed() {
-                link.log.saw("executed after the caller gave up");
-                link.line(|| format!("{what}: executed late"));
-            }
-            let result = execute().await;
-            if fate == Fate::LostAnswer {
-                link.saw(fate, &what);
-                return link.lose(answer).await;
-            }
-            if fate == Fate::Duplicated {
-                let (again, link) = (execute(), Arc::clone(&link));
-                let delay = link.delay();
-                tokio::spawn(async move {
-                    sleep(delay).await;
-                    link.pass().await;
-                    if link.cut().is_none() {
-                        link.saw(fate, &what);
-                        drop(again.await);
-                    }
-                });
-            }
-            sleep(after).await;
-            link.pass().await;
-            if link.cut().is_some_and(|cut| cut != Cut::ReadOnly) {
-                return link.lose(answer).await;
-            }
-            let _ = answer.send(result);
-        });
+        tokio::spawn(Arc::clone(self).carry(what, access, course, execute, answer));
         receiver.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("simulated: the connection broke".to_owned())))
+    }
+
+    async fn carry<T: Send, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        self: Arc<Self>,
+        what: String,
+        access: Access,
+        (fate, before, after): (Fate, Duration, Duration),
+        execute: impl Fn() -> F + Send,
+        answer: oneshot::Sender<Result<T, StoreError>>,
+    ) {
+        let refused = |why: &str| Err(StoreError::Unavailable(format!("simulated: {why}")));
+        sleep(before).await;
+        self.pass().await;
+        match self.cut().filter(|cut| *cut != Cut::ReadOnly || access == Access::Write) {
+            Some(Cut::Silent) => return self.lose(answer).await,
+            Some(Cut::Refusing | Cut::ReadOnly) => return drop(answer.send(refused("cut off"))),
+            None => {}
+        }
+        if fate != Fate::Fine {
+            self.saw(fate, &what);
+        }
+        match fate {
+            Fate::Unavailable => return drop(answer.send(refused("unavailable"))),
+            Fate::Contended => return drop(answer.send(Err(StoreError::Contended("simulated")))),
+            Fate::Overtaken => {
+                drop(answer);
+                let delay = Duration::from_millis(self.random.between(0..=ON_ITS_WAY_MS_MAX));
+                return self.arrive(delay, execute()).await;
+            }
+            Fate::LostRequest => return self.lose(answer).await,
+            Fate::LostAnswer | Fate::Duplicated | Fate::Fine => {}
+        }
+        if answer.is_closed() {
+            self.log.saw("executed after the caller gave up");
+            self.line(|| format!("{what}: executed late"));
+        }
+        let result = execute().await;
+        if fate == Fate::LostAnswer {
+            return self.lose(answer).await;
+        }
+        if fate == Fate::Duplicated {
+            let (again, delay, link) = (execute(), self.delay(), Arc::clone(&self));
+            tokio::spawn(async move { link.arrive(delay, again).await });
+        }
+        sleep(after).await;
+        self.pass().await;
+        if self.cut().is_some_and(|cut| cut != Cut::ReadOnly) {
+            return self.lose(answer).await;
+        }
+        let _ = answer.send(result);
+    }
+
+    /// A call whose answer no caller receives.
+    async fn arrive<T>(&self, delay: Duration, call: impl Future<Output = T>) {
+        sleep(delay).await;
+        self.pass().await;
+        if self.cut().is_none() {
+            drop(call.await);
+        }
     }
 
     /// The caller learns at once that the connection broke, or nothing until its time-out.
@@ -266,8 +287,30 @@ impl Link {
         self.log.line(|| format!("{}  {}", self.node, line()));
     }
 
+    /// Passes notifications on: some late, some never.
+    pub fn notifications<T: fmt::Debug + Send + 'static>(
+        self: &Arc<Self>,
+        mut sent: mpsc::Receiver<T>,
+    ) -> mpsc::Receiver<T> {
+        let (sender, receiver) = mpsc::channel(1_000);
+        let link = Arc::clone(self);
+        tokio::spawn(async move {
+            while let Some(notification) = sent.recv().await {
+                let Some(delay) = link.notification_delay() else { continue };
+                let (link, sender) = (Arc::clone(&link), sender.clone());
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    link.pass().await;
+                    link.line(|| format!("notified: {notification:?}"));
+                    let _ = sender.send(notification).await;
+                });
+            }
+        });
+        receiver
+    }
+
     /// How long a notification takes; `None` if it is lost.
-    pub fn notification_delay(&self) -> Option<Duration> {
+    fn notification_delay(&self) -> Option<Duration> {
         let faults = self.faults();
         if self.cut().is_some_and(|cut| cut != Cut::ReadOnly) || self.random.percent(faults.lost_wake_ups) {
             self.log.saw("lost notification");
@@ -275,10 +318,5 @@ impl Link {
         }
         let is_late = self.random.percent(faults.late_wake_ups);
         Some(Duration::from_millis(if is_late { self.random.between(50..=3_000) } else { self.random.between(0..=2) }))
-    }
-
-    pub async fn notification_passes(&self, delay: Duration) {
-        sleep(delay).await;
-        self.pass().await;
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::link::Cut;
 use crate::random::Random;
 use crate::run::settle;
-use crate::world::{Node, World};
+use crate::world::{Node, Plan, World};
 
 /// What faults of links and frozen nodes may add to the time until grants go on.
 const RESTLESS: Duration = Duration::from_secs(10);
@@ -40,16 +40,17 @@ impl Operator {
             if Instant::now() >= end {
                 return;
             }
+            let Plan { losses, stops, .. } = self.world.plan;
             match self.random.between(0..=99) {
-                0..=47 => self.switch().await,
-                48..=67 => self.lose_active().await,
+                48..=67 if stops => self.lose_active().await,
                 68..=72 => self.refuse_writes(self.random.below(2)).await,
-                73..=78 if self.world.plan.losses => self.fail_over().await,
-                79..=81 if self.world.plan.losses => self.step_clock().await,
-                82..=85 => self.empty().await,
+                73..=78 if losses => self.fail_over().await,
+                79..=81 if losses => self.step_clock().await,
+                82..=85 if stops => self.empty().await,
                 86..=88 => self.hold_off().await,
                 89..=94 => self.cut_off_one().await,
-                _ => self.freeze_one().await,
+                95..=99 => self.freeze_one().await,
+                _ => self.switch().await,
             }
         }
     }
@@ -111,49 +112,52 @@ impl Operator {
             _ => {}
         }
         let order = SwitchOrder { to, ..SwitchOrder::default() };
-        let ordered = tokio::spawn(give(Arc::clone(&self.world), node.clone(), order));
+        let ordered = tokio::spawn(give(Arc::clone(&self.world), node, order));
+        if self.trouble(trouble, active, index).await {
+            let _ = ordered.await;
+        }
+        self.follow(None).await;
+    }
+
+    /// What goes wrong while the node with this index copies. Returns whether that has survived.
+    async fn trouble(&mut self, trouble: u64, active: usize, copier: usize) -> bool {
+        let stops = self.world.plan.stops;
+        sleep(self.ms(0, 30)).await;
         match trouble {
             2 | 3 => {
-                sleep(self.ms(0, 30)).await;
                 self.world.log.saw("copier frozen");
-                self.world.freeze(index, self.ms(1_100, 4_000));
+                self.world.freeze(copier, self.ms(1_100, 4_000));
             }
             4 | 5 if self.deaths > 0 => {
-                sleep(self.ms(0, 30)).await;
                 self.deaths -= 1;
                 self.world.log.saw("copier killed");
-                self.world.replace(index, self.ms(0, 1_500)).await;
+                self.world.replace(copier, self.ms(0, 1_500)).await;
                 self.world.set_faults(self.world.plan.faults);
-                return self.follow(None).await;
+                return false;
             }
             6 => {
                 self.world.log.saw("raced orders");
-                sleep(self.ms(0, 20)).await;
                 let to = self.random.one_of(&[None, Some(self.name(0)), Some(self.name(1))]).clone();
                 let order = SwitchOrder { to, ..SwitchOrder::default() };
                 let _ = give(Arc::clone(&self.world), self.any_node(), order).await;
             }
             7 => {
-                sleep(self.ms(0, 20)).await;
                 self.world.log.saw("target lost during a copy");
                 self.world.set_down(1 - active, Some(self.cut()));
                 sleep(self.ms(300, 7_000)).await;
                 self.world.set_down(1 - active, None);
             }
-            8 => {
-                sleep(self.ms(0, 20)).await;
+            8 if stops => {
                 self.world.log.saw("source lost during a copy");
                 self.lose(active).await;
             }
-            9 => {
-                sleep(self.ms(0, 20)).await;
+            9 if stops => {
                 self.world.log.saw("engine emptied during a copy");
                 self.world.forget(self.random.below(2));
             }
             _ => {}
         }
-        let _ = ordered.await;
-        self.follow(None).await;
+        true
     }
 
     /// The active engine stops, and the operator says so.

@@ -50,10 +50,12 @@ impl Database {
         if next.state != EngineState::Active {
             return;
         }
-        if next.lease_ms_max > before.lease_ms_max {
-            self.log.saw("longest lease raised");
-        }
         let there = other.record.lock().unwrap().clone();
+        // It is used again as it was left. Readers of events may have seen what it has.
+        let is_left = there.as_ref().is_none_or(|there| there.epoch > before.epoch);
+        if is_left && before.epoch < next.epoch && before.state != EngineState::Moving {
+            self.checker.repeats_events();
+        }
         let is_complete = there.is_some_and(|there| there.state == EngineState::Retired && there.epoch == before.epoch);
         match before.state {
             EngineState::Active => {}
@@ -91,7 +93,7 @@ impl Database {
         }
     }
 
-    fn the_other(&self) -> Option<Arc<Self>> {
+    pub fn the_other(&self) -> Option<Arc<Self>> {
         self.other.get().and_then(std::sync::Weak::upgrade)
     }
 

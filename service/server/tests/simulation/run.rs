@@ -11,12 +11,15 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::chaos::disturb;
 use crate::client::{Client, Flavour};
+use crate::gate;
 use crate::leaver::{Leaver, nothing_is_left};
+use crate::log::Log;
 use crate::operator::Operator;
+use crate::reader::Reader;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 34] = [
+pub const SITUATIONS: [&str; 43] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -51,10 +54,19 @@ pub const SITUATIONS: [&str; 34] = [
     "last second lost",
     "clock stepped ahead",
     "clock stepped back",
+    "revoked at once",
+    "revoked with grace",
+    "forced end",
+    "limit set",
+    "grant under a limit that was set",
+    "token passed the fence",
+    "old token refused by the fence",
+    "reader went on at another node",
+    "end that was answered and written",
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 24] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 30] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -72,13 +84,19 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 24] = [
     "hold-off ordered",
     "engine beside refuses writes",
     "active engine refuses writes",
-    "longest lease raised",
+    "lease as long as is allowed",
     "promotion",
     "last second lost",
     "clock stepped ahead",
     "clock stepped back",
     "frozen node",
     "dead node",
+    "revoked at once",
+    "revoked with grace",
+    "forced end",
+    "grant under a limit that was set",
+    "old token refused by the fence",
+    "reader followed a switch",
 ];
 
 /// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
@@ -94,13 +112,28 @@ pub struct Report {
     pub seen: BTreeMap<&'static str, u64>,
 }
 
-pub fn run(seed: u64, is_pair: bool, has_log: bool) -> Report {
+/// What is simulated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Locks,
+    LocksOnPair,
+    Gate,
+}
+
+pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
     name_the_seed_of_a_panic(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (violations, (lines, seen)) = runtime.block_on(async {
-        let world = World::new(seed, is_pair, has_log).await;
-        play(&world).await;
-        (world.checker.violations(), world.log.take())
+        let log = Arc::new(Log::new(has_log));
+        let violations = match kind {
+            Kind::Gate => gate::play(seed, Arc::clone(&log)).await,
+            Kind::Locks | Kind::LocksOnPair => {
+                let world = World::new(seed, kind == Kind::LocksOnPair, Arc::clone(&log)).await;
+                play(&world).await;
+                world.checker.violations()
+            }
+        };
+        (violations, log.take())
     });
     Report { seed, violations, lines, seen }
 }
@@ -108,6 +141,7 @@ pub fn run(seed: u64, is_pair: bool, has_log: bool) -> Report {
 async fn play(world: &Arc<World>) {
     let end = Instant::now() + world.plan.stormy;
     let keys = keys(world);
+    let reader = if world.plan.has_history { Some(Reader::start(world).await) } else { None };
     let chaos = if world.plan.apart_ms.is_some() {
         tokio::spawn(Operator::new(world).run(end))
     } else {
@@ -146,6 +180,9 @@ async fn play(world: &Arc<World>) {
     hand_over(world).await;
     leave_while_granted(world).await;
     repeat_at_another_node(world).await;
+    if let Some(reader) = reader {
+        reader.has_seen_all(world).await;
+    }
 }
 
 /// After faults of engines, each node grants locks again when a hold-off is over.
@@ -176,7 +213,9 @@ fn keys(world: &World) -> Vec<(String, Flavour)> {
             *world.random.one_of(&[Flavour::Exclusive, Flavour::Exclusive, Flavour::Shared, Flavour::Permits(3)]);
         let limit = if let Flavour::Permits(limit) = flavour { limit } else { 0 };
         let key = format!("key-{index}");
-        world.checker.expect_key(&key, matches!(flavour, Flavour::Exclusive), limit);
+        // An operator may set a limit that is higher by one.
+        let limit_max = if limit > 0 { limit + 1 } else { 0 };
+        world.checker.expect_key(&key, matches!(flavour, Flavour::Exclusive), limit_max);
         (key, flavour)
     };
     (0..world.plan.keys).map(flavour).collect()

@@ -47,6 +47,8 @@ pub struct Plan {
     /// For how long clients send new requests and links are faulty.
     pub stormy: Duration,
     pub faults: Faults,
+    /// Nodes write events.
+    pub has_history: bool,
     /// Every notification is lost, to the end of the run.
     pub is_silent: bool,
     pub freezes: bool,
@@ -58,30 +60,22 @@ pub struct Plan {
     pub lease_ms_max: u64,
     /// Engines fail over or lose what they wrote last, and their clocks step.
     pub losses: bool,
+    /// Engines of a pair stop, and lose all that they have.
+    pub stops: bool,
     /// By how much the clock of the second engine of a pair differs; `None` if there is one database.
     pub apart_ms: Option<i64>,
 }
 
 impl Plan {
     fn new(random: &Random, is_pair: bool) -> Self {
-        let intensity = *random.one_of(&[0, 1, 1, 2, 4]);
-        let some = |at_most: u64| random.between(0..=at_most) * intensity;
-        let faults = Faults {
-            late: some(5),
-            lost_requests: some(2),
-            lost_answers: some(2),
-            duplicated: some(2),
-            overtaken: some(2),
-            refused: some(1),
-            lost_wake_ups: some(15).min(100),
-            late_wake_ups: some(15).min(100),
-        };
+        let faults = Faults::at_random(random);
         let plan = Self {
             nodes: *random.one_of(&[2, 2, 3]),
             clients: usize::try_from(random.between(3..=9)).unwrap(),
             keys: *random.one_of(&[1, 1, 2, 3]),
             stormy: Duration::from_secs(random.between(8..=20)),
             faults,
+            has_history: random.percent(75),
             is_silent: random.percent(20),
             freezes: random.percent(50),
             deaths: random.percent(35),
@@ -89,6 +83,7 @@ impl Plan {
             pace: 1,
             lease_ms_max: 3_000,
             losses: random.percent(50),
+            stops: false,
             apart_ms: None,
         };
         if is_pair {
@@ -105,8 +100,9 @@ impl Plan {
         let pace = if random.percent(25) { 40 } else { 1 };
         let stormy = Duration::from_secs(random.between(15..=40)) * pace;
         let lease_ms_max = 3_000 * u64::from(pace);
-        let deaths = random.percent(60);
-        Self { apart_ms: Some(apart_ms), stormy, skews: false, deaths, pace, lease_ms_max, ..self }
+        let (deaths, stops) = (random.percent(60), random.percent(80));
+        let losses = self.losses && stops;
+        Self { apart_ms: Some(apart_ms), stormy, skews: false, deaths, pace, lease_ms_max, losses, stops, ..self }
     }
 
     /// Whether nodes may have to hold off.
@@ -121,12 +117,11 @@ impl Plan {
 
 impl World {
     /// One database or a pair, and the plan of the seed.
-    pub async fn new(seed: u64, is_pair: bool, has_log: bool) -> Arc<Self> {
+    pub async fn new(seed: u64, is_pair: bool, log: Arc<Log>) -> Arc<Self> {
         let random = Random::new(seed);
         let plan = Plan::new(&random, is_pair);
-        let log = Arc::new(Log::new(has_log));
         log.line(|| format!("seed {seed}: {plan:?}"));
-        let checker = Arc::new(Checker::new(Arc::clone(&log)));
+        let checker = Arc::new(Checker::new(Arc::clone(&log), plan.has_history));
         let database = |name, ahead_ms| Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&log)));
         let databases = match plan.apart_ms {
             None => vec![database("memory", 0)],
@@ -234,7 +229,7 @@ impl World {
         let name = format!("node-{number}");
         let link = |_| Arc::new(Link::new(&name, self.random.stream(), Arc::clone(&self.log)));
         let links: Vec<Arc<Link>> = self.databases.iter().map(link).collect();
-        let limits = Limits { history: number % 2 == 0, ..Limits::default() };
+        let limits = Limits { history: self.plan.has_history, ..Limits::default() };
         self.log.line(|| format!("{name}  starts"));
         for (engine, link) in links.iter().enumerate() {
             link.set_cut(self.down(engine));

@@ -71,12 +71,21 @@ impl Tables {
 
 impl Default for MemoryGateStore {
     fn default() -> Self {
-        let (tables, listeners) = Default::default();
-        Self { shared: Arc::new(Shared { clock: Clock::start(), tables, listeners }), purpose: Purpose::Gate }
+        Self::with_clock(Clock::start())
     }
 }
 
 impl MemoryGateStore {
+    /// An empty store whose clock shows `now`, for simulations.
+    pub fn starting_at(now: Timestamp) -> Self {
+        Self::with_clock(Clock::start_at(now))
+    }
+
+    fn with_clock(clock: Clock) -> Self {
+        let (tables, listeners) = Default::default();
+        Self { shared: Arc::new(Shared { clock, tables, listeners }), purpose: Purpose::Gate }
+    }
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,0 +1,343 @@
+//! Callers of the gate: what they send, and what they may rely on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
+use latchgate_core::App;
+use latchgate_core::gate::{
+    AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationId, OperationName, Outcome, Report,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::gate::{Node, Site};
+use crate::log::Log;
+use crate::random::Random;
+
+/// Longest time of an answer, besides the wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+const RETENTION_MS: u64 = 3_600_000;
+/// From one round of operations to the next.
+const ROUND: Duration = Duration::from_secs(3);
+
+/// An attempt that may go, as its caller knows.
+#[derive(Clone, Debug)]
+struct Attempt {
+    stamp: StampText,
+    on_expiry: OnExpiry,
+    until: Instant,
+    /// The caller has sent a report that lets others go.
+    has_failed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Operation {
+    /// The last attempt that a store has let go without a reservation.
+    last: Option<Attempt>,
+    /// Those before it.
+    earlier: Vec<StampText>,
+    /// A success was acknowledged, by the store that all nodes ask first.
+    is_done: bool,
+    /// A success was acknowledged.
+    is_kept: bool,
+    /// An operator has had it forgotten, or a store has lost it: nothing is certain.
+    is_wild: bool,
+}
+
+/// What must hold of operations, by what callers were answered.
+pub struct Promises {
+    log: Arc<Log>,
+    violations: Mutex<Vec<String>>,
+    operations: Mutex<BTreeMap<String, Operation>>,
+}
+
+impl Promises {
+    pub fn new(log: Arc<Log>) -> Self {
+        Self { log, violations: Mutex::default(), operations: Mutex::default() }
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.violations.lock().unwrap().clone()
+    }
+
+    fn broken(&self, what: String) {
+        self.log.line(|| format!("BROKEN: {what}"));
+        self.violations.lock().unwrap().push(what);
+    }
+
+    /// An engine is left without a copy.
+    pub fn lose(&self) {
+        self.operations.lock().unwrap().values_mut().for_each(|operation| operation.is_wild = true);
+    }
+
+    fn know(&self, name: &str) -> Operation {
+        self.operations.lock().unwrap().entry(name.to_owned()).or_default().clone()
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Operation)) {
+        change(self.operations.lock().unwrap().entry(name.to_owned()).or_default());
+    }
+
+    /// An attempt may go. `before` is what was known when its pre was sent.
+    fn goes(&self, name: &str, attempt: Attempt, before: &Operation) {
+        let now = self.know(name);
+        if before.is_done && !now.is_wild {
+            self.broken(format!("{name} may go after its success"));
+        }
+        let others = now.last.iter().filter(|last| last.stamp != attempt.stamp && !last.has_failed);
+        for last in others.filter(|_| !now.is_wild) {
+            if last.on_expiry == OnExpiry::Block || last.until > Instant::now() {
+                self.broken(format!("{name} may go, and so may another attempt: {last:?}"));
+            }
+        }
+        self.change(name, |operation| {
+            let last = operation.last.replace(attempt.clone());
+            match last {
+                Some(last) if last.stamp == attempt.stamp => operation.last = Some(last),
+                Some(last) => operation.earlier.push(last.stamp),
+                None => {}
+            }
+        });
+    }
+
+    /// The record took a report or a heartbeat of this attempt. `before` is what was known when that was sent.
+    fn is_taken(&self, name: &str, stamp: &StampText, before: &Operation) {
+        let is_wild = self.know(name).is_wild;
+        if before.earlier.contains(stamp) && !is_wild {
+            self.broken(format!("{name} takes a report of an attempt that was superseded"));
+        }
+    }
+}
+
+/// The store that all nodes ask first has the record: neither the second store in an outage, nor none.
+fn is_normal(stamp: &StampText) -> bool {
+    stamp.as_str().starts_with(['p', 'd'])
+}
+
+pub struct Caller {
+    site: Arc<Site>,
+    number: u64,
+    random: Random,
+    began: Instant,
+    requests: u64,
+}
+
+impl Caller {
+    pub fn new(site: &Arc<Site>, number: u64) -> Self {
+        let (site, random) = (Arc::clone(site), site.random.stream());
+        Self { site, number, random, began: Instant::now(), requests: 0 }
+    }
+
+    pub async fn run(mut self, end: Instant) {
+        while Instant::now() < end {
+            sleep(self.ms(0, 200)).await;
+            let round = self.began.elapsed().as_secs() / ROUND.as_secs();
+            let round = round.saturating_sub(self.random.between(0..=1));
+            let name = format!("operation-{round}-{}", self.random.below(3));
+            if self.random.percent(3) {
+                self.forget(&name).await;
+            } else {
+                self.run_once(&name).await;
+            }
+        }
+    }
+
+    fn ms(&self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.between(from..=to))
+    }
+
+    fn any_node(&self) -> &Node {
+        self.site.any_node(&self.random)
+    }
+
+    fn saw(&self, what: &'static str) {
+        self.site.log.saw(what);
+    }
+
+    fn line(&self, line: impl FnOnce() -> String) {
+        self.site.log.line(|| format!("caller-{}  {}", self.number, line()));
+    }
+
+    fn call(&mut self, name: &str) -> PreCall {
+        self.requests += 1;
+        let (operation, contents) = (OperationName::parse(name).unwrap(), Canonical::parse("contents", b"1").unwrap());
+        let attempt_id = AttemptId::parse(&format!("attempt-{}-{}", self.number, self.requests)).unwrap();
+        PreCall {
+            fingerprint: Fingerprint::of(&App::default(), &operation, &contents),
+            operation,
+            checked: None,
+            attempt_id: Some(attempt_id).filter(|_| self.random.percent(60)),
+            lease_ms: self.random.between(200..=1_500),
+            wait: Duration::from_millis(*self.random.one_of(&[0, 0, 300, 2_000])),
+            on_expiry: *self.random.one_of(&[OnExpiry::Retry, OnExpiry::Retry, OnExpiry::Block]),
+            // The same for all calls of an operation, which could run in both stores otherwise.
+            durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
+            on_outage: *self.random.one_of(&[OnOutage::Closed, OnOutage::Closed, OnOutage::Fallback, OnOutage::Open]),
+        }
+    }
+
+    /// One attempt, from its pre to its post. A pre without an answer is repeated.
+    async fn run_once(&mut self, name: &str) {
+        let call = self.call(name);
+        for _ in 0..3 {
+            let before = self.site.promises.know(name);
+            let node = self.any_node();
+            self.line(|| format!("{}: pre {name}, wait {} ms", node.name, call.wait.as_millis()));
+            let sent = Instant::now();
+            let Ok(answer) = timeout(call.wait + PATIENCE, node.operations.pre(&App::default(), call.clone())).await
+            else {
+                return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
+            };
+            match answer {
+                Ok(PreReply::Go {
+                    stamp, lease_ms, reentry, repeated, degraded, possibly_repeated, forced_ms, ..
+                }) => {
+                    self.saw("go");
+                    let seen = [
+                        (sent.elapsed() > Duration::from_millis(100) && !call.wait.is_zero(), "go after a wait"),
+                        (repeated, "repeated go"),
+                        (reentry, "re-entry"),
+                        (degraded, "degraded go"),
+                    ];
+                    seen.iter().filter(|(is_so, _)| *is_so).for_each(|(_, what)| self.saw(what));
+                    self.line(|| format!("{name} may go for {lease_ms} ms; degraded: {degraded}"));
+                    let until = Instant::now() + Duration::from_millis(lease_ms);
+                    let attempt = Attempt { stamp: stamp.clone(), on_expiry: call.on_expiry, until, has_failed: false };
+                    if !degraded && !possibly_repeated && forced_ms.is_none() {
+                        self.site.promises.goes(name, attempt, &before);
+                    }
+                    return self.work(name, call.fingerprint.id, stamp, lease_ms).await;
+                }
+                Ok(PreReply::Unguarded { stamp }) => {
+                    self.saw("unguarded go");
+                    self.line(|| format!("{name} may go without a guard"));
+                    return self.work(name, call.fingerprint.id, stamp, call.lease_ms).await;
+                }
+                Ok(PreReply::Refused { outcome, waited, .. }) => {
+                    self.line(|| format!("{name} is refused"));
+                    match outcome {
+                        Outcome::Duplicate(_) => self.saw("refused as a duplicate"),
+                        Outcome::Unknown { attempt: 1.., .. } => self.saw("blocked after its lease"),
+                        Outcome::InProgress { .. } if waited < call.wait => {
+                            self.site
+                                .promises
+                                .broken(format!("{name}: a pre waited for {waited:?} instead of {:?}", call.wait));
+                        }
+                        _ => {}
+                    }
+                    return;
+                }
+                Err(failure) => {
+                    self.saw("no answer");
+                    self.line(|| format!("{name}: {failure:?}"));
+                }
+            }
+            sleep(self.ms(0, 150)).await;
+        }
+    }
+
+    /// Renews the lease, outlives it or dies, and reports how it ended: some callers twice.
+    async fn work(&self, name: &str, id: OperationId, stamp: StampText, lease_ms: u64) {
+        sleep(self.ms(0, lease_ms * 3 / 4)).await;
+        if self.random.percent(30) {
+            self.beat(name, id, &stamp).await;
+            sleep(self.ms(0, lease_ms / 2)).await;
+        }
+        match self.random.between(0..=9) {
+            0 => return,
+            1..=2 => sleep(self.ms(lease_ms, 2 * lease_ms)).await,
+            _ => {}
+        }
+        let report = *self.random.one_of(&[Report::Success, Report::Success, Report::Failure, Report::Unknown]);
+        for _ in 0..4 {
+            if self.post(name, id, &stamp, report).await && self.random.percent(80) {
+                return;
+            }
+            sleep(self.ms(0, 300)).await;
+        }
+    }
+
+    async fn beat(&self, name: &str, id: OperationId, stamp: &StampText) {
+        let (before, node) = (self.site.promises.know(name), self.any_node());
+        self.line(|| format!("{}: heartbeat of {name}", node.name));
+        // A renewal that is not answered may have been carried out.
+        let answer = timeout(PATIENCE, node.operations.heartbeat(&App::default(), id, stamp, None)).await;
+        let Ok(Ok(Reply::Outcome { outcome, now })) = answer else { return };
+        let Outcome::Beating { lease_until, .. } = outcome else { return };
+        self.saw("heartbeat");
+        self.site.promises.is_taken(name, stamp, &before);
+        let until = Instant::now() + Duration::from_millis(lease_until.ms_since(now));
+        self.site.promises.change(name, |operation| {
+            let last = operation.last.as_mut().filter(|last| last.stamp == *stamp);
+            last.into_iter().for_each(|last| last.until = last.until.max(until));
+        });
+    }
+
+    /// Returns whether there was an answer.
+    async fn post(&self, name: &str, id: OperationId, stamp: &StampText, report: Report) -> bool {
+        let (before, node) = (self.site.promises.know(name), self.any_node());
+        self.site.promises.change(name, |operation| {
+            let last = operation.last.as_mut().filter(|last| last.stamp == *stamp);
+            // Its caller no longer relies on it.
+            last.into_iter().for_each(|last| {
+                last.until = Instant::now();
+                last.has_failed |= report == Report::Failure;
+            });
+        });
+        self.line(|| format!("{}: post {name} {report:?}", node.name));
+        let call = PostCall { report, result: None, retention_ms: RETENTION_MS, permanent: false };
+        let Ok(answer) = timeout(PATIENCE, node.operations.post(&App::default(), id, stamp, call)).await else {
+            self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
+            return true;
+        };
+        let Ok(Reply::Outcome { outcome, .. }) = answer else { return false };
+        match outcome {
+            Outcome::Posted(posted) => {
+                self.line(|| format!("{name}: posted {report:?}, again: {}", posted.replayed));
+                self.saw(match report {
+                    Report::Success => "success",
+                    Report::Failure => "failure",
+                    Report::Unknown => "left unknown",
+                });
+                if posted.late {
+                    self.saw("late post");
+                }
+                if !posted.replayed {
+                    self.site.promises.is_taken(name, stamp, &before);
+                }
+                self.site.promises.change(name, |operation| {
+                    operation.is_kept |= report == Report::Success;
+                    operation.is_done |= report == Report::Success && is_normal(stamp);
+                });
+            }
+            Outcome::Superseded { .. } => self.saw("superseded"),
+            _ => self.line(|| format!("{name}: the post is refused")),
+        }
+        true
+    }
+
+    /// As an operator.
+    async fn forget(&mut self, name: &str) {
+        let id = self.call(name).fingerprint.id;
+        self.line(|| format!("forgets {name}"));
+        self.site.promises.change(name, |operation| operation.is_wild = true);
+        let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&App::default(), id, true)).await;
+        if let Ok(Ok(Reply::Outcome { outcome: Outcome::Forgotten { .. }, .. })) = forgotten {
+            self.saw("forgotten");
+        }
+    }
+
+    /// In calm, every operation whose success was acknowledged is refused as a duplicate, wherever it had been claimed.
+    pub async fn finds_successes(mut self) {
+        let operations = self.site.promises.operations.lock().unwrap().clone();
+        for (name, _) in operations.iter().filter(|(_, operation)| operation.is_kept && !operation.is_wild) {
+            let call = PreCall { wait: Duration::from_secs(5), ..self.call(name) };
+            let node = self.any_node();
+            match node.operations.pre(&App::default(), call).await {
+                Ok(PreReply::Refused { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),
+                other => self.site.promises.broken(format!("{}: {name} had succeeded: {other:?}", node.name)),
+            }
+        }
+    }
+}
