@@ -206,7 +206,8 @@ synchronous() {
     (($(jq .lost_early <<<"$seen") == 0 && $(jq .lost_early <<<"$seen_vanishing") == 0)) ||
         die "leases were lost before they ended: $seen $seen_vanishing"
     for n in 1 2 3; do
-        if grep -F HOLD-OFF "$CLUSTER_DIR/node-$n.log"; then die "node-$n held off"; fi
+        # The gate holds off after the fail-over of its Redis.
+        if grep -F HOLD-OFF "$CLUSTER_DIR/node-$n.log" | grep -vF 'engine="redis"'; then die "node-$n held off"; fi
     done
     while read -r n; do ((n % 2 == 0)) || is_duplicate "$n"; done <"$SCRATCH/done-before-faults"
     echo

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
@@ -69,6 +69,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let notices = Notices::start(locks.clone());
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
+    if gate.is_some() {
+        check_home(&args, &store).await?;
+    }
     let gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
     let operations = gate.start(&secret, notices.clone()).await?;
     notices.watch_quotas(access.quotas_reached());
@@ -244,17 +247,50 @@ async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>
     if let Some(secret) = &args.secret {
         return Ok(secret.clone().into_bytes());
     }
-    let used = locks.used()?;
     let fresh = hex::encode(rand::random::<[u8; 32]>());
-    let stored = timeout(OPEN_TIMEOUT, documents::secret(&*used.store, &fresh)).await;
-    let stored = stored.context("the store of the locks does not answer")??;
+    let secret = agreed(locks, documents::SECRET, Some(&fresh)).await?;
+    secret.map(String::into_bytes).context("the store of the locks keeps no secret")
+}
+
+/// Nodes that name the engines of a pair in another order would keep operations in different stores, and let one run twice.
+async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()> {
+    if matches!(args.store.gate_engine()?, GateEngine::Postgres(_) | GateEngine::Sqlite(_)) {
+        return Ok(());
+    }
+    let engines = args.store.engines(args.history.history_retention)?;
+    let Some(LocksEngine { name: first, .. }) = engines.first() else { return Ok(()) };
+    if locks.standing().is_none() {
+        tracing::warn!("no engine serves: whether other nodes keep operations elsewhere is not known");
+        return Ok(());
+    }
+    let home = agreed(locks, documents::GATE, Some(first.as_str()).filter(|_| engines.len() > 1)).await?;
+    match home {
+        Some(home) if home != *first => {
+            bail!(
+                "operations live beside the engine {home}: name it first with --locks, or name with --gate where they live"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What all nodes agree on under this name, at every engine that answers. It becomes `fresh` if that is given and there is nothing yet.
+async fn agreed(locks: &LockEngines, name: &str, fresh: Option<&str>) -> anyhow::Result<Option<String>> {
+    let used = locks.used()?;
+    let stored = async {
+        match fresh {
+            Some(fresh) => documents::agreed(&*used.store, name, fresh).await,
+            None => used.store.read_document(name, 0).await,
+        }
+    };
+    let stored = timeout(OPEN_TIMEOUT, stored).await.context("the store of the locks does not answer")??;
     for other in locks.others() {
-        let brought = locks.in_time(documents::bring(&*used.store, &*other.store, documents::SECRET, None)).await;
+        let brought = locks.in_time(documents::bring(&*used.store, &*other.store, name, None)).await;
         if let Err(error) = brought {
-            tracing::warn!(%error, engine = %other.name, "the engine was not given the nodes' secret");
+            tracing::warn!(%error, engine = %other.name, name, "the engine was not given what the nodes agree on");
         }
     }
-    stored.text.map(String::into_bytes).context("the store of the locks keeps no secret")
+    Ok(stored.text)
 }
 
 /// The stores of the gate, and its engines as the operator names them.

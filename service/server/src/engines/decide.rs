@@ -73,7 +73,7 @@ pub enum Next {
 }
 
 const LOST: &str = "the store has lost what it had: a hold-off begins";
-const LEFT: &str = "the other engine of the pair has lost what it had, and may have been used since: a hold-off begins";
+const LEFT: &str = "the other engine of the pair has lost what it had, and may have been used since";
 const NO_RECORD: &str = "this store has no engine record. It is new, or has lost what it had, so a hold-off of the longest lease allowed \
                          begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`), or start nodes with --new";
 
@@ -112,16 +112,13 @@ fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[Strin
     if known.epoch > Epoch::NONE {
         return write(index, after_loss(engine, reading, pair, Epoch::NONE, known), LOST);
     }
-    if !engine.may_forget {
-        let record = known.first_record(Active, Epoch::NONE.next(reading.now), pair);
-        return write(index, record, "the store is new");
-    }
     let epoch = Epoch::NONE.next(reading.now);
-    if engine.is_new {
-        return write(index, known.first_record(Active, epoch, pair), "the store is new");
+    let founded = |epoch| EngineRecord { founded: epoch, ..known.first_record(Active, epoch, pair) };
+    if !engine.may_forget || engine.is_new {
+        return write(index, founded(epoch), "the store is new");
     }
     // Its last epoch may have been ahead of the clock, and its tokens with it.
-    let record = known.first_record(Active, epoch.ahead_of(reading.now), pair).with_loss();
+    let record = founded(epoch.ahead_of(reading.now)).with_loss();
     if engine.is_trusted {
         return write(index, record, "the store is new, or has lost what it had");
     }
@@ -142,8 +139,9 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
         let why = "the store has failed over: a hold-off begins";
         return write(index, fresh.with_loss().held_off(lease_ms_max, reading.now), why);
     }
-    if record.epoch < known.epoch {
-        return write(index, after_loss(engine, reading, &record.pair, record.epoch, known), LOST);
+    // A node that has started since took it for a new store, if it was founded after an epoch that is known.
+    if record.epoch < known.epoch || (known.epoch > Epoch::NONE && record.founded > known.epoch) {
+        return write(index, after_loss(engine, reading, &record.pair, record.epoch.min(known.epoch), known), LOST);
     }
     // Another node has written a record after a loss, and knew of shorter leases only.
     if record.lease_ms_max < lease_ms_max && record.lowered <= known.epoch {
@@ -288,8 +286,8 @@ fn with_one_record(
     }
 }
 
-/// The record of an active engine, while the other one of the pair has lost what it had. That may have been active in a later epoch, of which
-/// only a node knows that has used this one in its epoch.
+/// The record of an active engine, while the other one of the pair has lost what it had. That may have been active in a later epoch: a node
+/// that has used this one in its epoch says no, and others hold off. Either is entered here first, so that it is done once.
 fn unless_left(
     index: usize,
     engines: [Candidate<'_>; 2],
@@ -299,20 +297,21 @@ fn unless_left(
 ) -> Next {
     let (engine, other, reading) = (engines[index], engines[1 - index], readings[index]);
     let next = active(index, engine, reading, record, known);
-    if known.epoch >= record.epoch || other.is_trusted || !matches!(next, Next::Serve { .. }) {
+    if record.lost_beside || !matches!(next, Next::Serve { .. }) {
         return next;
     }
-    let lease_ms =
-        readings[1 - index].record.as_ref().map_or(known.ttl_ms_max, |lost| lost.lease_ms_max.max(record.lease_ms_max));
-    let epoch = record.epoch.ahead_of(reading.now);
-    let held = EngineRecord { lease_ms_max: record.lease_ms_max, ..record.turned(Active, epoch) }
-        .with_loss()
-        .held_off(lease_ms, reading.now);
-    // Nodes that start one after the other begin one hold-off.
-    if record.hold_off_until.max(record.forced_until).plus_ms(READINGS_APART_MS) >= held.hold_off_until {
-        return next;
+    if known.epoch >= record.epoch {
+        let record = EngineRecord { lost_beside: true, ..record.clone() };
+        return write(index, record, "the other engine of the pair has lost what it had: this one was not left for it");
     }
-    write(index, held, LEFT)
+    let lost = readings[1 - index].record.as_ref();
+    let epoch = record.epoch.max(record.beside).ahead_of(reading.now);
+    let fresh = EngineRecord { lost_beside: true, ..record.turned(Active, epoch) }.with_loss();
+    if other.is_trusted && (other.may_forget || lost.is_some()) {
+        return write(index, fresh, LEFT);
+    }
+    let lease_ms = lost.map_or(known.ttl_ms_max, |lost| lost.lease_ms_max.max(record.lease_ms_max));
+    write(index, fresh.held_off(lease_ms, reading.now), LEFT)
 }
 
 /// The same with a chore, if an engine serves.
@@ -337,11 +336,19 @@ fn with_records(
     }
     if let Some(index) = records.iter().position(|record| record.pair.is_empty()) {
         let (one, other) = (records[index], records[1 - index]);
-        if (one.state, other.state) != (Active, Standby) {
-            return Next::Wait(format!(
-                "{} has been used alone since it was in the pair: empty it",
-                engines[index].name
-            ));
+        match (one.state, other.state) {
+            // The record in which it was one of the pair is lost.
+            (Active, Standby | Retired) if last_of(other) > one.epoch.max(known.epoch) => {
+                let record = after_loss(engines[index], readings[index], &other.pair, last_of(other), known);
+                return write(index, record, LOST);
+            }
+            // It stopped before it was one of the pair, and was left.
+            (Active, Active) if one.epoch < other.epoch => return left(index, engines, readings, records, known),
+            (Active, Standby) => {}
+            _ => {
+                let name = engines[index].name;
+                return Next::Wait(format!("{name} has been used alone since it was in the pair: empty it"));
+            }
         }
         // A loss is dealt with first: this write would hide it.
         return match active(index, engines[index], readings[index], one, known) {
@@ -385,8 +392,8 @@ fn with_records(
     };
     let (one, other) = (records[index], records[1 - index]);
     // An engine that was retired for a later epoch knows that this one has lost its record of that.
-    if matches!(other.state, Standby | Retired) && other.epoch > one.epoch.max(known.epoch) {
-        let record = after_loss(engines[index], readings[index], &one.pair, other.epoch, known);
+    if matches!(other.state, Standby | Retired) && last_of(other) > one.epoch.max(known.epoch) {
+        let record = after_loss(engines[index], readings[index], &one.pair, last_of(other), known);
         return write(index, record, LOST);
     }
     if readings[1 - index].is_after_fail_over {
@@ -396,11 +403,24 @@ fn with_records(
         return beside(unless_left(index, engines, readings, one, known), chore);
     }
     let next = active(index, engines[index], readings[index], one, known);
-    if other.state == Standby && other.epoch == Epoch::NONE {
-        let record = other.turned(Standby, one.epoch);
-        return beside(next, Change { engine: 1 - index, record, why: "the pair is new" });
+    if one.lost_beside && matches!(next, Next::Serve { .. }) {
+        let record = EngineRecord { lost_beside: false, ..one.clone() };
+        return write(index, record, "the other engine of the pair is in order again");
+    }
+    // Whoever leaves this engine later knows from it how high its tokens are, and how long its leases.
+    if (other.beside, other.lease_ms_max) != (one.epoch, one.lease_ms_max) {
+        let epoch = if other.state == Standby { other.epoch.max(one.epoch) } else { other.epoch };
+        let (beside_epoch, lease_ms_max) = (one.epoch, one.lease_ms_max);
+        let record = EngineRecord { beside: beside_epoch, lease_ms_max, ..other.turned(other.state, epoch) };
+        let why = "the active engine has begun an epoch, or has longer leases";
+        return beside(next, Change { engine: 1 - index, record, why });
     }
     next
+}
+
+/// The last epoch in which the other engine was active, as the record of an engine says.
+pub(super) fn last_of(record: &EngineRecord) -> Epoch {
+    record.epoch.max(record.beside)
 }
 
 /// The other engine is active, and this one was left for it.
@@ -412,7 +432,8 @@ fn left(
     known: Known,
 ) -> Next {
     let other = 1 - index;
-    let record = EngineRecord { copied: u64::MAX, ..records[index].turned(Retired, records[other].epoch) };
+    let pair = records[other].pair.clone();
+    let record = EngineRecord { copied: u64::MAX, pair, ..records[index].turned(Retired, records[other].epoch) };
     let chore = Change { engine: index, record, why: "the other engine is active in a later epoch" };
     beside(active(other, engines[other], readings[other], records[other], known), chore)
 }

@@ -10,7 +10,7 @@ use tokio::time::{Duration, sleep};
 
 use super::engine::Engine;
 use super::pair::{Engines, Standing};
-use crate::store::documents::{ACCESS, SECRET, bring};
+use crate::store::documents::{ACCESS, GATE, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp};
 
@@ -34,7 +34,12 @@ impl Engine for dyn LockStore {
 
     async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
         let fence = Some((EngineState::Filling, epoch));
-        Ok(bring(source, self, SECRET, fence).await? && bring(source, self, ACCESS, fence).await?)
+        for name in [SECRET, ACCESS, GATE] {
+            if !bring(source, self, name, fence).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     async fn write_page(

@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::copy::bounded;
 use super::copying::Copying;
-use super::decide::{emptied, given_up, may_be_given_up};
+use super::decide::{emptied, given_up, last_of, may_be_given_up};
 use super::engine::Engine;
 use super::pair::{Engines, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
@@ -324,7 +324,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let left = target.epoch();
+        let left = target.record.as_ref().map_or(Epoch::NONE, last_of);
         let epoch = looks.epoch.max(left).ahead_of(target.now);
         if !self.fill(to, target, epoch, 0).await? {
             return Ok(None);

@@ -177,10 +177,11 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
         let open = self.load_missing(open, &used, &mut again).await;
+        // The time first: a jump that is in it is noted by then.
+        let round = self.round_of(&used);
         if self.node.clock.has_jumped() {
             return self.after_jump(open, again).await;
         }
-        let round = self.round_of(&used);
         let mut changed = Vec::new();
         for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
             if evaluation.changed {
@@ -258,11 +259,11 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 return Vec::new();
             }
         };
+        let round = self.round_of(&used);
         if self.node.clock.has_jumped() {
             self.node.give_up(locked, self.deadline).await;
             return self.after_jump(open, Vec::new()).await;
         }
-        let round = self.round_of(&used);
         let evaluated = self.evaluate_all(loaded(open, states, used.epoch).collect(), round);
         let (mut changed, unchanged): (Vec<_>, Vec<_>) =
             evaluated.into_iter().partition(|(_, evaluation, _)| evaluation.changed);

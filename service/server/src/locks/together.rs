@@ -88,12 +88,13 @@ async fn round<T>(
     let failed = |error: StoreError| Undone::before(node.failure(&error));
     let used = node.store.used().map_err(failed)?;
     let Some((loaded, locked)) = node.lock(&used, addresses, deadline).await.map_err(failed)? else { return Ok(None) };
+    // The time first: a jump that is in it is noted by then.
+    let now = node.clock.now().unwrap_or(loaded.now);
     if node.clock.has_jumped() {
         node.give_up(locked, deadline).await;
         node.hold_off_after_jump().await.map_err(failed)?;
         return Ok(None);
     }
-    let now = node.clock.now().unwrap_or(loaded.now);
     let round = Round { used: &used, now };
     let before = loaded.states.clone();
     let versions: Vec<_> = loaded.states.iter().map(|stored| stored.version).collect();

@@ -12,6 +12,8 @@ use super::{StoreError, random_number};
 pub const ACCESS: &str = "access";
 /// What the nodes sign tickets and stamps with.
 pub const SECRET: &str = "secret";
+/// Beside which engine of a pair operations live.
+pub const GATE: &str = "gate";
 /// What each node says of itself.
 pub const NODES: &str = "nodes";
 
@@ -41,13 +43,17 @@ pub trait DocumentStore: Send + Sync {
     ) -> Result<bool, StoreError>;
 }
 
-/// The secret of the nodes that share the store. If it has none yet, it becomes `fresh`.
+/// What the nodes that share the store agree on. If it has no such document yet, it becomes `fresh`.
 ///
 /// # Errors
 /// When the store does not answer.
-pub async fn secret<S: DocumentStore + ?Sized>(store: &S, fresh: &str) -> Result<StoredDocument, StoreError> {
-    store.write_document(SECRET, 0, (random_number(), fresh), None).await?;
-    store.read_document(SECRET, 0).await
+pub async fn agreed<S: DocumentStore + ?Sized>(
+    store: &S,
+    name: &str,
+    fresh: &str,
+) -> Result<StoredDocument, StoreError> {
+    store.write_document(name, 0, (random_number(), fresh), None).await?;
+    store.read_document(name, 0).await
 }
 
 /// Gives `to` the document of `from`, if there is one, whatever `to` has. Returns `false` if the record of `to` does not have this state

@@ -150,6 +150,15 @@ pub struct EngineRecord {
     /// The epoch that began with the last loss of data, after which events from before it may be missing; [`Epoch::NONE`] if there was none.
     #[serde(default)]
     pub lost: Epoch,
+    /// The epoch in which the store was found without a record, by a node that had used none before; [`Epoch::NONE`] after a loss.
+    #[serde(default)]
+    pub founded: Epoch,
+    /// The last epoch in which the other engine of the pair is known to have been active.
+    #[serde(default)]
+    pub beside: Epoch,
+    /// The other engine of the pair has lost what it had, and that this one was not left for it is known, or a hold-off has begun.
+    #[serde(default)]
+    pub lost_beside: bool,
     #[serde(default)]
     pub noticed: Noticed,
 }
@@ -191,6 +200,9 @@ impl EngineRecord {
             unreadable: 0,
             since: Epoch::NONE,
             lost: Epoch::NONE,
+            founded: Epoch::NONE,
+            beside: Epoch::NONE,
+            lost_beside: false,
             noticed: Noticed::default(),
         }
     }

@@ -285,18 +285,74 @@ fn an_engine_that_may_have_been_left_for_one_that_has_lost_its_data_is_held_off_
             panic!("{other:?}")
         };
         assert_eq!(standby.state, Standby);
-        // So it does if an operator has ended the hold-off.
-        let forced = Reading { record: Some(record.forced()), ..active.clone() };
+        // So it does if an operator has ended the hold-off, in whatever epoch.
+        let forced = Reading { record: Some(record.forced().turned(Active, Epoch::from_number(7))), ..active.clone() };
         assert!(matches!(next_of(&forced, other), Next::Serve { .. }));
-        // A node that has used the active one knows that it was not left.
-        assert!(matches!(next_after(5, Some(&active), Some(other)), Next::Serve { engine: 0, chore: Some(_) }));
-        let trusted = Candidate { is_trusted: true, ..engine("other", Some(other)) };
-        let next = super::next(&[engine("one", Some(&active)), trusted], &pair(), NOTHING);
-        assert!(matches!(next, Next::Serve { .. }), "{next:?}");
+        // A node that has used the active one knows that it was not left, and tells those that start.
+        let Next::Write(Change { engine: 0, record, .. }) = next_after(5, Some(&active), Some(other)) else {
+            panic!("told")
+        };
+        let told = Reading { record: Some(record.clone()), ..active.clone() };
+        assert_eq!((record.epoch, record.hold_off_until), (Epoch::from_number(5), Timestamp::default()));
+        assert!(matches!(next_of(&told, other), Next::Serve { engine: 0, chore: Some(_) }));
+        // When the other one is in order, that is over.
+        let in_order = reading(Standby, 5, &pair(), false);
+        let Next::Write(Change { engine: 0, record, .. }) = next_of(&told, &in_order) else { panic!("over") };
+        assert_eq!(record, *active.record.as_ref().unwrap());
+        // Only a store that may forget is trusted in that; and tokens rise all the same.
+        for (may_forget, is_held) in [(true, false), (false, other.record.is_none())] {
+            let trusted = Candidate { is_trusted: true, may_forget, ..engine("other", Some(other)) };
+            let next = super::next(&[engine("one", Some(&active)), trusted], &pair(), NOTHING);
+            assert_eq!(hold_off_of(&next) > 0, is_held, "{other:?}");
+            let Next::Write(Change { record, .. }) = next else { panic!("a new epoch") };
+            assert!(record.epoch > Epoch::from_number(NOW.as_ms()));
+        }
         // The other one knows that it had a record.
-        let new = Candidate { is_trusted: false, is_new: true, ..trusted };
-        assert!(matches!(super::next(&[engine("one", Some(&active)), new], &pair(), NOTHING), Next::Write(_)));
+        let new = Candidate { is_new: true, ..engine("other", Some(other)) };
+        assert!(hold_off_of(&super::next(&[engine("one", Some(&active)), new], &pair(), NOTHING)) > 0);
     }
+}
+
+#[test]
+fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
+    let mut active = reading(Active, 9, &pair(), false);
+    active.record.as_mut().unwrap().lease_ms_max = 600_000;
+    for state in [Standby, Retired] {
+        let idle = reading(state, 5, &pair(), false);
+        let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record, .. }) } =
+            next_of(Some(&active), Some(&idle))
+        else {
+            panic!("{state:?}")
+        };
+        assert_eq!((record.state, last_of(&record).number(), record.lease_ms_max), (state, 9, 600_000));
+        // So an older record of the active one is a loss.
+        let idle = Reading { record: Some(record), ..idle };
+        assert!(matches!(next_of(Some(&active), Some(&idle)), Next::Serve { chore: None, .. }));
+        for pair in [&pair()[..], &[]] {
+            assert!(hold_off_of(&next_of(Some(&reading(Active, 8, pair, false)), Some(&idle))) >= 600_000);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_another_node_took_for_a_new_one_is_lost_for_a_node_that_remembers_it() {
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let redis = |reading| Candidate { may_forget: true, is_new: true, ..engine("one", Some(reading)) };
+    let Next::Write(Change { record, .. }) = next(&[redis(&lost)], &[], NOTHING) else { panic!("founded") };
+    let founded = Reading { record: Some(record), ..lost.clone() };
+    assert!(hold_off_of(&next(&[redis(&founded)], &[], used(5))) >= 60_000);
+    assert!(matches!(next(&[redis(&founded)], &[], used(founded.epoch().number())), Next::Serve { .. }));
+    assert!(matches!(next(&[redis(&founded)], &[], NOTHING), Next::Serve { .. }));
+}
+
+#[test]
+fn an_engine_that_stopped_before_it_was_one_of_the_pair_is_retired_when_it_is_back() {
+    let (alone, active) = (reading(Active, 3, &[], false), reading(Active, 5, &pair(), false));
+    let Next::Serve { engine: 1, chore: Some(Change { engine: 0, record, .. }) } = next_of(Some(&alone), Some(&active))
+    else {
+        panic!("service stops")
+    };
+    assert_eq!((record.state, &record.pair[..]), (Retired, &pair()[..]));
 }
 
 #[test]

@@ -112,3 +112,16 @@ async fn a_redis_that_no_running_node_remembers_is_held_off_unless_the_operator_
     let next = Node::start_with(BIN, &["--locks", &url], &[("LATCHGATE_NEW", "false")]).await;
     acquire(&next, "k", json!({})).await.assert_problem(423, "lock-delayed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_would_keep_operations_elsewhere_do_not_start() {
+    let world = World::start(1).await;
+    let wired = world.node(&["pg", "one"], &[]).await;
+    for _ in 0..2 {
+        let said = world.refused(&["one", "pg"]).await;
+        assert!(said.contains("operations live beside the engine pg"), "{said}");
+        // A switch of the locks does not move them.
+        switched(&wired, "one").await;
+    }
+    world.node(&["pg", "one"], &[]).await;
+}

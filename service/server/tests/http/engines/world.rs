@@ -120,6 +120,18 @@ impl World {
         String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
     }
 
+    /// What a node says that does not start.
+    pub async fn refused(&self, engines: &[&'static str]) -> String {
+        let mut command = tokio::process::Command::from(command(BIN));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(TIMES).kill_on_drop(true);
+        for engine in engines {
+            command.args(["--locks", &self.url(engine, self.port(engine))]);
+        }
+        let ended = tokio::time::timeout(LONG, command.output()).await.expect("it ends").unwrap();
+        assert!(!ended.status.success());
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    }
+
     pub async fn nodes(&self, count: usize, engines: &[&'static str], args: &[&str]) -> Vec<Wired> {
         let mut nodes = Vec::new();
         for _ in 0..count {
