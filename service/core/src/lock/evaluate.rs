@@ -215,10 +215,10 @@ where
             self.step(&Command::Withdraw(node.clone()));
             return;
         };
-        if !evaluation.changed && evaluation.state.is_published(node, first.position, self.now) {
+        let waiting = queue.waiting().saturating_sub(leaving.len()).max(1);
+        if !evaluation.changed && evaluation.state.is_published(node, first.position, waiting, self.now) {
             return;
         }
-        let waiting = queue.waiting().saturating_sub(leaving.len()).max(1);
         let turn = Turn {
             node: node.clone(),
             position: first.position,
@@ -251,5 +251,5 @@ pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
     arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
         && state.admissible_turn(now).is_none()
         && state.holders().iter().all(|lease| !lease.has_expired(now))
-        && state.is_published(node, first.position, now)
+        && state.is_published(node, first.position, queue.waiting().max(1), now)
 }

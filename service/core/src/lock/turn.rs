@@ -13,10 +13,15 @@ impl LockState {
         self.turns.iter().filter(move |turn| turn.node != *node && turn.position.rank() < position.rank())
     }
 
-    /// Whether the node's turn is published with this position and need not be refreshed yet.
-    pub fn is_published(&self, node: &NodeId, position: Position, now: Timestamp) -> bool {
-        let own = self.turns.iter().find(|turn| turn.node == *node);
-        own.is_some_and(|turn| turn.position == position && turn.until.ms_since(now) > TURN_REFRESH_BEFORE_MS)
+    /// Whether the node's turn is published with this position and about as many waiters, and need not be refreshed yet.
+    pub fn is_published(&self, node: &NodeId, position: Position, waiting: usize, now: Timestamp) -> bool {
+        // Other nodes count with it. To publish each waiter would be a write for each.
+        let is_about = |published: usize| waiting * 2 <= published * 3 && published <= waiting * 2;
+        self.turns.iter().find(|turn| turn.node == *node).is_some_and(|turn| {
+            turn.position == position
+                && is_about(turn.waiting as usize)
+                && turn.until.ms_since(now) > TURN_REFRESH_BEFORE_MS
+        })
     }
 
     /// The first turn.
@@ -88,5 +93,26 @@ impl LockState {
         let expiries = self.holders.iter().map(Lease::ends_at);
         let lapses = self.turns_before(node, position).map(|turn| turn.until);
         expiries.chain(lapses).chain(self.delayed_until(now)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Mode;
+
+    #[test]
+    fn a_turn_is_published_again_when_the_number_of_waiters_is_another_one() {
+        let (node, position) = (NodeId::new("a"), Position { priority: 1, arrival: Timestamp::default(), serial: 0 });
+        let until = Timestamp::from_ms(TURN_REFRESH_BEFORE_MS + 1);
+        let counted = |published, waiting| {
+            let (node, limit) = (node.clone(), None);
+            let turn = Turn { node: node.clone(), position, mode: Mode::Exclusive, limit, waiting: published, until };
+            let mut state = LockState::default();
+            state.set_turn(&turn);
+            state.is_published(&node, position, waiting, Timestamp::default())
+        };
+        assert!(counted(1, 1) && counted(4, 6) && counted(4, 2));
+        assert!(!counted(1, 2) && !counted(4, 7) && !counted(4, 1));
     }
 }

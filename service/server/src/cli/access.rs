@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use super::beside::{begin_record, join, start_log};
 use super::node::client;
-use super::print::{list, said, text};
+use super::print::{complain, list, not_printed, out, printed, said, text};
 use crate::access::operator::{Order, OrderRefused};
 use crate::access::{Access, Caller, Clock, FixedKeys};
 use crate::audit::Action;
-use crate::config::{AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, TargetArgs};
+use crate::config::{AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, NodeArgs, TargetArgs};
 use crate::http::Problem;
 use crate::store::store_clock::StoreClock;
 
@@ -102,7 +102,7 @@ pub async fn key(command: &KeyCommand) -> anyhow::Result<()> {
                 vec![text(&key["id"]), text(&key["app"]), all("scopes"), prefixes, text(&key["state"]), used_at]
             });
         }
-        KeyCommand::Generate => println!("{}", ApiKey::of_random(rand::random(), rand::random()).as_str()),
+        KeyCommand::Generate => out(ApiKey::of_random(rand::random(), rand::random()).as_str()),
     }
     Ok(())
 }
@@ -112,7 +112,16 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
     let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
     let answer = call(&args.target, Request::CreateKey(body)).await?;
-    said(args.target.json, &answer, || text(&answer["api_key"]));
+    let shown = if args.target.json { answer.to_string() } else { text(&answer["api_key"]) };
+    if let Err(error) = printed(shown) {
+        // Nobody has seen it. It may be the first one, without which nothing can be called any more.
+        let (id, created) = (text(&answer["id"]), text(&answer["api_key"]));
+        let revoked = call_with(&args.target, Some(created), Request::RevokeKey(id.clone())).await;
+        revoked
+            .with_context(|| format!("the API key {id} could not be printed ({error}), and could not be revoked"))?;
+        complain(format_args!("the API key {id} could not be printed, and is revoked"));
+        not_printed(&error);
+    }
     eprintln!("Keep this API key: it is not shown again. Its id is {}.", text(&answer["id"]));
     Ok(())
 }
@@ -183,12 +192,18 @@ fn value<T: Serialize>(answer: Result<T, OrderRefused>) -> anyhow::Result<Value>
 
 /// The answer to a request that was carried out.
 async fn call(target: &TargetArgs, request: Request<'_>) -> anyhow::Result<Value> {
+    call_with(target, None, request).await
+}
+
+/// With this API key if the target names none.
+async fn call_with(target: &TargetArgs, key: Option<String>, request: Request<'_>) -> anyhow::Result<Value> {
     if target.beside.beside_store {
         let access = open(&target.beside, request.changes()).await?;
         return request.carry_out(&access).await;
     }
     let (method, path, body) = request.over_http();
-    client(&target.node)?.call(method, &path, body.as_ref()).await.map_err(|error| match error {
+    let node = NodeArgs { key: target.node.key.clone().or(key), ..target.node.clone() };
+    client(&node)?.call(method, &path, body.as_ref()).await.map_err(|error| match error {
         Error::Unreachable(reason) => {
             anyhow!("cannot call the node at {}: {reason}. Without a node, use --beside-store", target.node.places())
         }

@@ -14,6 +14,7 @@ use latchgate_load::work::{self, Report, Settings, Workload};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::interval;
 
+use super::print::out;
 use crate::config::BenchArgs;
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
@@ -31,12 +32,12 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let meter = Arc::new(Meter::default());
         let report = shown(work::run(*workload, &settings, &meter), *workload, &settings, &meter).await?;
         if args.json {
-            println!("{}", serde_json::to_string(&report)?);
+            out(serde_json::to_string(&report)?);
         }
         reports.push(report);
     }
     if !args.json {
-        print!("{}", table(&reports));
+        out(table(&reports).trim_end());
     }
     reports.iter().try_for_each(Report::check)
 }

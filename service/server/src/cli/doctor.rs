@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::beside::{join, join_gate};
 use super::node::client;
-use super::print::plain;
+use super::print::{out, plain};
 use super::progress::shown;
 use crate::config::{DoctorArgs, NodeArgs};
 use crate::engines::{Engine, Engines, GateEngines};
@@ -34,16 +34,16 @@ struct Findings {
 
 impl Findings {
     fn good(&self, what: impl AsRef<str>) {
-        println!("ok     {}", plain(what.as_ref()));
+        out(format_args!("ok     {}", plain(what.as_ref())));
     }
 
     fn advice(&self, what: impl AsRef<str>, advice: &str) {
-        println!("note   {}\n       {advice}", plain(what.as_ref()));
+        out(format_args!("note   {}\n       {advice}", plain(what.as_ref())));
     }
 
     fn wrong(&mut self, what: impl AsRef<str>, advice: &str) {
         self.wrong += 1;
-        println!("WRONG  {}\n       {advice}", plain(what.as_ref()));
+        out(format_args!("WRONG  {}\n       {advice}", plain(what.as_ref())));
     }
 }
 
@@ -51,7 +51,7 @@ impl Findings {
 /// When a URL has the wrong form.
 pub async fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
-    println!("latchgate {}", env!("CARGO_PKG_VERSION"));
+    out(format_args!("latchgate {}", env!("CARGO_PKG_VERSION")));
     files(&findings);
     if args.beside.beside_store {
         stores(args, &mut findings).await;
@@ -199,7 +199,7 @@ async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings
         bar.set_style(style);
     }
     if bar.is_hidden() {
-        println!("       waiting for {} s …", wait.as_secs());
+        out(format_args!("       waiting for {} s …", wait.as_secs()));
     }
     let body = json!({ "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), "lease_id": uuid::Uuid::new_v4().to_string() });
     let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));

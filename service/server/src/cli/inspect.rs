@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::beside;
 use super::node::client;
-use super::print::{list, said, text};
+use super::print::{list, out, said, text};
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS, in_ms,
@@ -38,16 +38,16 @@ pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
         LocksCommand::Show { key, show } => {
             let lock = client(&show.node)?.call(Method::GET, &lock_path(key, ""), None).await?;
             if show.json {
-                println!("{lock}");
+                out(&lock);
                 return Ok(());
             }
             let state = if lock["held"] == true { "held" } else { "free" };
-            println!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"]));
+            out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
             for (name, what) in
                 [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")]
             {
                 if !lock[name].is_null() {
-                    println!("{what} {}", text(&lock[name]));
+                    out(format_args!("{what} {}", text(&lock[name])));
                 }
             }
             let holders = lock["holders"].as_array().cloned().unwrap_or_default();
@@ -214,9 +214,9 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
     loop {
         let Event { data, .. } = events.next().await?;
         if show.json {
-            println!("{data}");
+            out(&data);
         } else {
-            println!("{}", event_cells(&data).join("  ").trim_end());
+            out(event_cells(&data).join("  ").trim_end());
         }
     }
 }
@@ -232,12 +232,12 @@ fn event_cells(event: &Value) -> Vec<String> {
 
 fn show_engines(is_json: bool, answer: &Value) {
     if is_json {
-        println!("{answer}");
+        out(answer);
         return;
     }
     let mut rows = Vec::new();
     for of in ["locks", "gate", "durable"] {
-        for engine in answer[of]["engines"].as_array().into_iter().flatten() {
+        for engine in answer[of]["engines"].as_array().into_iter().flatten().filter(|engine| engine.is_object()) {
             let mut row = engine.clone();
             row["of"] = json!(of);
             row["used"] = json!(if engine["name"] == answer[of]["active"] { "used" } else { "" });
@@ -255,7 +255,7 @@ async fn pages(client: &Client, path: &str, name: &str) -> Result<Vec<Value>, Er
     let mut cursor = String::new();
     loop {
         let mut answer = client.call(Method::GET, &format!("{path}{cursor}"), None).await?;
-        if let Value::Array(page) = answer[name].take() {
+        if let Some(Value::Array(page)) = answer.get_mut(name).map(Value::take) {
             items.extend(page);
         }
         match answer["next_cursor"].as_str() {

@@ -18,6 +18,7 @@ mod work;
 use std::process::ExitCode;
 
 pub use self::print::complain;
+use self::print::out;
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
@@ -40,7 +41,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => {
             progress::shown(serve::migrate(args), "bringing the schema up to date", async || None).await?;
-            println!("The schema is up to date.");
+            out("The schema is up to date.");
             Ok(())
         }
         Command::Health(args) => health::run(&args).await,
@@ -48,7 +49,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::ApiKey(args) => access::key(&args).await,
         Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
-            print!("{}", http::openapi_json());
+            out(http::openapi_json().trim_end());
             Ok(())
         }
         Command::Warden => work::warden::run().await,

@@ -9,7 +9,6 @@ use crate::config::NodeArgs;
 pub const REFUSED: u8 = 64;
 pub const UNREACHABLE: u8 = 69;
 pub const UNKNOWN: u8 = 70;
-pub const NOT_PRINTED: u8 = 74;
 pub const NOT_HAD: u8 = 75;
 pub const LOST: u8 = 76;
 pub const NOT_PERMITTED: u8 = 77;

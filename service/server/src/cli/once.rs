@@ -11,7 +11,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::lock::margin;
-use super::node::{LOST, NOT_PRINTED, UNKNOWN, client, failed};
+use super::node::{LOST, UNKNOWN, client, failed};
+use super::print::NOT_PRINTED;
 use super::work::{self, Ended, Hold, Printed, Signals, Work};
 use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
 

@@ -1,22 +1,48 @@
 //! What the listing commands print: tables, values between tabs, or JSON.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, stdout};
+use std::io::{self, IsTerminal, Write as _, stdout};
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
+
+/// The exit code when standard output takes nothing.
+pub const NOT_PRINTED: u8 = 74;
+
+/// Writes a line to standard output. If that cannot be done, the process ends with the exit code for it.
+pub fn out(line: impl Display) {
+    if let Err(error) = printed(line) {
+        not_printed(&error);
+    }
+}
+
+/// # Errors
+/// When the line cannot be written, to a full disk say.
+pub fn printed(line: impl Display) -> io::Result<()> {
+    let mut stdout = stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+/// Ends the process. A reader that has gone, as `head` does, needs no message.
+pub fn not_printed(error: &io::Error) -> ! {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        complain(format_args!("the output cannot be written: {error}"));
+    }
+    std::process::exit(NOT_PRINTED.into())
+}
 
 /// A table on a terminal, values between tabs otherwise; JSON, an item a line, if it is asked for.
 pub fn list(is_json: bool, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
     if is_json {
         for item in items {
-            println!("{item}");
+            out(item);
         }
         return;
     }
     if !stdout().is_terminal() {
         for item in items {
-            println!("{}", cells(item).join("\t"));
+            out(cells(item).join("\t"));
         }
         return;
     }
@@ -25,12 +51,12 @@ pub fn list(is_json: bool, items: &[Value], columns: &[&str], cells: impl Fn(&Va
     for item in items {
         table.add_row(cells(item));
     }
-    println!("{table}");
+    out(&table);
 }
 
 /// One answer: in words, or as JSON if it is asked for.
 pub fn said(is_json: bool, answer: &Value, words: impl FnOnce() -> String) {
-    if is_json { println!("{answer}") } else { println!("{}", plain(&words())) }
+    if is_json { out(answer) } else { out(plain(&words())) }
 }
 
 pub fn text(value: &Value) -> String {

@@ -73,7 +73,7 @@ impl Inner {
 async fn give_back(inner: Arc<Inner>, address: OperationAddress, claim: Claim, homes: Vec<Home>) {
     let passes = Instant::now() + Duration::from_millis(claim.lease_ms);
     let Err(error) = inner.try_to_give_back(&address, &claim, &homes).await else { return };
-    let Ok(permit) = Arc::clone(&inner.give_backs).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&inner.in_background).try_acquire_owned() else {
         tracing::warn!(%error, id = %address.id, "a claim of a refused batch stays until its lease passes");
         return;
     };

@@ -62,8 +62,8 @@ struct Inner {
     outage: Outage,
     signer: Signer,
     notices: Notices,
-    /// How many claims may be given back in the background at once.
-    give_backs: Arc<Semaphore>,
+    /// How many claims may be given back, and successes put in front, in the background at once.
+    in_background: Arc<Semaphore>,
     /// Ends all waits.
     closing: CancellationToken,
     metrics: GateMetrics,
@@ -128,7 +128,7 @@ impl Operations {
             outage: Outage::default(),
             signer: Signer::new(secret),
             notices,
-            give_backs: Arc::new(Semaphore::new(WAITERS_MAX)),
+            in_background: Arc::new(Semaphore::new(WAITERS_MAX)),
             closing: CancellationToken::new(),
             metrics: GateMetrics::default(),
         });

@@ -57,9 +57,16 @@ impl Operations {
             }
             Presented::Guarded(home, stamp) => {
                 let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await?;
-                if is_durable && !is_permanent && is_success(&done.outcome) {
+                if is_durable
+                    && !is_permanent
+                    && is_success(&done.outcome)
+                    && let Ok(permit) = Arc::clone(&inner.in_background).try_acquire_owned()
+                {
                     let (inner, address) = (Arc::clone(inner), address.clone());
-                    tokio::spawn(async move { inner.put_in_front(&address, done.replacement).await });
+                    tokio::spawn(async move {
+                        let _permit = permit;
+                        inner.put_in_front(&address, done.replacement).await;
+                    });
                 }
                 Reply::Outcome { outcome: done.outcome, now: done.now }
             }

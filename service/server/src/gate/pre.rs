@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate_core::App;
 use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, StoreRole};
+use latchgate_core::{App, Timestamp};
 use tokio::time::Instant;
 
 use super::active::{Active, EPOCH_TRIES};
@@ -13,7 +13,7 @@ use super::stamp::{Home, Unguarded};
 use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, is_down, ms};
 use crate::failure::{Answer, Failure};
 use crate::observe::metrics::{Degraded, GateMetrics, GateOutcome};
-use crate::store::StoreError;
+use crate::store::{StoreError, machine_time};
 
 /// A waiting pre looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -304,7 +304,7 @@ impl Inner {
             sha256: claim.sha256,
             operation: claim.operation.clone(),
             stamp: claim.stamp,
-            at: self.clock_now(),
+            at: Some(self.clock_now()).filter(|at| *at > Timestamp::default()).unwrap_or_else(machine_time),
             lease_ms: claim.lease_ms,
             checked: claim.checked,
         })

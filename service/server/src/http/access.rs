@@ -16,6 +16,7 @@ use super::endpoint::{Endpoint, Needs};
 use super::exchange::Exchange;
 use super::permissions::lacks;
 use super::problem::{Code, Problem};
+use super::quotas;
 use crate::access::Denied;
 use crate::audit::Actor;
 
@@ -51,14 +52,15 @@ pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Re
     Err(lacks(of_default, scope))
 }
 
-/// Counts a request of an app. Operators can always change quotas.
+/// Counts a request of an app as so many: one, and more for what it carries. Operators can always change quotas.
 ///
 /// # Errors
 /// `quota-reached`.
-pub fn count(endpoint: &Endpoint, request: &Request) -> Result<(), Problem> {
-    match Exchange::of(request.extensions())?.caller() {
+pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
+    let endpoint = exchange.endpoint()?;
+    match exchange.caller() {
         Some(caller) if matches!(endpoint.needs, Needs::Scope(_)) => {
-            caller.app_use.request(endpoint.is_of_holder).map_err(|excess| Problem::of_excess(&excess))
+            quotas::count(caller, endpoint.is_of_holder, count)
         }
         _ => Ok(()),
     }

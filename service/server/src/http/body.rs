@@ -1,5 +1,6 @@
 //! Bodies of requests: JSON, whatever the content type says, because curl sends another one by default.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -8,9 +9,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
+use super::access;
 use super::context::Shared;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
+
+/// A request counts once more for each of these.
+const COUNTED_BYTES: usize = 1_024;
 
 /// The body of a request as JSON. An absent body is an empty object.
 pub struct Json<T>(pub T);
@@ -35,8 +40,11 @@ impl<T: DeserializeOwned> OptionalFromRequest<Shared> for Json<T> {
 }
 
 async fn received(request: Request, context: &Shared) -> Result<Bytes, Problem> {
-    let limit = Exchange::of(request.extensions())?.endpoint()?.body;
-    read(request.into_body(), context.body_bytes_max(limit), context.limits.body_timeout).await
+    let exchange = Arc::clone(Exchange::of(request.extensions())?);
+    let bytes_max = context.body_bytes_max(exchange.endpoint()?.body);
+    let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
+    access::count(&exchange, body.len() / COUNTED_BYTES)?;
+    Ok(body)
 }
 
 /// Reads a whole body.

@@ -28,7 +28,7 @@ const REVOKED_MAX: usize = 500;
 /// Most states that one statement of a search reads, because states can be long.
 const READ_MAX: usize = 200;
 /// Most states that one request reads to find matching ones.
-const SCAN_MAX: usize = 10_000;
+const SCAN_MAX: usize = 1_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -401,6 +401,7 @@ fn named_leases<'a>(
     if named.len() == 0 || named.len() > max {
         return Err(Problem::field("leases", format!("must be from 1 to {max}")));
     }
+    quotas::count(caller, true, named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");
         let key = Key::parse(key).map_err(invalid)?;

@@ -101,6 +101,7 @@ pub async fn acquire(
     Json(request): Json<MultilockRequest>,
 ) -> Result<Response, Problem> {
     let request = request.parse(&context, &caller)?;
+    quotas::count(&caller, false, request.locks.len() - 1)?;
     let _waits = context.waits.enter_for(&caller, request.wait)?;
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();

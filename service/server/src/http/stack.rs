@@ -14,6 +14,7 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use super::access;
 use super::context::Shared;
 use super::endpoint::{Endpoint, Needs};
+use super::exchange::Exchange;
 use super::layers::check::CheckLayer;
 use super::layers::end::EndLayer;
 use super::layers::observe::ObserveLayer;
@@ -53,7 +54,7 @@ pub fn layered(
             true => Ok(()),
             false => access::authenticate(&of_access.context, endpoint, request),
         }))
-        .layer(CheckLayer(move |request: &Request| access::count(endpoint, request)))
+        .layer(CheckLayer(move |request: &Request| access::count(Exchange::of(request.extensions())?, 1)))
         .layer(CheckLayer(move |request: &Request| match endpoint.has_query {
             true => Ok(()),
             false => query::none(request.uri()),

@@ -13,6 +13,11 @@ pub(super) struct ProcessClock {
     started: Instant,
 }
 
+/// The machine's time, where no store has answered yet.
+pub fn machine_time() -> Timestamp {
+    ProcessClock::start().now()
+}
+
 impl ProcessClock {
     #[allow(clippy::disallowed_methods, reason = "an embedded store's clock is this machine's")]
     pub(super) fn start() -> Self {

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::world::{client, node, seconds};
+use crate::world::{Desk, client, node, seconds};
 
 #[tokio::test]
 async fn a_refused_request_is_not_repeated_and_its_error_has_the_fields_of_the_problem() {
@@ -76,4 +76,28 @@ async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
     }
     assert_eq!(acquiring.await.unwrap().unwrap().token(), 7);
     assert!(arrivals[1] - arrivals[0] >= std::time::Duration::from_millis(1_500));
+}
+
+#[tokio::test]
+async fn a_command_whose_output_cannot_be_written_ends_with_74_and_an_api_key_that_nobody_saw_is_revoked() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    desk.run(&["lock", "k", "--", "true"]).ends().await.assert(0, "");
+    for command in [
+        "locks list --all",
+        "locks show k",
+        "locks history k --json",
+        "operations list --json; latchgate doctor",
+        "engines list",
+        "api-key list --json; latchgate api-key generate",
+        "app list",
+        "openapi",
+    ] {
+        let ended = desk.shell(&format!("latchgate {command} >/dev/full")).ends().await;
+        assert_eq!(ended.code, Some(74), "{command}: {}", ended.err);
+        assert!(!ended.err.contains("panicked"), "{command}: {}", ended.err);
+    }
+    let created = desk.shell("latchgate api-key create --scope admin >/dev/full").ends().await;
+    assert_eq!(created.code, Some(74), "{}", created.err);
+    assert!(created.err.contains("is revoked"), "{}", created.err);
 }

@@ -1,6 +1,6 @@
 //! Documents.
 
-use latchgate::store::documents::{StoredDocument, bring, secret};
+use latchgate::store::documents::{SECRET, StoredDocument, agreed, bring};
 use latchgate::store::{EngineState, Epoch, LockStore, StoreError};
 use latchgate_testkit::memory::MemoryStore;
 
@@ -83,7 +83,7 @@ pub async fn documents_with_other_names_are_others(world: &World) {
 pub async fn nodes_that_start_at_once_have_one_secret(world: &World) {
     let start = |number: u64| {
         let world = world.again();
-        tokio::spawn(async move { secret(&*world.store, &number.to_string()).await.unwrap() })
+        tokio::spawn(async move { agreed(&*world.store, SECRET, &number.to_string()).await.unwrap() })
     };
     let nodes: Vec<_> = (0..4).map(start).collect();
     let mut secrets = Vec::new();

@@ -29,7 +29,7 @@ const LIST_LIMIT_MAX: usize = 1_000;
 /// Most states that one statement of a listing reads, because states can be long.
 const LIST_READ_MAX: usize = 200;
 /// Most states that one listing reads to find matching ones.
-const LIST_SCAN_MAX: usize = 10_000;
+const LIST_SCAN_MAX: usize = 1_000;
 
 #[derive(Serialize, ToSchema)]
 pub struct LockAnswer {

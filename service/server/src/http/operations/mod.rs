@@ -97,6 +97,7 @@ pub async fn pre_batch(
     Json(request): Json<BatchRequest>,
 ) -> Result<Response, Problem> {
     let (calls, all_or_nothing) = request.parse(&context, caller.app())?;
+    quotas::count(&caller, false, calls.len() - 1)?;
     let ids: Vec<_> = calls.iter().map(|call| (call.fingerprint.id, call.attempt_id.clone())).collect();
     let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
     let counted = quotas::reserve_operations(&context, &caller, &wanted).await?;

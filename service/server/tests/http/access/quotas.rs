@@ -254,6 +254,32 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
 }
 
 #[tokio::test]
+async fn a_call_counts_for_what_it_carries() {
+    let node = guarded(&[]).await;
+    let billing = Caller::of_app(&node, "billing").await;
+    limit(&node, "billing", json!({ "requests_per_second": 50 })).await;
+    let keys: Vec<_> = (0..500).map(|n| json!({ "key": format!("k{n}"), "lease_id": "mine" })).collect();
+    let texts: Vec<_> = (0..40).map(|n| json!({ "operation": "send", "contents": n })).collect();
+    let long = json!({ "operation": "send", "contents": "x".repeat(40 * 1_024) });
+    // A few may pass while the clock goes on; without this, fifty would.
+    for (path, body, most) in [
+        ("/v1/leases/renew", json!({ "leases": keys }), 5),
+        ("/v1/operations/pre/batch", json!({ "operations": texts }), 10),
+        ("/v1/operations/preview", long, 10),
+    ] {
+        let mut passed = 0;
+        loop {
+            let answer = billing.post(path, body.clone()).await;
+            if answer.status == 429 {
+                break;
+            }
+            passed += 1;
+            assert!(passed <= most, "{path}: {passed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn quotas_are_checked_and_only_an_operator_changes_them() {
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);

@@ -38,7 +38,7 @@ async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
     order.assert_problem(409, "engine-unreachable");
     let why = order.text("detail");
     assert!(why.contains("engine record of one cannot be changed") && why.contains("OOM"), "{why}");
-    let alone = world.node(&["pg", "one"], &["--without", "one"]).await;
+    let alone = world.node(&["pg", "one"], &["--without", "one", "--gate", &world.database()]).await;
     until_granting(&alone).await;
     take_writes(&world.redis[0]);
     let is_retired = || async { status(&nodes[0]).await["engines"][0]["state"] == "retired" };
