@@ -47,6 +47,7 @@ async fn a_correct_lock_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_holders_at_once_are_reported() {
     let report = run(&args(fake_node(2).await)).await.unwrap();
-    assert!(report.overlaps > 0, "{report:?}");
+    // Which of the two shows is chance: the clients hold the lock for a moment only.
+    assert!(report.overlaps + report.tokens_not_rising > 0, "{report:?}");
     report.check().unwrap_err();
 }

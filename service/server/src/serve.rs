@@ -21,7 +21,7 @@ use crate::locks::Locks;
 use crate::notices::Notices;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
-use crate::store::documents;
+use crate::store::documents::{self, StoredDocument};
 use crate::store::gate::GateStore;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::gate::PostgresGateStore;
@@ -259,10 +259,6 @@ async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()>
     }
     let engines = args.store.engines(args.history.history_retention)?;
     let Some(LocksEngine { name: first, .. }) = engines.first() else { return Ok(()) };
-    if locks.standing().is_none() {
-        tracing::warn!("no engine serves: whether other nodes keep operations elsewhere is not known");
-        return Ok(());
-    }
     let home = agreed(locks, documents::GATE, Some(first.as_str()).filter(|_| engines.len() > 1)).await?;
     match home {
         Some(home) if home != *first => {
@@ -275,8 +271,23 @@ async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()>
 }
 
 /// What all nodes agree on under this name, at every engine that answers. It becomes `fresh` if that is given and there is nothing yet.
+///
+/// # Errors
+/// When it is not known.
 async fn agreed(locks: &LockEngines, name: &str, fresh: Option<&str>) -> anyhow::Result<Option<String>> {
-    let used = locks.used()?;
+    let used = match locks.used() {
+        Ok(used) => used,
+        // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
+        Err(error) => {
+            for other in locks.others() {
+                let read = locks.in_time(other.store.read_document(name, 0)).await;
+                if let Ok(StoredDocument { text: Some(text), .. }) = read {
+                    return Ok(Some(text));
+                }
+            }
+            return Err(error.into());
+        }
+    };
     let stored = async {
         match fresh {
             Some(fresh) => documents::agreed(&*used.store, name, fresh).await,

@@ -1,7 +1,7 @@
 //! The leases of a key that ended last.
 //!
 //! A client that does not know whether its release was carried out repeats it, and must be answered that it was. A late repetition
-//! of its acquire must not take a lock that no client uses. So the last [`RECENT_MAX`] leases that have ended are remembered. Each commit of
+//! of its acquire must not take the lock for a client that has gone on. So the last [`RECENT_MAX`] leases that have ended are remembered. Each commit of
 //! the key writes them, so there are few, and each is short: a hash stands for the lease id.
 
 use std::collections::VecDeque;

@@ -114,7 +114,7 @@ async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
     let answer = call(&args.target, Request::CreateKey(body)).await?;
     let shown = if args.target.json { answer.to_string() } else { text(&answer["api_key"]) };
     if let Err(error) = printed(shown) {
-        // Nobody has seen it. It may be the first one, without which nothing can be called any more.
+        // No person has it. If it is the first one, a node refuses every call without it: so it revokes itself.
         let (id, created) = (text(&answer["id"]), text(&answer["api_key"]));
         let revoked = call_with(&args.target, Some(created), Request::RevokeKey(id.clone())).await;
         revoked

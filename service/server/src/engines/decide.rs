@@ -279,15 +279,16 @@ fn with_one_record(
             beside(unless_left(other, engines, readings, there, known), chore)
         }
         Moving => give_up(other, (readings[other], there), known, "the engine to copy to has lost its record"),
-        Standby if there.epoch == Epoch::NONE => founded(empty, engines[empty], readings[empty], pair, known),
+        Standby if last_of(there) == Epoch::NONE => founded(empty, engines[empty], readings[empty], pair, known),
         Standby | Filling | Retired => {
-            write(empty, after_loss(engines[empty], readings[empty], pair, there.epoch, known), LOST)
+            write(empty, after_loss(engines[empty], readings[empty], pair, last_of(there), known), LOST)
         }
     }
 }
 
-/// The record of an active engine, while the other one of the pair has lost what it had. That may have been active in a later epoch: a node
-/// that has used this one in its epoch says no, and others hold off. Either is entered here first, so that it is done once.
+/// The record of an active engine, while the other one of the pair has lost what it had. The lost engine may have been active in a later
+/// epoch. A node that has used this engine in its epoch knows that it was not; any other node begins a hold-off. The node writes what it
+/// did into this record, so that it happens once.
 fn unless_left(
     index: usize,
     engines: [Candidate<'_>; 2],
@@ -396,26 +397,28 @@ fn with_records(
         let record = after_loss(engines[index], readings[index], &one.pair, last_of(other), known);
         return write(index, record, LOST);
     }
-    if readings[1 - index].is_after_fail_over {
-        // What it holds does not count any more: not even its events.
-        let record = other.turned(Standby, other.epoch.max(one.epoch));
-        let chore = Change { engine: 1 - index, record, why: "the engine has failed over" };
-        return beside(unless_left(index, engines, readings, one, known), chore);
-    }
-    let next = active(index, engines[index], readings[index], one, known);
-    if one.lost_beside && matches!(next, Next::Serve { .. }) {
+    let has_lost = readings[1 - index].is_after_fail_over;
+    let next = if has_lost {
+        unless_left(index, engines, readings, one, known)
+    } else {
+        active(index, engines[index], readings[index], one, known)
+    };
+    if one.lost_beside && !has_lost && matches!(next, Next::Serve { .. }) {
         let record = EngineRecord { lost_beside: false, ..one.clone() };
         return write(index, record, "the other engine of the pair is in order again");
     }
-    // Whoever leaves this engine later knows from it how high its tokens are, and how long its leases.
-    if (other.beside, other.lease_ms_max) != (one.epoch, one.lease_ms_max) {
-        let epoch = if other.state == Standby { other.epoch.max(one.epoch) } else { other.epoch };
-        let (beside_epoch, lease_ms_max) = (one.epoch, one.lease_ms_max);
-        let record = EngineRecord { beside: beside_epoch, lease_ms_max, ..other.turned(other.state, epoch) };
-        let why = "the active engine has begun an epoch, or has longer leases";
-        return beside(next, Change { engine: 1 - index, record, why });
+    // One that is being filled has a record of the switch. A write of it would lose the count of what was copied.
+    if !matches!(other.state, Standby | Retired) {
+        return next;
     }
-    next
+    // What an engine holds that has lost something does not count any more: not even its events.
+    let state = if has_lost { Standby } else { other.state };
+    // A process that leaves the active engine for this one learns from this record how high the tokens are, and how long the leases.
+    let record = EngineRecord { state, beside: one.epoch, lease_ms_max: one.lease_ms_max, ..other.clone() };
+    if record == *other && !has_lost {
+        return next;
+    }
+    beside(next, Change { engine: 1 - index, record, why: "the idle engine is to know of the active one" })
 }
 
 /// The last epoch in which the other engine was active, as the record of an engine says.

@@ -128,8 +128,7 @@ impl LockEngines {
         };
         // After a loss, the store may still have what comes after the position.
         let is_of_store = after.era() >= since.number();
-        let last = async { store.last_event().await };
-        let next = if is_of_store { position.min(self.in_time(last).await?) } else { EventCursor::START };
+        let next = if is_of_store { position.min(self.in_time(store.last_event()).await?) } else { EventCursor::START };
         Ok(EventPage::dropped(next, era))
     }
 

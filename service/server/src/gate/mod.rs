@@ -35,6 +35,7 @@ use self::stamp::Signer;
 pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
+use crate::format::ms;
 use crate::notices::Notices;
 use crate::observe::metrics::{GateMetrics, Page};
 use crate::store::engine_record::Risk;
@@ -214,8 +215,4 @@ impl Operations {
 
 fn is_down() -> StoreError {
     StoreError::Unavailable("the gate's store is down".to_owned())
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -52,8 +52,7 @@ impl Unguarded {
     /// Whether its post comes too late to be entered: as long after its lease as a success is usually kept. Any later, and
     /// a repeated post would enter a run anew whose record has been over for long.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
-        let until = self.at.plus_ms(self.lease_ms).plus_ms(RETENTION_MS_DEFAULT);
-        now > until
+        now > self.at.plus_ms(self.lease_ms).plus_ms(RETENTION_MS_DEFAULT)
     }
 }
 

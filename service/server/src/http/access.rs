@@ -16,7 +16,6 @@ use super::endpoint::{Endpoint, Needs};
 use super::exchange::Exchange;
 use super::permissions::lacks;
 use super::problem::{Code, Problem};
-use super::quotas;
 use crate::access::Denied;
 use crate::audit::Actor;
 
@@ -52,18 +51,19 @@ pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Re
     Err(lacks(of_default, scope))
 }
 
-/// Counts a request of an app as so many: one, and more for what it carries. Operators can always change quotas.
+/// Counts a request of an app as so many more: one, and others for what it carries. Operators can always change quotas.
 ///
 /// # Errors
 /// `quota-reached`.
 pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     let endpoint = exchange.endpoint()?;
-    match exchange.caller() {
-        Some(caller) if matches!(endpoint.needs, Needs::Scope(_)) => {
-            quotas::count(caller, endpoint.is_of_holder, count)
-        }
-        _ => Ok(()),
+    if !matches!(endpoint.needs, Needs::Scope(_)) {
+        return Ok(());
     }
+    let caller = exchange.caller().ok_or_else(Problem::defect)?;
+    let more = u32::try_from(count).unwrap_or(u32::MAX);
+    let counted = caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more);
+    counted.map_err(|excess| Problem::of_excess(&excess))
 }
 
 /// The answer to a request whose API key was revoked while it waited.

@@ -1,6 +1,7 @@
 //! A request and what is found out while it is served. Layers and handlers share it.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
@@ -21,11 +22,13 @@ pub struct Exchange {
     endpoint: OnceLock<&'static Endpoint>,
     /// Set when the request has been permitted.
     caller: OnceLock<Arc<Caller>>,
+    /// As how many requests it has been counted, against the rate of its app.
+    counted: AtomicU32,
 }
 
 impl Exchange {
     pub fn new(ClientAddress(from): ClientAddress, client: Arc<Client>) -> Arc<Self> {
-        Arc::new(Self { from, client, endpoint: OnceLock::new(), caller: OnceLock::new() })
+        Arc::new(Self { from, client, endpoint: OnceLock::new(), caller: OnceLock::new(), counted: AtomicU32::new(0) })
     }
 
     /// # Errors
@@ -50,6 +53,11 @@ impl Exchange {
 
     pub fn caller(&self) -> Option<&Arc<Caller>> {
         self.caller.get()
+    }
+
+    /// Counts the request as so many more. Returns as how many it was counted before.
+    pub fn count(&self, more: u32) -> u32 {
+        self.counted.fetch_add(more, Ordering::Relaxed)
     }
 }
 

@@ -1,5 +1,8 @@
-//! `/v1/leases/`: many leases in one call. Each is its own: unlike the leases of a multilock, one may fail and another not.
+//! `/v1/leases/`: many leases in one call. Each is its own: one may fail and another not.
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use futures::{StreamExt, stream};
@@ -11,13 +14,13 @@ use utoipa::ToSchema;
 use super::audit::Audited;
 use super::body::Json;
 use super::context::{Context, Shared};
-use super::exchange::Authenticated;
+use super::exchange::{Authenticated, Exchange};
 use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, unexpected};
 use super::permissions::check_keys;
 use super::problem::{Code, Problem};
-use super::{answer, quotas};
+use super::{access, answer, quotas};
 use crate::access::Caller;
 use crate::format::rfc3339;
 
@@ -205,10 +208,11 @@ enum LeaseResult<T> {
 pub async fn renew(
     State(context): State<Shared>,
     Authenticated(caller): Authenticated,
+    Extension(exchange): Extension<Arc<Exchange>>,
     Json(request): Json<RenewLeasesRequest>,
 ) -> Result<Response, Problem> {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&context, &caller, named)?;
+    let leases = named_leases(&context, &exchange, &caller, named)?;
     let mut renewals = Vec::with_capacity(leases.len());
     for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
         let ttl_ms = requested.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
@@ -249,10 +253,11 @@ pub async fn renew(
 pub async fn release(
     State(context): State<Shared>,
     Authenticated(caller): Authenticated,
+    Extension(exchange): Extension<Arc<Exchange>>,
     Json(request): Json<ReleaseLeasesRequest>,
 ) -> Result<Response, Problem> {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&context, &caller, named)?;
+    let leases = named_leases(&context, &exchange, &caller, named)?;
     let release = |(address, lease_id): (Address, LeaseId)| {
         let (context, caller) = (&context, &caller);
         async move {
@@ -394,6 +399,7 @@ impl Search {
 /// The leases that a request names, all of which its caller may use.
 fn named_leases<'a>(
     context: &Context,
+    exchange: &Exchange,
     caller: &Caller,
     named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<(Address, LeaseId)>, Problem> {
@@ -401,7 +407,7 @@ fn named_leases<'a>(
     if named.len() == 0 || named.len() > max {
         return Err(Problem::field("leases", format!("must be from 1 to {max}")));
     }
-    quotas::count(caller, true, named.len() - 1)?;
+    access::count(exchange, named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");
         let key = Key::parse(key).map_err(invalid)?;

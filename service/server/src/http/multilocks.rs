@@ -1,5 +1,8 @@
 //! The endpoints of multilocks: several keys as one lock.
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::lock::{LeaseTerms, Mode};
@@ -10,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::body::Json;
 use super::context::{Context, Shared};
-use super::exchange::Authenticated;
+use super::exchange::{Authenticated, Exchange};
 use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{
@@ -19,7 +22,7 @@ use super::locks::fields::{
 use super::locks::ticket::{Requested, Resumed};
 use super::permissions::check_keys;
 use super::problem::{Code, Problem};
-use super::{answer, quotas};
+use super::{access, answer, quotas};
 use crate::access::Caller;
 use crate::format::{ms, rfc3339};
 use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
@@ -98,10 +101,11 @@ pub struct LockedKeyAnswer<'a> {
 pub async fn acquire(
     State(context): State<Shared>,
     Authenticated(caller): Authenticated,
+    Extension(exchange): Extension<Arc<Exchange>>,
     Json(request): Json<MultilockRequest>,
 ) -> Result<Response, Problem> {
     let request = request.parse(&context, &caller)?;
-    quotas::count(&caller, false, request.locks.len() - 1)?;
+    access::count(&exchange, request.locks.len() - 1)?;
     let _waits = context.waits.enter_for(&caller, request.wait)?;
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();

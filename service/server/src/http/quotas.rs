@@ -22,15 +22,6 @@ const LOOKS_AT_ONCE: usize = 64;
 /// Leases that a request may get, counted from before they are granted.
 pub type ReservedLeases<'a> = Option<Reserved<'a, (Key, LeaseId)>>;
 
-/// Counts a request, or what it carries, as so many requests of the caller's app.
-///
-/// # Errors
-/// `quota-reached`.
-pub fn count(caller: &Caller, is_of_holder: bool, count: usize) -> Result<(), Problem> {
-    let count = u32::try_from(count).unwrap_or(u32::MAX);
-    caller.app_use.request(is_of_holder, count).map_err(|excess| Problem::of_excess(&excess))
-}
-
 /// Whether the caller's app may get a lease of each key. Leases that may nest are counted from now on, because a nested lease is
 /// not given back.
 ///

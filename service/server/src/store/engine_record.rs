@@ -156,7 +156,7 @@ pub struct EngineRecord {
     /// The last epoch in which the other engine of the pair is known to have been active.
     #[serde(default)]
     pub beside: Epoch,
-    /// The other engine of the pair has lost what it had, and that this one was not left for it is known, or a hold-off has begun.
+    /// The other engine of the pair has lost what it had. Either a node knew that this one was not left for it, or a hold-off has begun.
     #[serde(default)]
     pub lost_beside: bool,
     #[serde(default)]

@@ -287,7 +287,7 @@ pub trait LockStore: RecordStore + DocumentStore {
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError>;
 
     /// Looks at up to `limit` events after `after`, in the order of their commits. Returns those that are `watched`, and the position
-    /// of the next call: `after` itself if there were no events, and behind all that were looked at, even if none is in
+    /// of the next call: `after` itself if there were no events, and behind all that were looked at, even if none is
     /// watched. Events of one key are in the order in which they happened. No event ever appears before a returned position. Of a store
     /// that is retired, all events can be read.
     async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError>;

@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use latchgate_core::Timestamp;
 use tokio::time::Instant;
 
+use crate::format::ms;
+
 /// The wall clock at the start plus the monotonic time since then, so that setting the machine's clock does not change the
 /// length of a lease.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +30,4 @@ impl ProcessClock {
     pub(super) fn now(&self) -> Timestamp {
         self.started_at.plus_ms(ms(self.started.elapsed()))
     }
-}
-
-fn ms(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

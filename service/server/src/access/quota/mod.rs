@@ -133,19 +133,24 @@ impl AppUse {
         self.limits()?.quotas.limit(quota)
     }
 
-    /// Counts a request as so many. `is_of_holder`: it finishes or keeps what its client has begun, and is refused only beyond ten times
-    /// the rate. No request counts for more than comes at once after a pause.
+    /// Counts a request as so many more; it was counted as `before` until now. `is_of_holder`: it finishes or keeps what its client has
+    /// begun, and is refused only beyond ten times the rate. In all it counts for no more than may come at once after a pause.
     ///
     /// # Errors
     /// When the app sends more requests than it may.
-    pub fn request(&self, is_of_holder: bool, count: u32) -> Result<(), Excess> {
+    pub fn request(&self, is_of_holder: bool, before: u32, more: u32) -> Result<(), Excess> {
         let Some(Limits { quotas, rates: Some(rates) }) = self.limits() else { return Ok(()) };
         let rate = if is_of_holder { &rates.of_holders } else { &rates.all };
         let limit = quotas.requests_per_second.unwrap_or_default();
         let limit = if is_of_holder { limit.saturating_mul(RATE_OF_HOLDERS) } else { limit };
-        let Some(count) = NonZeroU32::new(count.min(limit)) else { return Ok(()) };
-        let Ok(Err(until)) = rate.check_n(count) else { return Ok(()) };
-        let retry_after = until.wait_time_from(rate.clock().now());
+        let more = before.saturating_add(more).min(limit) - before.min(limit);
+        let Some(more) = NonZeroU32::new(more) else { return Ok(()) };
+        let retry_after = match rate.check_n(more) {
+            Ok(Ok(())) => return Ok(()),
+            // When it is repeated, it is counted from the beginning.
+            Ok(Err(until)) => until.wait_time_from(rate.clock().now()) + Duration::from_secs(1) * before / limit,
+            Err(_) => RETRY_AFTER,
+        };
         Err(self.reached(Excess { quota: Quota::RequestsPerSecond, limit, remaining: 0, retry_after }))
     }
 
@@ -249,10 +254,10 @@ mod tests {
     fn calls_of_holders_pass_when_others_are_refused_and_end_at_ten_times_the_rate() {
         let (app_use, _) = app_use(Quotas { requests_per_second: Some(5), ..Quotas::default() });
         // The clock goes on meanwhile, so a few more may pass.
-        let passed = |is_of_holder| (0..1_000).filter(|_| app_use.request(is_of_holder, 1).is_ok()).count();
+        let passed = |is_of_holder| (0..1_000).filter(|_| app_use.request(is_of_holder, 0, 1).is_ok()).count();
         assert!((5..50).contains(&passed(false)));
         assert!((50..500).contains(&passed(true)));
-        let excess = app_use.request(true, 1).unwrap_err();
+        let excess = app_use.request(true, 0, 1).unwrap_err();
         assert_eq!((excess.limit, excess.quota), (50, Quota::RequestsPerSecond));
         assert!(excess.retry_after <= Duration::from_secs(1));
     }
@@ -260,10 +265,14 @@ mod tests {
     #[test]
     fn a_request_that_carries_much_counts_as_many_and_is_not_refused_for_ever() {
         let (app_use, _) = app_use(Quotas { requests_per_second: Some(100), ..Quotas::default() });
-        assert!(app_use.request(false, 60).is_ok());
-        assert!(app_use.request(false, 60).is_err());
-        assert!(app_use.request(true, 1_000_000).is_ok());
-        assert!(app_use.request(true, 500).is_err());
+        assert!(app_use.request(false, 0, 60).is_ok());
+        assert!(app_use.request(false, 0, 60).is_err());
+        // As one, for its body, and for its leases.
+        for (before, more) in [(0, 1), (1, 17), (18, 1_000_000)] {
+            assert!(app_use.request(true, before, more).is_ok(), "{before}");
+        }
+        let excess = app_use.request(true, 18, 500).unwrap_err();
+        assert!((Duration::from_millis(450)..Duration::from_secs(2)).contains(&excess.retry_after), "{excess:?}");
     }
 
     #[test]

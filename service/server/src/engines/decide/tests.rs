@@ -335,6 +335,26 @@ fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
 }
 
 #[test]
+fn the_record_of_an_engine_that_is_being_filled_is_left_alone_and_a_lost_one_holds_off() {
+    let (active, filling) = (reading(Active, 5, &pair(), false), reading(Filling, 6, &pair(), false));
+    assert!(matches!(next_after(5, Some(&active), Some(&filling)), Next::Serve { engine: 0, chore: None }));
+    // It may have been active in its epoch, and be back as it was before.
+    let lost = reading(Filling, 6, &pair(), true);
+    let next = next(&[engine("one", Some(&active)), engine("other", Some(&lost))], &pair(), NOTHING);
+    assert!(hold_off_of(&next) >= 60_000);
+}
+
+#[test]
+fn an_engine_without_a_record_is_left_in_the_last_epoch_that_the_idle_one_knows() {
+    let lost = Reading { now: NOW, ..Reading::default() };
+    let mut idle = reading(Retired, 3, &pair(), false);
+    idle.record.as_mut().unwrap().beside = Epoch::from_number(9);
+    for (known, at_least, below) in [(8, 3_600_000, u64::MAX), (9, 60_000, 3_600_000)] {
+        assert!((at_least..below).contains(&hold_off_of(&next_after(known, Some(&lost), Some(&idle)))), "{known}");
+    }
+}
+
+#[test]
 fn a_store_that_another_node_took_for_a_new_one_is_lost_for_a_node_that_remembers_it() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let redis = |reading| Candidate { may_forget: true, is_new: true, ..engine("one", Some(reading)) };

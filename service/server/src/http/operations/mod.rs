@@ -7,6 +7,9 @@ mod records;
 mod refusals;
 mod requests;
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::extract::{FromRequestParts, State};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
@@ -29,7 +32,7 @@ use super::exchange::{Authenticated, Exchange};
 use super::permissions::check_admin;
 use super::problem::Problem;
 use super::query::Query;
-use super::quotas;
+use super::{access, quotas};
 use crate::gate::{ListFailure, Reply};
 
 /// The id in a path.
@@ -94,10 +97,11 @@ pub async fn pre(
 pub async fn pre_batch(
     State(context): State<Shared>,
     Authenticated(caller): Authenticated,
+    Extension(exchange): Extension<Arc<Exchange>>,
     Json(request): Json<BatchRequest>,
 ) -> Result<Response, Problem> {
     let (calls, all_or_nothing) = request.parse(&context, caller.app())?;
-    quotas::count(&caller, false, calls.len() - 1)?;
+    access::count(&exchange, calls.len() - 1)?;
     let ids: Vec<_> = calls.iter().map(|call| (call.fingerprint.id, call.attempt_id.clone())).collect();
     let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
     let counted = quotas::reserve_operations(&context, &caller, &wanted).await?;

@@ -29,7 +29,7 @@ from commit_locks('{}', '{}', '{}', '{}', '{}', '{}', '{}', 0, 92233720368547758
 /// The most events that one statement numbers.
 const LOGGED_MAX: usize = 1 << 20;
 
-/// Each event in the watched, together with the position of the last event that was looked at. Rows after those that reach the limit
+/// Each event that is watched, together with the position of the last event that was looked at. Rows after those that reach the limit
 /// are not unpacked. In a store that is retired no transaction writes events any more.
 const EVENTS: &str = "
 with found as materialized (

@@ -1,5 +1,7 @@
 //! Quotas of apps.
 
+use std::time::Duration;
+
 use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
 use reqwest::Method;
@@ -276,6 +278,14 @@ async fn a_call_counts_for_what_it_carries() {
             passed += 1;
             assert!(passed <= most, "{path}: {passed}");
         }
+        // A request that counts for the whole rate passes after the time that the refusal names.
+        let mut answer = billing.post(path, body.clone()).await;
+        for _ in 0..5 {
+            let Some(ms) = answer.body["retry_after_ms"].as_u64().filter(|_| answer.status == 429) else { break };
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            answer = billing.post(path, body.clone()).await;
+        }
+        assert_ne!(answer.status, 429, "{path}: {}", answer.body);
     }
 }
 

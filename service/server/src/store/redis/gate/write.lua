@@ -11,14 +11,16 @@ if ARGV[1] ~= '' and redis.call('GETRANGE', KEYS[1], 0, #required - 1) ~= requir
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local existing = ARGV[4] == '' and redis.call('GET', KEYS[2])
+-- A removal may expect an empty value.
+local is_claim = ARGV[4] == '' and ARGV[5] ~= ''
+local existing = is_claim and redis.call('GET', KEYS[2])
 if existing then
     return {now, 0, existing}
 end
 if math.abs(now - ARGV[2]) > tonumber(ARGV[3]) then
     return {now, false, false}
 end
-if ARGV[4] ~= '' and redis.call('GETRANGE', KEYS[2], 0, #ARGV[4] - 1) ~= ARGV[4] then
+if not is_claim and redis.call('GETRANGE', KEYS[2], 0, #ARGV[4] - 1) ~= ARGV[4] then
     return {now, 0, false}
 end
 if ARGV[5] == '' then
@@ -30,7 +32,7 @@ else
 end
 if ARGV[8] == '1' then
     redis.call('ZADD', KEYS[3], 0, ARGV[7])
-elseif ARGV[4] ~= '' then
+elseif not is_claim then
     redis.call('ZREM', KEYS[3], ARGV[7])
 end
 if ARGV[10] ~= '' then
