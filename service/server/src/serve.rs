@@ -72,8 +72,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     if gate.is_some() {
         check_home(&args, &store).await?;
     }
-    let gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
+    let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
+    let is_new = is_first_gate(&store).await?;
+    gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
     let operations = gate.start(&secret, notices.clone()).await?;
+    // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
+    if store.standing().is_some() {
+        agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
+    }
     notices.watch_quotas(access.quotas_reached());
     notices.watch_locks();
     notices.watch_gate("gate", operations.engines().clone());
@@ -268,6 +274,12 @@ async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()>
         }
         _ => Ok(()),
     }
+}
+
+/// Whether no node has had a gate beside these locks. What a store that may forget says of that may be lost together with the gate.
+async fn is_first_gate(locks: &LockEngines) -> anyhow::Result<bool> {
+    let may_forget = locks.standing().is_none_or(|used| used.store.may_forget());
+    Ok(!may_forget && agreed(locks, documents::GATE_BEGUN, None).await?.is_none())
 }
 
 /// What all nodes agree on under this name, at every engine that answers. It becomes `fresh` if that is given and there is nothing yet.

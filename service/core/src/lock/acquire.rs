@@ -45,7 +45,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
     }
-    let lease = grant(state, request, access, token, now);
+    let lease = grant(state, request, access, token, now, terms.lease_ms_max);
     let event = Event::of_lease(EventKind::Granted, &lease, now);
     Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
 }
@@ -88,16 +88,24 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
     Some(if changed { Step::changed(outcome) } else { Step::unchanged(outcome) })
 }
 
-fn grant(state: &mut LockState, request: &Acquire, access: Access, token: u64, now: Timestamp) -> Lease {
+fn grant(
+    state: &mut LockState,
+    request: &Acquire,
+    access: Access,
+    token: u64,
+    now: Timestamp,
+    lease_ms_max: u64,
+) -> Lease {
     state.token = state.token.max(token);
     let terms = &request.lease;
-    let counted = now.plus_ms(terms.ttl_ms);
+    let ttl_ms = terms.ttl_ms.min(lease_ms_max);
+    let counted = now.plus_ms(ttl_ms);
     let mut lease = Lease {
         lease_id: terms.lease_id.clone(),
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
         mode: terms.mode,
         token,
-        ttl_ms: terms.ttl_ms,
+        ttl_ms,
         granted_at: now,
         expires_at: counted,
         waited_ms: now.ms_since(request.position.arrival),

@@ -13,7 +13,7 @@ pub fn step(state: &mut LockState, command: &Command, now: Timestamp, terms: Ter
     let (settled, mut events) = state.settle(now);
     let mut done = match command {
         Command::Acquire(request) => acquire::acquire(state, request, now, terms),
-        Command::Renew(request) => renew::renew(state, request, now),
+        Command::Renew(request) => renew::renew(state, request, now, terms),
         Command::Release(request) => release::release(state, request, now),
         Command::GiveBack(request) => give_back::give_back(state, request, now),
         Command::SetLimit(permits) => intervention::set_limit(state, *permits),

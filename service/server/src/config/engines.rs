@@ -140,8 +140,7 @@ impl StoreArgs {
             let name = store.kind();
             // Of a pair, the operator names one engine only.
             let is_left_out = if second.is_some() { self.is_left_out(name) } else { !self.without.is_empty() };
-            // Of a gate that has lost its records, a hold-off would bring none back.
-            let (is_trusted, is_new) = (is_trusted(store), true);
+            let (is_trusted, is_new) = (is_trusted(store), self.new);
             EngineSpec { is_trusted, is_new, is_left_out, ..EngineSpec::opened(name, Arc::clone(store)) }
         };
         std::iter::once(primary).chain(second).map(spec).collect()

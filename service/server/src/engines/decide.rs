@@ -33,6 +33,8 @@ pub struct Known {
     pub lease_ms_max: u64,
     /// The longest lease that a caller may request, in ms.
     pub ttl_ms_max: u64,
+    /// The node was stopped for some time: longer leases may have been needed, and the other engine used, without its knowledge.
+    pub has_slept: bool,
     /// The copy that is under way has made no progress for too long.
     pub is_stalled: bool,
 }
@@ -41,7 +43,8 @@ impl Known {
     /// The longest lease that may be live on an engine that was used in the epoch `left`, or later, and is left or has lost what it had,
     /// in ms. A node that has used none since knows only what is allowed.
     fn lost_ms(self, left: Epoch, record: &EngineRecord) -> u64 {
-        let ms = if self.epoch > Epoch::NONE && self.epoch >= left { self.lease_ms_max } else { self.ttl_ms_max };
+        let is_known = self.epoch > Epoch::NONE && self.epoch >= left && !self.has_slept;
+        let ms = if is_known { self.lease_ms_max } else { self.ttl_ms_max };
         ms.max(record.lease_ms_max)
     }
 
@@ -137,7 +140,10 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
             return write(index, fresh, "the store has failed over, and is trusted to have every lease");
         }
         let why = "the store has failed over: a hold-off begins";
-        return write(index, fresh.with_loss().held_off(lease_ms_max, reading.now), why);
+        // The record may be from long before.
+        let is_older = engine.may_forget && known.has_slept;
+        let lost_ms = if is_older { lease_ms_max.max(known.ttl_ms_max) } else { lease_ms_max };
+        return write(index, fresh.with_loss().held_off(lost_ms, reading.now), why);
     }
     // A node that has started since took it for a new store, if it was founded after an epoch that is known.
     if record.epoch < known.epoch || (known.epoch > Epoch::NONE && record.founded > known.epoch) {
@@ -234,7 +240,8 @@ fn give_up(engine: usize, (reading, record): (&Reading, &EngineRecord), known: K
 /// The record of a frozen engine that is active again, always with a hold-off, and as after a loss.
 pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: Known) -> EngineRecord {
     let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
-    let lost_ms = if may_be_given_up(record, known) { lease_ms_max } else { known.lost_ms(record.epoch, record) };
+    let is_known = may_be_given_up(record, known) && !known.has_slept;
+    let lost_ms = if is_known { lease_ms_max } else { known.lost_ms(record.epoch, record) };
     let epoch = record.epoch.max(known.epoch).next(reading.now);
     EngineRecord { lease_ms_max, ..record.turned(Active, epoch) }.with_loss().held_off(lost_ms, reading.now)
 }
@@ -301,7 +308,7 @@ fn unless_left(
     if record.lost_beside || !matches!(next, Next::Serve { .. }) {
         return next;
     }
-    if known.epoch >= record.epoch {
+    if known.epoch >= record.epoch && !known.has_slept {
         let record = EngineRecord { lost_beside: true, ..record.clone() };
         return write(index, record, "the other engine of the pair has lost what it had: this one was not left for it");
     }

@@ -10,7 +10,7 @@ use tokio::time::{Duration, sleep};
 
 use super::engine::Engine;
 use super::pair::{Engines, Standing};
-use crate::store::documents::{ACCESS, GATE, SECRET, bring};
+use crate::store::documents::{ACCESS, GATE, GATE_BEGUN, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp};
 
@@ -34,7 +34,7 @@ impl Engine for dyn LockStore {
 
     async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
         let fence = Some((EngineState::Filling, epoch));
-        for name in [SECRET, ACCESS, GATE] {
+        for name in [SECRET, ACCESS, GATE, GATE_BEGUN] {
             if !bring(source, self, name, fence).await? {
                 return Ok(false);
             }

@@ -12,7 +12,7 @@ use super::engine::Engine;
 use super::pair::{Engines, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
-use crate::store::store_clock::JUMP_MS_MIN;
+use crate::store::store_clock::{JUMP_MS_MIN, Jump};
 
 /// A switch as an operator orders it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,16 +107,21 @@ impl<E: ?Sized + Engine> Engines<E> {
             .map(|(record, now)| record.hold_off_until.ms_since(now))
     }
 
-    /// Begins a hold-off as long as the longest lease, because the store's clock has jumped ahead: a lease may seem to have ended by that
-    /// much too early, whenever it ends. Nothing is done if another node has done it.
+    /// Begins a hold-off as long as the longest lease, because a lease may seem to have ended too early by the jump, whenever it ends. One
+    /// that is in force lasts as long as before. Nothing is done if another node has done it.
     ///
     /// # Errors
     /// When the active engine does not answer.
-    pub async fn hold_off_after_jump(&self) -> Result<(), StoreError> {
+    pub async fn hold_off_after(&self, jump: Jump) -> Result<(), StoreError> {
         let held = |record: &EngineRecord, now: Timestamp| {
-            let held = record.held_off(record.lease_ms_max, now);
-            let is_begun = record.hold_off_until.plus_ms(JUMP_MS_MIN / 2) >= held.hold_off_until;
-            if is_begun { record.clone() } else { held }
+            // The last jump before this one was dealt with earlier by more than this one is long.
+            if record.jumped_at.plus_ms(JUMP_MS_MIN / 2) >= jump.after {
+                return record.clone();
+            }
+            let before = Some(record.hold_off_until).filter(|until| *until > Timestamp::default());
+            let hold_off_until = before.map_or_else(Timestamp::default, |until| until.plus_ms(jump.ms));
+            let record = EngineRecord { hold_off_until, jumped_at: now, ..record.clone() };
+            record.held_off(record.lease_ms_max, now)
         };
         let begun = self.inner.change_active(held).await;
         begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))

@@ -16,9 +16,10 @@ use super::lease_max::LeaseMax;
 use super::slot::{EngineSpec, Slot, no_answer};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
+use crate::store::store_clock::suspended_ms;
 
 /// How often a node reads the records while one engine serves, and while none does.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
@@ -104,6 +105,10 @@ pub(super) struct Inner<E: ?Sized> {
 pub(super) struct Looks {
     /// The highest epoch in which it has used an engine.
     pub(super) epoch: Epoch,
+    /// When the last look began, and [`suspended_ms`] then.
+    began: Option<(Instant, f64)>,
+    /// Since this node last used an engine it was stopped for some time: see [`Known::has_slept`].
+    has_slept: bool,
     /// Which engines have answered since the node started.
     has_answered: [bool; 2],
     /// The copy that this node makes or follows.
@@ -327,7 +332,12 @@ impl<E: ?Sized + Engine> Inner<E> {
     }
 
     pub(super) async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {
+        let before = looks.began.replace((Instant::now(), suspended_ms()));
         let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
+        if let Some((at, before_ms)) = before {
+            let passed_ms = at.elapsed().as_secs_f64() * 1_000.0 + suspended_ms() - before_ms;
+            looks.has_slept |= passed_ms > self.unread_max().as_secs_f64() * 1_000.0;
+        }
         // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
         // one shows whether it still fills, and how many states it has.
         let is_any = |reading: Option<&Result<Reading, StoreError>>, states: &[EngineState]| {
@@ -368,6 +378,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         Known {
             epoch: looks.epoch,
             lease_ms_max: self.lease_ms_max(),
+            has_slept: looks.has_slept,
             ttl_ms_max: self.ttl_ms_max,
             is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
         }
@@ -377,6 +388,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
         let Some(record) = &reading.record else { return };
         looks.epoch = looks.epoch.max(record.epoch);
+        looks.has_slept = false;
         self.learn_lease_max(index, record.lease_ms_max);
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {

@@ -141,7 +141,8 @@ pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadl
 
 impl Node {
     pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
-        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min() }
+        let lease_ms_max = self.store.lease_ms_allowed();
+        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min(), lease_ms_max }
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.
@@ -179,7 +180,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let open = self.load_missing(open, &used, &mut again).await;
         // The time first: a jump that is in it is noted by then.
         let round = self.round_of(&used);
-        if self.node.clock.has_jumped() {
+        if self.node.clock.jump().is_some() {
             return self.after_jump(open, again).await;
         }
         let mut changed = Vec::new();
@@ -260,7 +261,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             }
         };
         let round = self.round_of(&used);
-        if self.node.clock.has_jumped() {
+        if self.node.clock.jump().is_some() {
             self.node.give_up(locked, self.deadline).await;
             return self.after_jump(open, Vec::new()).await;
         }

@@ -85,12 +85,12 @@ impl Node {
     /// Begins a hold-off because the store's clock has jumped ahead. Until it is in force, nothing is evaluated.
     pub(super) async fn hold_off_after_jump(&self) -> Result<(), StoreError> {
         let _one = self.after_jump.lock().await;
-        if self.clock.has_jumped() {
-            let begun = timeout(self.limits.store_timeout, self.store.hold_off_after_jump()).await;
+        if let Some(jump) = self.clock.jump() {
+            let begun = timeout(self.limits.store_timeout, self.store.hold_off_after(jump)).await;
             begun
                 .unwrap_or_else(|_| Err(StoreError::Unavailable("the hold-off takes too long to begin".to_owned())))?;
             self.metrics.clock_jumps.inc();
-            self.clock.jump_was_dealt_with();
+            self.clock.jump_was_dealt_with(jump);
         }
         Ok(())
     }

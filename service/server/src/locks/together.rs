@@ -90,7 +90,7 @@ async fn round<T>(
     let Some((loaded, locked)) = node.lock(&used, addresses, deadline).await.map_err(failed)? else { return Ok(None) };
     // The time first: a jump that is in it is noted by then.
     let now = node.clock.now().unwrap_or(loaded.now);
-    if node.clock.has_jumped() {
+    if node.clock.jump().is_some() {
         node.give_up(locked, deadline).await;
         node.hold_off_after_jump().await.map_err(failed)?;
         return Ok(None);

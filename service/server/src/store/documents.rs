@@ -14,6 +14,8 @@ pub const ACCESS: &str = "access";
 pub const SECRET: &str = "secret";
 /// Beside which engine of a pair operations live.
 pub const GATE: &str = "gate";
+/// There is a gate: a store of it that has no engine record has lost that.
+pub const GATE_BEGUN: &str = "gate_begun";
 /// What each node says of itself.
 pub const NODES: &str = "nodes";
 

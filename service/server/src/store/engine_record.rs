@@ -131,6 +131,9 @@ pub struct EngineRecord {
     /// the same.
     #[serde(default)]
     pub forced_until: Timestamp,
+    /// When a node last dealt with a jump of the store's clock, by the clock since then.
+    #[serde(default)]
+    pub jumped_at: Timestamp,
     /// The longest lease that the cluster has needed so far, in ms: see [`lease_step`]. A hold-off lasts as long. The first longer
     /// lease raises it; only an operator lowers it.
     pub lease_ms_max: u64,
@@ -194,6 +197,7 @@ impl EngineRecord {
             pair: pair.to_vec(),
             hold_off_until: Timestamp::default(),
             forced_until: Timestamp::default(),
+            jumped_at: Timestamp::default(),
             lease_ms_max,
             lowered: Epoch::NONE,
             copied: 0,

@@ -1,6 +1,6 @@
 //! A node's estimate of its store's clock.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ const DRIFT_PPM: f64 = 200.0;
 pub struct StoreClock {
     origin: Instant,
     bounds: Mutex<Option<Bounds>>,
-    /// The store's clock has jumped ahead, and nothing has been done about it yet.
-    has_jumped: AtomicBool,
+    /// Nothing has been done about it yet.
+    jump: Mutex<Option<Jump>>,
     /// In ms.
     latest_arrival: AtomicU64,
 }
@@ -33,19 +33,28 @@ struct Bounds {
     low: f64,
     high: f64,
     at: Instant,
-    /// `at` by a clock that goes on while the machine is suspended, in ms.
-    boot_ms: f64,
+    /// [`suspended_ms`] then.
+    suspended_ms: f64,
 }
 
 /// A store's clock that is ahead of the estimate by more than this has jumped, in ms.
 pub const JUMP_MS_MIN: u64 = 1_000;
+
+/// The store's clock has jumped ahead: leases may seem to have ended that have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// By how much.
+    pub ms: u64,
+    /// When the store last answered before, by the clock as it is now.
+    pub after: Timestamp,
+}
 
 impl Default for StoreClock {
     fn default() -> Self {
         Self {
             origin: Instant::now(),
             bounds: Mutex::new(None),
-            has_jumped: AtomicBool::new(false),
+            jump: Mutex::default(),
             latest_arrival: AtomicU64::new(0),
         }
     }
@@ -59,7 +68,7 @@ impl StoreClock {
         // The store cut off a fraction of a ms.
         let fresh = Bounds {
             of: engine,
-            boot_ms: boot_ms(),
+            suspended_ms: suspended_ms(),
             low: shown_ms - self.since_origin_ms(answered),
             high: shown_ms + 1.0 - self.since_origin_ms(sent),
             at: answered,
@@ -74,24 +83,30 @@ impl StoreClock {
         });
     }
 
-    /// Whether the store's clock has jumped ahead since [`StoreClock::jump_was_dealt_with`]: leases may seem to have ended that have
-    /// not.
-    pub fn has_jumped(&self) -> bool {
-        self.has_jumped.load(Ordering::Acquire)
+    /// The jump that is to be dealt with.
+    pub fn jump(&self) -> Option<Jump> {
+        *self.jump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn jump_was_dealt_with(&self) {
-        self.has_jumped.store(false, Ordering::Release);
+    pub fn jump_was_dealt_with(&self, jump: Jump) {
+        // The clock may have jumped again.
+        let _ = self.jump.lock().unwrap_or_else(PoisonError::into_inner).take_if(|known| *known == jump);
     }
 
     fn note_jump(&self, known: Bounds, fresh: Bounds) {
         // The monotonic clock stands still while the machine is suspended.
-        let awake_ms = fresh.at.saturating_duration_since(known.at).as_secs_f64() * 1_000.0;
-        let suspended_ms = (fresh.boot_ms - known.boot_ms - awake_ms).max(0.0);
+        let suspended_ms = fresh.suspended_ms - known.suspended_ms;
         let ahead_ms = fresh.low - known.high - suspended_ms;
         if ahead_ms > JUMP_MS_MIN as f64 {
             tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");
-            self.has_jumped.store(true, Ordering::Release);
+            let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
+            let by = to_timestamp(ahead_ms.ceil()).as_ms();
+            let after = to_timestamp(self.since_origin_ms(known.at) + fresh.low - suspended_ms);
+            *jump =
+                Some(jump.map_or(Jump { ms: by, after }, |first| Jump {
+                    ms: first.ms + by,
+                    after: first.after.plus_ms(by),
+                }));
         } else if known.low - fresh.high > JUMP_MS_MIN as f64 {
             let back_ms = known.low - fresh.high;
             tracing::warn!(back_ms, "the store's clock was set back: leases last longer by as much");
@@ -143,11 +158,16 @@ impl StoreClock {
     }
 }
 
-/// Since the machine was started, in ms, whether it was suspended or not. Elsewhere than on Linux: 0.
-fn boot_ms() -> f64 {
+/// How long the machine has been suspended since it was started, in ms. Elsewhere than on Linux: 0.
+pub fn suspended_ms() -> f64 {
     #[cfg(target_os = "linux")]
-    if let Ok(since) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
-        return Duration::from(since).as_secs_f64() * 1_000.0;
+    {
+        use nix::time::{ClockId, clock_gettime};
+        if let (Ok(passed), Ok(awake)) =
+            (clock_gettime(ClockId::CLOCK_BOOTTIME), clock_gettime(ClockId::CLOCK_MONOTONIC))
+        {
+            return Duration::from(passed).saturating_sub(awake.into()).as_secs_f64() * 1_000.0;
+        }
     }
     0.0
 }
@@ -221,16 +241,17 @@ mod tests {
         let (clock, start) = (StoreClock::default(), Instant::now());
         clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
         clock.learn(0, Timestamp::from_ms(10_900), start + MS, start + 2 * MS);
-        assert!(!clock.has_jumped());
+        assert_eq!(clock.jump(), None);
         clock.learn(0, Timestamp::from_ms(12_000), start + 2 * MS, start + 3 * MS);
         // A later answer does not hide it.
         clock.learn(0, Timestamp::from_ms(12_001), start + 3 * MS, start + 4 * MS);
-        assert!(clock.has_jumped());
-        clock.jump_was_dealt_with();
+        let jump = clock.jump().unwrap();
+        assert!((1_090..1_110).contains(&jump.ms) && (11_990..12_000).contains(&jump.after.as_ms()), "{jump:?}");
+        clock.jump_was_dealt_with(jump);
         // The other engine of a pair has another clock, and a clock that is set back prolongs leases.
         clock.learn(1, Timestamp::from_ms(90_000), start + 4 * MS, start + 5 * MS);
         clock.learn(1, Timestamp::from_ms(80_000), start + 5 * MS, start + 6 * MS);
-        assert!(!clock.has_jumped());
+        assert_eq!(clock.jump(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::redis::Redis;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, get, granted, latchgate, on_postgres, post, pre, release, renew};
+use crate::client::{BIN, acquire, get, granted, inspect, latchgate, on_postgres, post, pre, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -175,6 +175,16 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
         hold_off(&url, "0").await;
         let _ = release(node, "held", &held.text("lease_id")).await;
     }
+    // A hold-off that is in force lasts as long as before, and is prolonged once.
+    hold_off(&url, "1h").await;
+    set_clock(&postgres, &database, 620_000).await;
+    for node in [&one, &other, &one] {
+        let refused = acquire_both(node).await;
+        refused.assert_problem(423, "lock-delayed");
+        let left_ms = refused.body["delay_left_ms"].as_u64().unwrap();
+        assert!((3_590_000..=3_601_000).contains(&left_ms), "{left_ms}");
+    }
+    hold_off(&url, "0").await;
     // A clock that was set back prolongs leases: nothing is held off.
     let held = granted(&one, "held", json!({ "ttl_ms": 30_000, "wait_ms": 40_000 })).await;
     set_clock(&postgres, &database, 0).await;
@@ -182,4 +192,59 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     assert_eq!(renew(&one, "held", &held.text("lease_id")).await.status, 200);
     let grants = || async { acquire(&other, "free", json!({})).await.status == 200 };
     assert!(eventually(LONG, grants).await, "{}", other.log());
+}
+
+#[tokio::test]
+async fn a_node_that_was_suspended_while_longer_leases_were_needed_holds_off_for_the_longest_that_is_allowed() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let args = ["--locks", url.as_str(), "--ttl-max", "90s"];
+    let (mut one, mut other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
+    granted(&one, "k", json!({ "ttl_ms": 100 })).await;
+    one.pause();
+    granted(&other, "k", json!({ "ttl_ms": 90_000, "wait_ms": 10_000 })).await;
+    other.kill9();
+    redis.ask(&["FLUSHALL"]);
+    one.resume();
+    let left_ms = async || acquire(&one, "k", json!({})).await.body["delay_left_ms"].as_u64();
+    assert!(eventually(LONG, || async { left_ms().await.is_some() }).await, "{}", one.log());
+    assert!(left_ms().await > Some(80_000), "{:?}\n{}", left_ms().await, one.log());
+}
+
+#[tokio::test]
+async fn a_waiter_is_granted_no_longer_lease_than_the_longest_that_an_operator_has_lowered_meanwhile() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let node = Node::start(BIN, &["--locks", &url, "--ttl-max", "90s"]).await;
+    let held = granted(&node, "k", json!({})).await;
+    let long = acquire(&node, "k", json!({ "ttl_ms": 90_000, "wait_ms": 40_000 }));
+    let lowered = async {
+        let waits = || async { inspect(&node, "k").await["waiters"] == 1 };
+        assert!(eventually(LONG, waits).await, "{}", node.log());
+        let args = ["engines", "lower", "locks", "--lease-max", "60s", "--url", &node.base_url()];
+        let ended = latchgate(&args).await;
+        assert!(ended.status.success(), "{ended:?}");
+        // The node uses the new epoch from here on.
+        let is_lowered =
+            || async { get(&node, "/v1/admin/engines").await.body["locks"]["engines"][0]["lease_ms_max"] == 60_000 };
+        assert!(eventually(LONG, is_lowered).await, "{}", node.log());
+        assert_eq!(release(&node, "k", &held.text("lease_id")).await.status, 200);
+    };
+    let (granted, ()) = tokio::join!(long, lowered);
+    assert_eq!(granted.status, 200, "{}", granted.body);
+    assert!((59_000..=60_000).contains(&granted.body["ttl_ms"].as_u64().unwrap()), "{}", granted.body);
+}
+
+#[tokio::test]
+async fn a_gate_that_has_lost_its_records_together_with_all_nodes_is_no_new_one() {
+    let (database, redis) = (shared_database().await, Redis::start().await);
+    let gate = redis.url();
+    let start =
+        async || Node::start_with(BIN, &["--locks", &database, "--gate", &gate], &[("LATCHGATE_NEW", "false")]).await;
+    let mut node = start().await;
+    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
+    assert_eq!(pre(&node, charge.clone()).await.status, 201);
+    node.kill9();
+    redis.ask(&["FLUSHALL"]);
+    pre(&start().await, charge).await.assert_problem(409, "operation-unknown");
 }

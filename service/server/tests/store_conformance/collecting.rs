@@ -147,8 +147,20 @@ pub async fn rows_that_name_no_lock_are_passed_over(world: &World, unnamed: u64)
         }
         assert_eq!((removed, passed_over), (1, unnamed), "{limit} at a time");
     }
-    if world.store.kind() != "redis" {
-        let page = world.store.dump(None, 100).await.unwrap();
-        assert_eq!((page.items.len(), page.unreadable.len() as u64), (0, unnamed));
+    world.write(&at("over"), state(1), OVER).await;
+    for limit in [1, 2, 100] {
+        let (mut from, mut items, mut unreadable) = (None::<String>, 0, 0);
+        loop {
+            let page = world.store.dump(from.as_deref(), limit).await.unwrap();
+            items += page.items.len() as u64;
+            unreadable += page.unreadable.len() as u64;
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+        assert_eq!((items, unreadable), (1, unnamed), "{limit} at a time");
+        let listed = world.store.list(&App::default(), "", None, limit).await.unwrap();
+        assert_eq!(listed.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["over"], "{limit} at a time");
     }
 }

@@ -81,3 +81,23 @@ fn only_the_token_of_a_live_lease_passes_the_fence() {
     assert_eq!(world.fence(live.token), Outcome::Fenced);
     assert_eq!(world.fence(ended.token), held_off(end));
 }
+
+/// A hold-off lasts as long as the longest lease that an operator has lowered meanwhile.
+#[test]
+fn no_lease_becomes_longer_than_a_hold_off_would_last() {
+    let mut world = world();
+    let long = with(world.request("ann", Mode::Shared), |terms| terms.ttl_ms = 5_000);
+    let before = world.hold_as(long.clone());
+    assert_eq!(before.ttl_ms, 5_000);
+    world.terms.lease_ms_max = 2_000;
+    let after = with(world.request("ben", Mode::Shared), |terms| terms.ttl_ms = 5_000);
+    let after = world.hold_as(after);
+    assert_eq!((after.ttl_ms, after.expires_at), (2_000, world.now.plus_ms(2_000)));
+    for (lease, ttl_ms, renewed_ms) in
+        [(&after, Some(5_000), 2_000), (&before, Some(9_000), 5_000), (&before, None, 5_000)]
+    {
+        let renewal = Command::Renew(Renew::new(lease.lease_id.clone(), ttl_ms));
+        let Outcome::Renewed(renewed) = world.run(renewal) else { panic!("not renewed") };
+        assert_eq!(renewed.ttl_ms, renewed_ms);
+    }
+}

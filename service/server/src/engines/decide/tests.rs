@@ -2,7 +2,8 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
-const NOTHING: Known = Known { epoch: Epoch::NONE, lease_ms_max: 60_000, ttl_ms_max: 3_600_000, is_stalled: false };
+const NOTHING: Known =
+    Known { epoch: Epoch::NONE, lease_ms_max: 60_000, ttl_ms_max: 3_600_000, has_slept: false, is_stalled: false };
 
 fn pair() -> [String; 2] {
     ["one".to_owned(), "other".to_owned()]
@@ -393,4 +394,26 @@ fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
     for state in [Active, Moving, Filling, Retired] {
         assert!(matches!(next_of(Some(&alone), Some(&reading(state, 4, &pair(), false))), Next::Wait(_)), "{state:?}");
     }
+}
+
+#[test]
+fn a_node_that_was_stopped_for_some_time_does_not_count_on_what_it_knew_before() {
+    let awake = used(5);
+    let slept = Known { has_slept: true, ..awake };
+    let none = Reading { now: NOW, ..Reading::default() };
+    let lost = Candidate { may_forget: true, ..engine("one", Some(&none)) };
+    let (older, standby) = (reading(Active, 5, &[], true), reading(Standby, 5, &pair(), true));
+    let older = Candidate { may_forget: true, ..engine("one", Some(&older)) };
+    for engine in [lost, older] {
+        assert!((60_000..61_000).contains(&hold_off_of(&next(&[engine], &[], awake))));
+        assert!(hold_off_of(&next(&[engine], &[], slept)) >= 3_600_000);
+    }
+    // It may have been left for the engine that has lost its data.
+    let active = reading(Active, 5, &pair(), false);
+    for (other, held_ms) in [(&none, 3_600_000), (&standby, 60_000)] {
+        let next_of = |known| next(&[engine("one", Some(&active)), engine("other", Some(other))], &pair(), known);
+        assert_eq!(hold_off_of(&next_of(awake)), 0);
+        assert!(hold_off_of(&next_of(slept)) >= held_ms);
+    }
+    assert!(matches!(next(&[engine("one", Some(&active))], &[], slept), Next::Wait(_) | Next::Serve { .. }));
 }

@@ -205,16 +205,23 @@ impl LockStore for PostgresStore {
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let mut connection = self.reads.check_out().await?;
-        let rows = connection
-            .query(statements::LIST)
-            .bind(app.as_str())
-            .bind(prefix)
-            .bind(after.map_or("", Key::as_str))
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(super::end_of_prefix(prefix))
-            .fetch_all(&mut *connection)
-            .await;
-        let page = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Page, _>>());
+        let mut after = after.map_or("", Key::as_str).to_owned();
+        let page = async {
+            let mut page = Page::new();
+            loop {
+                let wanted = limit - page.len();
+                let query = connection.query(statements::LIST).bind(app.as_str()).bind(prefix).bind(after);
+                let query = query.bind(i64::try_from(wanted).unwrap_or(i64::MAX)).bind(super::end_of_prefix(prefix));
+                let rows = query.fetch_all(&mut *connection).await?;
+                // Rows whose key is none are passed over.
+                page.extend(rows.iter().filter_map(read_listed));
+                match rows.last() {
+                    Some(last) if rows.len() == wanted && page.len() < limit => after = last.try_get(0)?,
+                    _ => return Ok(page),
+                }
+            }
+        };
+        let page = page.await;
         connection.read(page).await
     }
 

@@ -31,8 +31,9 @@ pub(super) fn read_loaded(rows: &[PgRow]) -> Result<LoadedRows, sqlx::Error> {
     Ok(Some((states, now)))
 }
 
-pub(super) fn read_listed(row: &PgRow) -> Result<(Key, Option<LockState>), sqlx::Error> {
-    Ok((read_key(row, 0)?, decode_state(row.try_get::<&str, _>(1)?.as_bytes()).ok()))
+pub(super) fn read_listed(row: &PgRow) -> Option<(Key, Option<LockState>)> {
+    let state = row.try_get::<&str, _>(1).ok();
+    Some((read_key(row, 0).ok()?, state.and_then(|state| decode_state(state.as_bytes()).ok())))
 }
 
 /// The error within the result is the position after a row that cannot be decoded.

@@ -21,23 +21,30 @@ pub(super) async fn dump(
     let (app, key) = read_position(from)?;
     let from = if from.is_some() { format!("({app}\0{key}") } else { "-".to_owned() };
     let found = along_index(shared, &from, "+", limit).await?;
-    let addresses = found.iter().map(|text| read_indexed(text).ok_or_else(foreign)).collect::<Result<Vec<_>, _>>()?;
-    let position = |address: &Address| position_after(address.app.as_str(), address.key.as_str());
-    let next = addresses.last().filter(|_| found.len() >= limit).map(position);
+    let position = |text: &String| {
+        let (app, key) = text.split_once('\0').unwrap_or((text, ""));
+        position_after(app, key)
+    };
+    let next = found.last().filter(|_| found.len() >= limit).map(position);
+    let (named, unnamed): (Vec<_>, Vec<_>) =
+        found.iter().map(|text| read_indexed(text).ok_or_else(|| position(text))).partition(Result::is_ok);
+    let addresses: Vec<Address> = named.into_iter().flatten().collect();
     let values = shared.values(&addresses).await?;
     let there = addresses.into_iter().zip(values).filter_map(|(address, value)| Some((address, value?)));
     let states = there.map(|(address, value)| {
-        let name = position(&address);
+        let name = position(&indexed(&address));
         decode_copied(address, &value).map_err(|_| name)
     });
-    Ok(DumpPage::of(states, next))
+    // A state may belong to an entry that names no key.
+    let unnamed = unnamed.into_iter().filter_map(|entry| Some(Err(entry.err()?)));
+    Ok(DumpPage::of(states.chain(unnamed), next))
 }
 
 pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreError> {
     loop {
         let found = along_index(shared, "-", "+", CLEAR_MAX).await?;
-        let addresses = found.iter().map(|text| read_indexed(text).ok_or_else(foreign));
-        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        // Nothing of this program is at the name of an entry that names no key.
+        let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
         let arguments = [beginning(EngineState::Filling, epoch), String::new()];
         let arguments = arguments.into_iter().chain(found.iter().cloned()).collect();
         if !run(shared, &addresses, arguments).await? {
@@ -69,9 +76,4 @@ async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> 
     let mut keys = vec![layout.engine(), layout.index(), layout.tail()];
     keys.extend(addresses.iter().map(|address| layout.state(address)));
     shared.link.write(&FILL, &keys, &arguments).await
-}
-
-/// The error for an index entry that cannot be read. To skip the entry would be to lose a state.
-fn foreign() -> StoreError {
-    StoreError::Unavailable("a key of the locks has no name that this program gives".to_owned())
 }

@@ -30,8 +30,7 @@ insert or replace into locks (app, key, version, replaces, keep_until, notice_at
 const LIST: &str = "
 select key, state from locks
 where app = ?1 and key >= ?2 and key > ?3 and key < ?4
-order by key
-limit ?5";
+order by key";
 
 /// A page of all rows, in the order of the primary key.
 const DUMP: &str = "
@@ -172,10 +171,11 @@ pub(super) fn list(
 ) -> rusqlite::Result<Page> {
     let (after, end) = (after.map_or("", Key::as_str), end_of_prefix(prefix));
     let mut statement = connection.prepare_cached(LIST)?;
-    let rows = statement.query_map(params![app.as_str(), prefix, after, end, limit_of(limit)], |row| {
-        Ok((read_key(row, 0)?, read_state(row, 1).ok()))
+    let rows = statement.query_map(params![app.as_str(), prefix, after, end], |row| {
+        Ok(read_key(row, 0).ok().map(|key| (key, read_state(row, 1).ok())))
     })?;
-    rows.collect()
+    // Rows whose key is none are passed over.
+    rows.filter_map(Result::transpose).take(limit).collect()
 }
 
 /// A page of all states. One that cannot be decoded is the position after it.
