@@ -83,6 +83,22 @@ package_of() {
     esac
 }
 
+# python_tools NAME PACKAGE==VERSION...: installs Python packages for scripts into the target directory, once for each version; sets TOOLS to
+# the directory of their commands.
+python_tools() {
+    local dir
+    dir=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/$1")
+    shift
+    TOOLS=$dir/bin
+    [[ $(cat "$dir/installed" 2>/dev/null) != "$*" ]] || return 0
+    ensure_packages python3 python3-venv
+    say "installing $* into $dir"
+    rm -rf "$dir"
+    python3 -m venv "$dir"
+    "$TOOLS/pip" install --quiet --disable-pip-version-check "$@" || die "pip cannot install $*: does this machine reach a package index?"
+    echo "$*" >"$dir/installed"
+}
+
 # The directory of initdb and postgres, which Debian keeps out of PATH: the newest version.
 postgres_bin() {
     local initdb

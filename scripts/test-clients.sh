@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the clients for Python and TypeScript against real nodes on a private Postgres: the scenarios of service/clients/SCENARIOS.md,
-# each language in its own test runner. The last line is the sum: `N passed, N failed, N skipped`.
+# each language in its own test runner, and the types of the one for Python. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
@@ -11,6 +11,7 @@ if [[ -z $binary ]]; then
     cargo build --locked -p latchgate
     binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
 fi
+python_tools types mypy==2.4.1
 start_postgres
 CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
@@ -30,6 +31,7 @@ for file in tests/test_*.py; do
     file=${file##*/}
     run "python-${file%.py}" python3 -B -m unittest -b "tests.${file%.py}"
 done
+run python-types bash -c "'$TOOLS/mypy' --cache-dir /dev/null && echo 'Ran 1 test in all'"
 cd ../typescript
 for file in tests/*.test.js; do
     run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"
