@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::access::quota::QuotaReached;
-use crate::engines::{Engine, EngineNotice, Engines, GateEngines};
+use crate::engines::{Engine, EngineNotice, Engines};
 use crate::locks::Locks;
 
 /// How often a node looks for what it has to say about engines.
@@ -71,17 +71,8 @@ impl Notices {
         }));
     }
 
-    /// Says when the engines of the locks are switched, and when a hold-off of them begins or ends.
-    pub fn watch_locks(&self) {
-        self.watch("locks", self.inner.locks.engines().clone());
-    }
-
-    /// The same for the engines of the gate, or for those of durable operations.
-    pub fn watch_gate(&self, of: &'static str, engines: GateEngines) {
-        self.watch(of, engines);
-    }
-
-    fn watch<E: ?Sized + Engine>(&self, of: &'static str, engines: Engines<E>) {
+    /// Says when these engines are switched, and when a hold-off of them begins or ends.
+    pub fn watch<E: ?Sized + Engine>(&self, of: &'static str, engines: Engines<E>) {
         if !self.inner.locks.keeps_history() {
             return;
         }

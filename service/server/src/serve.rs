@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Clock};
+use crate::access::{Access, Clock, FixedKeys};
 use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
@@ -59,42 +59,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let metrics = bind_metrics(&args).await?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let (store, gate) = open(&args).await?;
-    let locks = Locks::start(store.clone(), store.node_id(), args.runtime_limits()).await?;
-    let clock: Clock = Arc::new({
-        let locks = locks.clone();
-        move || locks.now()
-    });
-    let access = Access::start(store.clone(), clock, fixed_keys).await?;
-    let notices = Notices::start(locks.clone());
-    args.http.check_exposure(is_exposed, access.needs_key())?;
-    let secret = secret(&args.store, &store).await?;
-    if gate.is_some() {
-        check_home(&args, &store).await?;
-    }
-    let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
-    let is_new = is_first_gate(&store).await?;
-    gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
-    let operations = gate.start(&secret, notices.clone()).await?;
-    // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
-    if store.standing().is_some() {
-        agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
-    }
-    notices.watch_quotas(access.quotas_reached());
-    notices.watch_locks();
-    notices.watch_gate("gate", operations.engines().clone());
-    if let Some(engines) = operations.durable_engine() {
-        notices.watch_gate("durable", engines.clone());
-    }
+    let context = Arc::new(context(&args, fixed_keys, connections_max, is_exposed).await?);
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let greeting = greeting::text(scheme, address, &args.store, args.history.history_retention, access.needs_key())?;
+    let greeting =
+        greeting::text(scheme, address, &args.store, args.history.history_retention, context.access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
-    let limits = args.request_limits(connections_max);
-    let context = Context::new(locks.clone(), operations.clone(), access, http::requests(), &secret, limits);
-    let context = Arc::new(context);
     let stack = |hosts: Hosts, is_metrics_alone: bool| {
         let (context, ids) = (Arc::clone(&context), RequestIds::default());
         let (cors, access_log) = (args.http.cors(), args.observe.access_log);
@@ -109,27 +81,65 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
         let router = http::router(&stack(hosts, true));
         let one = Threads::start(1)?;
-        tokio::spawn(http::serve(listener, router, http::spellings(), limits, one, stop.clone()));
+        tokio::spawn(http::serve(listener, router, limits, one, stop.clone()));
     }
     let router = http::router(&stack(args.http.hosts(&addresses), false));
     let threads = Threads::start(args.runtime.workers()).context("--workers")?;
-    let serving = http::serve(listener, router, http::spellings(), server_limits, Arc::clone(&threads), stop.clone());
+    let serving = http::serve(listener, router, server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "shutting down");
-            locks.close();
-            operations.close();
+            context.locks.close();
+            context.operations.close();
             tokio::time::sleep(args.http.drain_notice).await;
             stop.cancel();
         }
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
     let served = serving.await.context("the HTTP server has panicked");
-    locks.flush_events(FLUSH_MAX).await;
+    context.locks.flush_events(FLUSH_MAX).await;
     // Only now: connections to stores may belong to any of their runtimes.
     drop(threads);
     served
+}
+
+/// Opens the stores, and starts all that requests need. `is_exposed`: other machines can reach the node.
+pub(crate) async fn context(
+    args: &ServeArgs,
+    fixed_keys: FixedKeys,
+    connections_max: usize,
+    is_exposed: bool,
+) -> anyhow::Result<Context> {
+    let (store, gate) = open(args).await?;
+    let locks = Locks::start(store.clone(), store.node_id(), args.runtime_limits()).await?;
+    let clock: Clock = Arc::new({
+        let locks = locks.clone();
+        move || locks.now()
+    });
+    let access = Access::start(store.clone(), clock, fixed_keys).await?;
+    let notices = Notices::start(locks.clone());
+    args.http.check_exposure(is_exposed, access.needs_key())?;
+    let secret = secret(&args.store, &store).await?;
+    if gate.is_some() {
+        check_home(args, &store).await?;
+    }
+    let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
+    let is_new = is_first_gate(&store).await?;
+    gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
+    let operations = gate.start(&secret, notices.clone()).await?;
+    // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
+    if store.standing().is_some() {
+        agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
+    }
+    notices.watch_quotas(access.quotas_reached());
+    notices.watch("locks", store);
+    notices.watch("gate", operations.engines().clone());
+    if let Some(engines) = operations.durable_engine() {
+        notices.watch("durable", engines.clone());
+    }
+    let limits = args.request_limits(connections_max);
+    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits))
 }
 
 /// Reads the certificate again on each SIGHUP.

@@ -8,11 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
-use tokio_rustls::server::TlsStream;
 
 /// Most bytes that are read ahead while a request is served.
 const AHEAD_BYTES_MAX: usize = 64 * 1_024;
@@ -32,28 +29,20 @@ pub struct Client {
 
 struct State {
     /// `None` until the handshake of TLS is complete.
-    input: Option<Input>,
+    input: Option<Box<dyn AsyncRead + Send + Unpin>>,
     ahead: BytesMut,
-    /// The server waits for bytes, and sees by itself that none will follow.
+    /// The server waits for bytes, and sees by itself that none will follow. It does not while a request is answered.
     is_awaited: bool,
-    request: Option<RequestState>,
-    /// How many requests have begun.
+    /// How many requests have begun. The fields below are those of the last one.
     requests: u64,
+    is_body_read: bool,
     /// The node does not read the rest of the request's body, so the connection ends with the answer.
     is_body_refused: bool,
-    /// The answer has been sent, and what the client still sends is dropped.
-    is_lingering: bool,
+    /// It ends with its client: a grant that no client receives would lock its key for nothing.
+    ends_with_client: bool,
     idle: Option<Idle>,
     is_closing: bool,
     waker: Option<Waker>,
-}
-
-/// A request that is being answered. The body of its answer may be on its way when it has ended.
-#[derive(Clone, Copy, Default)]
-struct RequestState {
-    is_body_read: bool,
-    /// It ends with its client: a grant that no client receives would lock its key for nothing.
-    ends_with_client: bool,
 }
 
 /// A connection that can be closed, because its client has no request that the node could answer.
@@ -62,22 +51,6 @@ pub struct Idle {
     /// The client has sent only a part of its request. That has a time limit of its own.
     pub has_begun: bool,
     pub since: Instant,
-}
-
-/// How the bytes travel.
-pub enum Transport {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-enum Input {
-    Plain(OwnedReadHalf),
-    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
-}
-
-enum Output {
-    Plain(OwnedWriteHalf),
-    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
 }
 
 /// What is known of the client's side of the connection.
@@ -96,10 +69,10 @@ impl Client {
             input: None,
             ahead: BytesMut::new(),
             is_awaited: true,
-            request: None,
             requests: 0,
+            is_body_read: true,
             is_body_refused: false,
-            is_lingering: false,
+            ends_with_client: false,
             idle: Some(Idle { has_begun: false, since: Instant::now() }),
             is_closing: false,
             waker: None,
@@ -108,24 +81,18 @@ impl Client {
     }
 
     /// The stream that the server reads and writes.
-    pub fn stream(self: &Arc<Self>, transport: Transport) -> ClientStream {
-        let (input, output) = match transport {
-            Transport::Plain(stream) => {
-                let (input, output) = stream.into_split();
-                (Input::Plain(input), Output::Plain(output))
-            }
-            Transport::Tls(stream) => {
-                let (input, output) = tokio::io::split(stream);
-                (Input::Tls(input), Output::Tls(output))
-            }
-        };
+    pub fn stream(
+        self: &Arc<Self>,
+        input: impl AsyncRead + Send + Unpin + 'static,
+        output: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> ClientStream {
         let mut state = self.state();
-        state.input = Some(input);
+        state.input = Some(Box::new(input));
         state.is_awaited = false;
         // The time for the first request begins after the handshake.
         state.idle = None;
         drop(state);
-        ClientStream { client: Arc::clone(self), output, linger: None }
+        ClientStream { client: Arc::clone(self), output: Box::new(output), linger: None }
     }
 
     /// Whether the handshake of TLS is under way, and is not about to end.
@@ -164,9 +131,8 @@ impl Client {
     /// A request has arrived. Its body may follow.
     pub fn begin(&self) {
         let mut state = self.state();
-        state.request = Some(RequestState::default());
-        state.is_body_refused = false;
         state.requests += 1;
+        (state.is_body_read, state.is_body_refused, state.ends_with_client) = (false, false, false);
         // It may be answered before the next look.
         state.idle = None;
         state.is_closing = false;
@@ -174,12 +140,12 @@ impl Client {
 
     /// From the moment when it has been read, the request ends with its client.
     pub fn end_request_with_client(&self) {
-        self.change(|request| request.ends_with_client = true);
+        self.state().ends_with_client = true;
     }
 
     /// The whole request has been read.
     pub fn body_read(&self) {
-        self.change(|request| request.is_body_read = true);
+        self.state().is_body_read = true;
     }
 
     /// The node does not read the rest of the body.
@@ -192,18 +158,9 @@ impl Client {
         self.state().is_body_refused
     }
 
-    /// The request has been answered.
-    pub fn end(&self) {
-        self.state().request = None;
-    }
-
     /// Whether the connection can be closed for another client.
     pub fn idle(&self) -> Option<Idle> {
         self.state().idle
-    }
-
-    fn change(&self, change: impl FnOnce(&mut RequestState)) {
-        self.state().request.as_mut().map(change);
     }
 
     /// Closes the connection if it is idle.
@@ -223,15 +180,12 @@ impl Client {
 impl State {
     /// Called after each poll of the connection.
     fn look(&mut self, cx: &mut Context<'_>) -> Peer {
-        let has_begun = match self.request {
-            // The server waits for the rest of the body.
-            Some(request) => !request.is_body_read,
-            None => self.is_lingering,
-        };
-        if self.is_awaited && (self.request.is_none() || has_begun) {
+        if self.is_awaited {
             if self.is_closing {
                 return Peer::End;
             }
+            // The server waits for the rest of the body, or drops it.
+            let has_begun = !self.is_body_read;
             if self.idle.is_none_or(|idle| idle.has_begun != has_begun) {
                 self.idle = Some(Idle { has_begun, since: Instant::now() });
             }
@@ -240,20 +194,11 @@ impl State {
         }
         self.idle = None;
         self.is_closing = false;
-        match self.request {
-            Some(request) if request.is_body_read && request.ends_with_client && !self.is_awaited => {
-                self.read_ahead(cx)
-            }
-            _ => Peer::Open,
-        }
+        if self.is_body_read && self.ends_with_client { self.read_ahead(cx) } else { Peer::Open }
     }
 
     fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.input {
-            Some(Input::Plain(input)) => Pin::new(input).poll_read(cx, buffer),
-            Some(Input::Tls(input)) => Pin::new(input).poll_read(cx, buffer),
-            None => Poll::Pending,
-        }
+        self.input.as_mut().map_or(Poll::Pending, |input| Pin::new(input).poll_read(cx, buffer))
     }
 
     fn read_ahead(&mut self, cx: &mut Context<'_>) -> Peer {
@@ -290,7 +235,7 @@ impl State {
 /// The connection as the server reads and writes it.
 pub struct ClientStream {
     client: Arc<Client>,
-    output: Output,
+    output: Box<dyn AsyncWrite + Send + Unpin>,
     /// Set while what the client still sends is read and dropped: until when, and how much more.
     linger: Option<(Pin<Box<Sleep>>, usize)>,
 }
@@ -302,7 +247,6 @@ impl ClientStream {
         if !state.is_body_refused {
             return Poll::Ready(());
         }
-        state.is_lingering = true;
         let (over, bytes_left) = self.linger.get_or_insert_with(|| (Box::pin(sleep(LINGER_MAX)), LINGER_BYTES_MAX));
         let mut bytes = [0; 8 * 1_024];
         while *bytes_left > 0 {
@@ -325,28 +269,18 @@ impl AsyncRead for ClientStream {
     }
 }
 
-/// Calls a method of the output.
-macro_rules! output {
-    ($stream:ident.$method:ident($($argument:expr),*)) => {
-        match &mut $stream.output {
-            Output::Plain(output) => Pin::new(output).$method($($argument),*),
-            Output::Tls(output) => Pin::new(output).$method($($argument),*),
-        }
-    };
-}
-
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        output!(self.poll_write(cx, bytes))
+        Pin::new(&mut self.output).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        output!(self.poll_flush(cx))
+        Pin::new(&mut self.output).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
-            match output!(self.poll_shutdown(cx)) {
+            match Pin::new(&mut self.output).poll_shutdown(cx) {
                 Poll::Ready(Ok(())) => {}
                 other => return other,
             }
@@ -359,13 +293,10 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        output!(self.poll_write_vectored(cx, slices))
+        Pin::new(&mut self.output).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.output {
-            Output::Plain(output) => output.is_write_vectored(),
-            Output::Tls(output) => output.is_write_vectored(),
-        }
+        self.output.is_write_vectored()
     }
 }

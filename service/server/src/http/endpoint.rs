@@ -139,11 +139,6 @@ impl Endpoint {
         Self { alias: Some(method), ..self }
     }
 
-    /// The last part of a path that begins as this one does, and has a parameter after it: `acquire` of `/v1/locks/{key}/acquire`.
-    pub fn verb_after(&self, prefix: &str) -> Option<&'static str> {
-        self.path.strip_prefix(prefix)?.strip_prefix("{key}/")
-    }
-
     /// The parameter of a path, still percent-encoded; empty if the endpoint has none.
     pub fn parameter<'a>(&self, path: &'a str) -> &'a str {
         let place = self.path.split('/').position(|part| part.starts_with('{'));

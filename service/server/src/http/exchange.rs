@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
-use axum::http::Extensions;
 use axum::http::request::Parts;
+use axum::http::{Extensions, Uri};
 
 use super::client::Client;
 use super::endpoint::Endpoint;
 use super::problem::Problem;
-use super::proxies::ClientAddress;
+use super::target;
 use crate::access::Caller;
 
 pub struct Exchange {
     /// The address of the client.
     pub from: IpAddr,
+    /// An API key is in the URL: the request is refused, and the URL is not logged.
+    pub has_key_in_url: bool,
     pub client: Arc<Client>,
     /// Set when the request has been routed.
     endpoint: OnceLock<&'static Endpoint>,
@@ -27,8 +29,9 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(ClientAddress(from): ClientAddress, client: Arc<Client>) -> Arc<Self> {
-        Arc::new(Self { from, client, endpoint: OnceLock::new(), caller: OnceLock::new(), counted: AtomicU32::new(0) })
+    pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>) -> Arc<Self> {
+        let (endpoint, caller, counted) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
+        Arc::new(Self { from, has_key_in_url: target::has_api_key(uri), client, endpoint, caller, counted })
     }
 
     /// # Errors

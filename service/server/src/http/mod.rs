@@ -45,7 +45,7 @@ mod waits;
 
 pub use self::context::{Context, LockRequestLimits, OperationRequestLimits, RequestLimits};
 pub use self::cors::{Cors, Origin};
-pub use self::endpoints::{openapi_json, requests, router, spellings};
+pub use self::endpoints::{openapi_json, requests, router};
 pub use self::hosts::{AllowedHost, Hosts};
 pub(crate) use self::problem::Problem;
 pub use self::proxies::{TrustedProxies, network};

@@ -2,7 +2,7 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{Method, Request, Uri};
+use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
 use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
@@ -72,7 +72,7 @@ pub struct Spellings {
 impl Spellings {
     pub fn new(endpoints: &'static [Endpoint]) -> Self {
         let aliases = endpoints.iter().filter_map(|endpoint| Some((endpoint.alias?, endpoint)));
-        let verbs = endpoints.iter().filter_map(|endpoint| endpoint.verb_after(LOCKS));
+        let verbs = endpoints.iter().filter_map(|endpoint| endpoint.path.strip_prefix("/v1/locks/{key}/"));
         Self { verbs: verbs.collect(), aliases: aliases.collect() }
     }
 
@@ -84,16 +84,13 @@ impl Spellings {
                 *request.uri_mut() = uri;
             }
         }
-        if !STANDARD.contains(request.method()) {
-            let sent = request.method().as_str();
-            let is_sent = |(alias, endpoint): &&(&str, &Endpoint)| {
-                *alias == sent
-                    && endpoint.path.split('{').next().is_some_and(|start| request.uri().path().starts_with(start))
-            };
-            let method = self.aliases.iter().find(is_sent).and_then(|(_, endpoint)| endpoint.method.parse().ok());
-            if let Some(method) = method {
-                *request.method_mut() = method;
-            }
+        let is_sent = |(alias, endpoint): &&(&str, &Endpoint)| {
+            *alias == request.method().as_str()
+                && endpoint.path.split('{').next().is_some_and(|start| request.uri().path().starts_with(start))
+        };
+        let method = self.aliases.iter().find(is_sent).and_then(|(_, endpoint)| endpoint.method.parse().ok());
+        if let Some(method) = method {
+            *request.method_mut() = method;
         }
     }
 
@@ -111,8 +108,6 @@ impl Spellings {
         Some(format!("{start}{}{verb}", key.replace('/', "%2F")))
     }
 }
-
-const STANDARD: [Method; 6] = [Method::POST, Method::GET, Method::PUT, Method::DELETE, Method::HEAD, Method::OPTIONS];
 
 /// Whether a client may have meant a verb by the end of a key.
 pub fn has_verb_in_key(path: &str) -> bool {

@@ -7,10 +7,6 @@ use ipnet::IpNet;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Where a request comes from, as far as this node can know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientAddress(pub IpAddr);
-
 /// # Errors
 /// When the text is neither a network nor an address.
 pub fn network(text: &str) -> Result<IpNet, String> {
@@ -28,12 +24,12 @@ impl TrustedProxies {
         Self(networks.to_vec())
     }
 
-    /// Each proxy appends the address of its own client. So the right-most address that is not a trusted proxy is the client; what
+    /// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most address that is not a trusted proxy is the client; what
     /// stands left of it, the client may have made up.
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         if !self.trusts(client) {
-            return ClientAddress(client);
+            return client;
         }
         let forwarded = headers.get_all(FORWARDED_FOR).iter().rev();
         let entries = forwarded.flat_map(|value| value.to_str().unwrap_or("?").rsplit(','));
@@ -45,7 +41,7 @@ impl TrustedProxies {
                 break;
             }
         }
-        ClientAddress(client)
+        client
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -75,7 +71,7 @@ mod tests {
         for value in forwarded {
             headers.append(FORWARDED_FOR, value.parse().unwrap());
         }
-        TrustedProxies::new(&networks).client(peer.parse().unwrap(), &headers).0.to_string()
+        TrustedProxies::new(&networks).client(peer.parse().unwrap(), &headers).to_string()
     }
 
     #[test]

@@ -18,8 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::client::{Client, ClientStream, Transport};
+use super::client::{Client, ClientStream};
 use super::connections::Connections;
+use super::endpoints::spellings;
 use super::exchange::Exchange;
 use super::path::Spellings;
 use super::proxies::TrustedProxies;
@@ -49,7 +50,6 @@ pub struct ServerLimits {
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    spellings: &'static Spellings,
     limits: ServerLimits,
     threads: Arc<Threads>,
     stop: CancellationToken,
@@ -60,8 +60,8 @@ pub async fn serve(
     let closing = Arc::clone(&connections).close_idle(limits.header_timeout);
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
-    let limits = Arc::new(limits);
-    let requests = Requests { router, spellings, proxies: limits.proxies.clone() };
+    let requests = Requests { router, spellings: spellings(), limits: Arc::new(limits) };
+    let limits = Arc::clone(&requests.limits);
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -84,7 +84,7 @@ pub async fn serve(
         let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(limits.tls_handshakes_max));
         let connection = connections.add(permit, address.ip());
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
-        let (requests, limits, stop) = (requests.clone(), Arc::clone(&limits), stop.clone());
+        let (requests, stop) = (requests.clone(), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
         threads.next().spawn(async move {
@@ -93,17 +93,22 @@ pub async fn serve(
                     Ok(stream) => stream,
                     Err(error) => return tracing::warn!(%error, %address, "cannot serve a connection"),
                 };
-                let transport = match &limits.tls {
-                    None => Transport::Plain(stream),
+                let stream = match &requests.limits.tls {
+                    None => {
+                        let (input, output) = stream.into_split();
+                        client.stream(input, output)
+                    }
                     // At a shutdown, no request can be under way before it.
                     Some(tls) => match stop.run_until_cancelled(tls.accept(stream)).await {
-                        Some(Ok(stream)) => Transport::Tls(Box::new(stream)),
+                        Some(Ok(stream)) => {
+                            let (input, output) = tokio::io::split(stream);
+                            client.stream(input, output)
+                        }
                         Some(Err(error)) => return tracing::debug!(%error, %address, "no TLS with this client"),
                         None => return,
                     },
                 };
                 drop(handshake);
-                let stream = client.stream(transport);
                 let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), requests)).await;
             });
             connection.client.serve(serving).await;
@@ -120,7 +125,7 @@ pub async fn serve(
 struct Requests {
     router: Router,
     spellings: &'static Spellings,
-    proxies: TrustedProxies,
+    limits: Arc<ServerLimits>,
 }
 
 /// `peer` sends the requests: the client, or a proxy.
@@ -133,7 +138,8 @@ fn serving(
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
         requests.spellings.normalize(&mut request);
-        let exchange = Exchange::new(requests.proxies.client(peer, request.headers()), Arc::clone(&client));
+        let from = requests.limits.proxies.client(peer, request.headers());
+        let exchange = Exchange::new(from, request.uri(), Arc::clone(&client));
         request.extensions_mut().insert(exchange);
         let body_client = Arc::clone(&client);
         requests.router.clone().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))

@@ -1,23 +1,25 @@
 //! What every request passes on its way to its handler and back, from top to bottom. Each endpoint has these layers around its handler,
 //! behind the router, so each of them knows the endpoint.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
-use axum::response::IntoResponse;
-use axum::routing::MethodRouter;
-use tower::ServiceBuilder;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, Route};
+use tower::layer::layer_fn;
+use tower::{ServiceBuilder, service_fn};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
-use super::context::Shared;
+use super::context::{Context, Shared};
 use super::endpoint::{Endpoint, Needs};
 use super::exchange::Exchange;
-use super::layers::check::CheckLayer;
-use super::layers::end::EndLayer;
-use super::layers::observe::ObserveLayer;
+use super::layers::end;
+use super::layers::observe::{Observe, Observer, Panic};
 use super::problem::Problem;
 use super::stack_config::StackConfig;
 use super::{query, target};
@@ -37,29 +39,112 @@ pub fn layered(
         .then(|| SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store")));
     let nosniff = HeaderValue::from_static("nosniff");
     let (of_hosts, of_access) = (Arc::clone(config), Arc::clone(config));
+    let observer = Observer { config: Arc::clone(config), endpoint, route };
+    let body_timeout = config.context.limits.body_timeout;
     let layers = ServiceBuilder::new()
         // tower-http would take any id that a client sends, of any length.
-        .layer(ObserveLayer { config: Arc::clone(config), endpoint, route })
+        .layer(layer_fn(move |inner| Observe { observer: observer.clone(), inner }))
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, nosniff))
         .option_layer(no_store)
         // A panic leaves nothing inconsistent: handlers share only channels and clocks.
-        .layer(CatchPanicLayer::custom(|_| Problem::defect().into_response()))
-        .layer(CheckLayer(move |request: &Request| {
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
             let (method, headers) = (request.method(), request.headers());
-            of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers))
+            let checked = of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers));
+            checked.map_err(IntoResponse::into_response)
         }))
         .option_layer(config.cors.layer())
-        .layer(CheckLayer(|request: &Request| target::check(request.uri())))
-        .layer(CheckLayer(move |request: &Request| match is_open {
-            true => Ok(()),
-            false => access::authenticate(&of_access.context, endpoint, request),
-        }))
-        .layer(CheckLayer(move |request: &Request| access::count(Exchange::of(request.extensions())?, 1)))
-        .layer(CheckLayer(move |request: &Request| match endpoint.has_query {
-            true => Ok(()),
-            false => query::none(request.uri()),
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
+            let permitted = permit(&of_access.context, endpoint, is_open, request);
+            permitted.map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .layer(EndLayer { endpoint, body_timeout: config.context.limits.body_timeout });
+        .layer(layer_fn(move |handler: Route| {
+            service_fn(move |request: Request| end::around(endpoint, body_timeout, handler.clone(), request))
+        }));
     handlers.layer(layers)
+}
+
+/// The message goes to the log entry of the request.
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let message = text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default();
+    let mut response = Problem::defect().into_response();
+    response.extensions_mut().insert(Panic(message));
+    response
+}
+
+/// # Errors
+/// Says why the request is refused.
+fn permit(context: &Context, endpoint: &'static Endpoint, is_open: bool, request: &Request) -> Result<(), Problem> {
+    let exchange = Exchange::of(request.extensions())?;
+    target::check(request.uri(), exchange.has_key_in_url)?;
+    if !is_open {
+        access::authenticate(context, endpoint, request)?;
+    }
+    access::count(exchange, 1)?;
+    if endpoint.has_query { Ok(()) } else { query::none(request.uri()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use axum::body::Body;
+    use axum::routing::{MethodFilter, on};
+    use clap::Parser as _;
+    use serde_json::Value;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::access::FixedKeys;
+    use crate::config::{Cli, Command};
+    use crate::http::client::Client;
+    use crate::http::endpoint::get;
+    use crate::http::request_ids::RequestIds;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<u8>>);
+
+    impl Write for &Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    static PANICKING: Endpoint =
+        get("/", "", Needs::Nothing, "other", |m| on(m, async || -> &'static str { panic!("it is {}", "broken") }));
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_and_its_message_is_logged_under_the_request_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = format!("sqlite:{}", dir.path().join("locks.db").display());
+        let Command::Serve(args) = Cli::parse_from(["latchgate", "serve", "--locks", &locks]).command else {
+            unreachable!()
+        };
+        let context = Arc::new(crate::serve::context(&args, FixedKeys::default(), 10, false).await.unwrap());
+        let (hosts, cors, ids) = (args.http.hosts(&[]), args.http.cors(), RequestIds::default());
+        let config =
+            StackConfig { context: Arc::clone(&context), hosts, cors, ids, access_log: false, is_metrics_alone: false };
+        let handler = layered(&Arc::new(config), &PANICKING, 0, (PANICKING.handler)(MethodFilter::GET));
+        let log = Arc::new(Log::default());
+        let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
+        let logging = tracing::subscriber::set_default(json);
+
+        let mut request = Request::builder().uri("/").header("x-request-id", "r-1").body(Body::empty()).unwrap();
+        let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new());
+        request.extensions_mut().insert(exchange);
+        let answer = handler.with_state(context).oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        drop(logging);
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let failed = events.iter().find(|event| event["message"] == "request failed").expect("an event");
+        assert_eq!((&failed["panic"], &failed["request_id"]), (&"it is broken".into(), &"r-1".into()));
+    }
 }

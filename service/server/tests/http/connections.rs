@@ -111,6 +111,27 @@ async fn idle_connections_make_room_for_a_client_that_has_a_request() {
     drop(waits);
 }
 
+#[tokio::test]
+async fn a_connection_whose_event_stream_has_ended_makes_room() {
+    let node = guarded(&["--connections-max", "2", "--read-timeout", "10m"]).await;
+    let reader = Caller::with(&node, json!({ "scopes": ["read"] })).await;
+    let mut stream = Raw::connect(&node).await;
+    let head = format!("GET /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", reader.key);
+    stream.send(head).await;
+    assert_eq!(stream.answer().await.unwrap().status, 200);
+    Caller::operator(&node).revoke(reader.id()).await;
+    stream.read_until("\r\n0\r\n\r\n").await;
+    // It has been idle for longer than each of these.
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut other = Raw::connect(&node).await;
+        other.send(getting("/healthz")).await;
+        assert_eq!(other.answer().await.unwrap().status, 200);
+        others.push(other);
+    }
+    assert!(stream.answer().await.is_none());
+}
+
 /// A request whose body does not arrive.
 const UNFINISHED: &str = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n{";
 

@@ -58,7 +58,12 @@ impl Raw {
 
     /// Returns when the node asks for the body of a request that said `Expect: 100-continue`.
     pub async fn is_asked_for_the_body(&mut self) {
-        while !self.unread.ends_with(b"100 Continue\r\n\r\n") {
+        self.read_until("100 Continue\r\n\r\n").await;
+    }
+
+    /// Reads and drops what the node sends, until it has sent this text.
+    pub async fn read_until(&mut self, end: &str) {
+        while !self.unread.ends_with(end.as_bytes()) {
             let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.unread));
             assert!(read.await.expect("an answer").unwrap() > 0, "the node has closed the connection");
         }

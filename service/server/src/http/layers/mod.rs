@@ -1,5 +1,4 @@
 //! Layers of our own for `stack.rs`.
 
-pub mod check;
 pub mod end;
 pub mod observe;

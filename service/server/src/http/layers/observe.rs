@@ -11,36 +11,28 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use opentelemetry::trace::SpanContext;
-use tower::{Layer, Service};
+use tower::Service;
 use tracing::{Instrument as _, Span};
 
-use crate::http::endpoint::{Endpoint, Wait};
+use crate::http::endpoint::Endpoint;
 use crate::http::exchange::Exchange;
 use crate::http::request_ids::REQUEST_ID;
 use crate::http::stack_config::StackConfig;
-use crate::http::target;
 use crate::observe::traces;
 
+/// What answers the requests of one endpoint, observed.
 #[derive(Clone)]
-pub struct ObserveLayer {
+pub struct Observe<S> {
+    pub observer: Observer,
+    pub inner: S,
+}
+
+#[derive(Clone)]
+pub struct Observer {
     pub config: Arc<StackConfig>,
     pub endpoint: &'static Endpoint,
     /// The index of its route in the metrics.
     pub route: usize,
-}
-
-#[derive(Clone)]
-pub struct Observe<S> {
-    layer: ObserveLayer,
-    inner: S,
-}
-
-impl<S> Layer<S> for ObserveLayer {
-    type Service = Observe<S>;
-
-    fn layer(&self, inner: S) -> Observe<S> {
-        Observe { layer: self.clone(), inner }
-    }
 }
 
 impl<S, B> Service<Request> for Observe<S>
@@ -60,7 +52,7 @@ where
         let Some(exchange) = Exchange::of(request.extensions()).ok().cloned() else {
             return self.inner.call(request).boxed();
         };
-        let observed = Observed::begin(&self.layer, &request, exchange);
+        let observed = Observed::begin(&self.observer, &request, exchange);
         let span = observed.span.clone();
         let answering = span.in_scope(|| self.inner.call(request));
         async move {
@@ -72,9 +64,13 @@ where
     }
 }
 
+/// An extension of the answer to a request whose handler has panicked: the message.
+#[derive(Clone)]
+pub struct Panic(pub String);
+
 /// A request that is being answered.
 struct Observed {
-    layer: ObserveLayer,
+    observer: Observer,
     exchange: Arc<Exchange>,
     id: HeaderValue,
     span: Span,
@@ -85,9 +81,9 @@ struct Observed {
 }
 
 impl Observed {
-    fn begin(layer: &ObserveLayer, request: &Request, exchange: Arc<Exchange>) -> Self {
+    fn begin(observer: &Observer, request: &Request, exchange: Arc<Exchange>) -> Self {
         let started = Instant::now();
-        let ObserveLayer { config, endpoint, .. } = layer;
+        let Observer { config, endpoint, .. } = observer;
         exchange.set_endpoint(endpoint);
         if endpoint.ends_with_client(request.uri()) {
             exchange.client.end_request_with_client();
@@ -99,19 +95,16 @@ impl Observed {
         let trace = traces::answered(&span, parent);
         let is_logged = config.access_log || tracing::enabled!(tracing::Level::WARN);
         let logged = is_logged.then(|| (request.method().clone(), request.uri().clone()));
-        Self { layer: layer.clone(), exchange, id, span, trace, logged, started }
+        Self { observer: observer.clone(), exchange, id, span, trace, logged, started }
     }
 
     fn end<B>(self, response: &mut Response<B>) {
         let status = response.status();
-        if self.layer.endpoint.wait != Wait::Stream || status != StatusCode::OK {
-            self.exchange.client.end();
-        }
-        let requests = &self.layer.config.context.requests;
+        let requests = &self.observer.config.context.requests;
         let counted = self.exchange.caller().map_or(requests.without_app(), |caller| caller.counted(requests));
-        counted.count(self.layer.route, status.as_u16(), self.started.elapsed());
+        counted.count(self.observer.route, status.as_u16(), self.started.elapsed());
         self.record(status);
-        self.log(status);
+        self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
         let headers = response.headers_mut();
         if let Some(trace) = &self.trace {
             traces::name_in(headers, trace);
@@ -139,7 +132,7 @@ impl Observed {
         }
     }
 
-    fn log(&self, status: StatusCode) {
+    fn log(&self, status: StatusCode, panic: Option<&str>) {
         let Some((method, uri)) = &self.logged else { return };
         let from: IpAddr = self.exchange.from;
         let elapsed_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -147,12 +140,12 @@ impl Observed {
         let app = caller.map(|caller| caller.app().as_str());
         let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
         let trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.trace_id()));
-        let path = if target::has_api_key(uri) { "(with an API key)" } else { uri.path() };
+        let path = if self.exchange.has_key_in_url { "(with an API key)" } else { uri.path() };
         let request_id = self.id.to_str().unwrap_or_default();
         macro_rules! write {
             ($level:ident, $message:literal) => {
                 tracing::$level!(
-                    %method, path, status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id,
+                    %method, path, status = status.as_u16(), elapsed_ms, %from, request_id, app, key_id, trace_id, panic,
                     $message
                 )
             };
@@ -160,7 +153,7 @@ impl Observed {
         // A node that is not ready is asked again and again, and has logged why.
         if status.is_server_error() && uri.path() != "/readyz" {
             write!(warn, "request failed");
-        } else if self.layer.config.access_log {
+        } else if self.observer.config.access_log {
             write!(info, "request");
         } else {
             write!(debug, "request");

@@ -121,7 +121,7 @@ impl Modify for Common {
         components.responses.insert("Problem".to_owned(), problem.build().into());
         for (path, item) in &mut api.paths.paths {
             for (method, operation) in operations(item) {
-                let row = self.0.iter().find(|endpoint| endpoint.method == method && endpoint.path == path);
+                let row = self.0.iter().find(|endpoint| operation.operation_id.as_deref() == Some(endpoint.id));
                 complete(row.map_or(Needs::ApiKey, |row| row.needs), method, path, operation);
             }
         }
