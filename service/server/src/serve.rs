@@ -64,7 +64,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let greeting =
-        greeting::text(scheme, address, &args.store, args.history.history_retention, context.access.needs_key())?;
+        greeting::text(scheme, address, &args.store, args.locks.history_retention, context.access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
     let stack = |hosts: Hosts, is_metrics_alone: bool| {
@@ -84,7 +84,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         tokio::spawn(http::serve(listener, router, limits, one, stop.clone()));
     }
     let router = http::router(&stack(args.http.hosts(&addresses), false));
-    let threads = Threads::start(args.runtime.workers()).context("--workers")?;
+    let threads = Threads::start(args.http.workers()).context("--workers")?;
     let serving = http::serve(listener, router, server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
@@ -212,7 +212,7 @@ pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
 
 /// Opens the store of the locks, or the pair, and the gate beside the first.
 async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn GateStore>>)> {
-    let engines = args.store.engines(args.history.history_retention)?;
+    let engines = args.store.engines(args.locks.history_retention)?;
     let opening = async {
         let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
         if let [LocksEngine { kind: LocksKind::Postgres(config), .. }] = &engines[..]
@@ -273,7 +273,7 @@ async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()>
     if matches!(args.store.gate_engine()?, GateEngine::Postgres(_) | GateEngine::Sqlite(_)) {
         return Ok(());
     }
-    let engines = args.store.engines(args.history.history_retention)?;
+    let engines = args.store.engines(args.locks.history_retention)?;
     let Some(LocksEngine { name: first, .. }) = engines.first() else { return Ok(()) };
     let home = agreed(locks, documents::GATE, Some(first.as_str()).filter(|_| engines.len() > 1)).await?;
     match home {

@@ -9,7 +9,7 @@ use latchgate_core::access::{
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer, ScopeName};
@@ -50,31 +50,48 @@ pub struct AppChangeRequest {
     quotas: Option<QuotasRequest>,
 }
 
+/// By its own name: clap takes an `Option` in an `Option` for a flag whose value may be left out.
+type Limit = Option<u32>;
+
+/// # Errors
+/// When the text is neither a number nor `none`.
+pub fn number_or_none(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| "must be a number or none".to_owned()),
+    }
+}
+
 /// A field that is absent changes nothing; null is no limit.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct QuotasRequest {
     /// Requests in a second; as many may come at once after a pause. Renewals, releases, posts and heartbeats are refused only beyond
     /// ten times as many. 1 to 1 000 000.
-    #[serde(default, deserialize_with = "some")]
+    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 200, minimum = 1, maximum = 1_000_000)]
-    requests_per_second: Option<Option<u32>>,
+    requests_per_second: Option<Limit>,
     /// Requests that wait at once. 0 to 1 000 000.
-    #[serde(default, deserialize_with = "some")]
+    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 500, maximum = 1_000_000)]
-    waiters: Option<Option<u32>>,
+    waiters: Option<Limit>,
     /// Leases that the node granted and that may be live. 0 to 1 000 000.
-    #[serde(default, deserialize_with = "some")]
+    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
-    leases: Option<Option<u32>>,
+    leases: Option<Limit>,
     /// Operations that the node let start and that may be running. 0 to 1 000 000.
-    #[serde(default, deserialize_with = "some")]
+    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
-    operations: Option<Option<u32>>,
+    operations: Option<Limit>,
     /// Open streams of events. 0 to 1 000 000.
-    #[serde(default, deserialize_with = "some")]
+    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 20, maximum = 1_000_000)]
-    event_streams: Option<Option<u32>>,
+    event_streams: Option<Limit>,
 }
 
 /// A field that is there, even if it is null.

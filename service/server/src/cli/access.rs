@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::Method;
+use clap::Subcommand;
 use latchgate_client::{Error, encode};
 use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Quota, Scope};
@@ -18,7 +19,7 @@ use super::print::{complain, list, not_printed, out, printed, said, text};
 use crate::access::operator::{Order, OrderRefused};
 use crate::access::{Access, Caller, Clock, FixedKeys};
 use crate::audit::Action;
-use crate::config::{AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, NodeArgs, TargetArgs};
+use crate::config::{AppCommand, BesideArgs, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
 use crate::http::Problem;
 use crate::store::store_clock::StoreClock;
 
@@ -27,56 +28,41 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.
-pub async fn app(command: &AppCommand) -> anyhow::Result<()> {
-    match command {
-        AppCommand::Create(args) => {
-            let answer = call(&args.target, Request::CreateApp(&args.app)).await?;
-            said(args.target.json, &answer, || format!("The app {:?} is there.", args.app));
+pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
+    let is_json = args.show.json;
+    match &args.command {
+        AppCommand::Create { app } => {
+            let answer = call(args, Request::CreateApp(app)).await?;
+            said(is_json, &answer, || format!("The app {app:?} is there."));
         }
-        AppCommand::Disable(args) => {
-            let answer = call(&args.target, Request::ChangeApp(&args.app, json!({ "disabled": true }))).await?;
-            said(args.target.json, &answer, || {
-                format!("The app {:?} is disabled: its API keys are refused.", args.app)
+        AppCommand::Disable { app } => {
+            let answer = call(args, Request::ChangeApp(app, json!({ "disabled": true }))).await?;
+            said(is_json, &answer, || format!("The app {app:?} is disabled: its API keys are refused."));
+        }
+        AppCommand::WarnAfter { app, after } => {
+            let answer = call(args, Request::ChangeApp(app, json!({ "warn_after_ms": after }))).await?;
+            said(is_json, &answer, || match after {
+                Some(ms) => format!("A lock of the app {app:?} that is held for {ms} ms is a notice."),
+                None => format!("How long a lock of the app {app:?} is held is no notice."),
             });
         }
-        AppCommand::WarnAfter(args) => {
-            let answer =
-                call(&args.target, Request::ChangeApp(&args.app, json!({ "warn_after_ms": args.after }))).await?;
-            said(args.target.json, &answer, || match args.after {
-                Some(ms) => format!("A lock of the app {:?} that is held for {ms} ms is a notice.", args.app),
-                None => format!("How long a lock of the app {:?} is held is no notice.", args.app),
-            });
-        }
-        AppCommand::List(target) => {
-            let answer = call(target, Request::Apps).await?;
-            list(target.json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
+        AppCommand::List => {
+            let answer = call(args, Request::Apps).await?;
+            list(is_json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
-                vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), quotas(app)]
+                vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), shown(app)]
             });
         }
-        AppCommand::Quota(args) => {
-            let app =
-                call(&args.target, Request::ChangeApp(&args.app, json!({ "quotas": changed_quotas(args) }))).await?;
-            said(args.target.json, &app, || format!("{}\t{}", args.app, quotas(&app)));
+        AppCommand::Quota { app, quotas } => {
+            let answer = call(args, Request::ChangeApp(app, json!({ "quotas": quotas }))).await?;
+            said(is_json, &answer, || format!("{app}\t{}", shown(&answer)));
         }
     }
     Ok(())
 }
 
-fn changed_quotas(args: &AppQuotaArgs) -> Value {
-    let named = [
-        ("requests_per_second", args.requests_per_second),
-        ("waiters", args.waiters),
-        ("leases", args.leases),
-        ("operations", args.operations),
-        ("event_streams", args.event_streams),
-    ];
-    let named = named.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?.0))));
-    Value::Object(named.collect())
-}
-
-/// Those that have a limit.
-fn quotas(app: &Value) -> String {
+/// The quotas that have a limit.
+fn shown(app: &Value) -> String {
     let limits = Quota::ALL.map(|quota| (quota.as_str(), &app["quotas"][quota.as_str()]));
     let limits: Vec<String> =
         limits.iter().filter(|(_, limit)| !limit.is_null()).map(|(name, limit)| format!("{name} {limit}")).collect();
@@ -85,17 +71,18 @@ fn quotas(app: &Value) -> String {
 
 /// # Errors
 /// As [`app`].
-pub async fn key(command: &KeyCommand) -> anyhow::Result<()> {
-    match command {
-        KeyCommand::Create(args) => create(args).await?,
-        KeyCommand::Revoke(args) => {
-            let answer = call(&args.target, Request::RevokeKey(args.id.to_string())).await?;
-            said(args.target.json, &answer, || format!("The API key {} is revoked.", args.id));
+pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
+    let is_json = args.show.json;
+    match &args.command {
+        KeyCommand::Create(key) => create(args, key).await?,
+        KeyCommand::Revoke { id } => {
+            let answer = call(args, Request::RevokeKey(id.to_string())).await?;
+            said(is_json, &answer, || format!("The API key {id} is revoked."));
         }
-        KeyCommand::List(args) => {
-            let answer = call(&args.target, Request::Keys(args.app.as_deref())).await?;
+        KeyCommand::List { app } => {
+            let answer = call(args, Request::Keys(app.as_deref())).await?;
             let columns = ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "LAST USED"];
-            list(args.target.json, items(&answer["api_keys"]), &columns, |key| {
+            list(is_json, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
                 let (prefixes, used_at) = (or_dash(all("prefixes")), or_dash(text(&key["used_at"])));
@@ -108,15 +95,15 @@ pub async fn key(command: &KeyCommand) -> anyhow::Result<()> {
 }
 
 /// Prints the API key alone, or the answer with --json, so that a script can take it.
-async fn create(args: &KeyCreateArgs) -> anyhow::Result<()> {
-    let scopes: Vec<&str> = args.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
-    let body = json!({ "app": args.app, "scopes": scopes, "prefixes": args.prefix, "expires_in_ms": args.expires });
-    let answer = call(&args.target, Request::CreateKey(body)).await?;
-    let shown = if args.target.json { answer.to_string() } else { text(&answer["api_key"]) };
+async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyhow::Result<()> {
+    let scopes: Vec<&str> = key.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
+    let body = json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "expires_in_ms": key.expires });
+    let answer = call(args, Request::CreateKey(body)).await?;
+    let shown = if args.show.json { answer.to_string() } else { text(&answer["api_key"]) };
     if let Err(error) = printed(shown) {
         // No person has it. If it is the first one, a node refuses every call without it: so it revokes itself.
         let (id, created) = (text(&answer["id"]), text(&answer["api_key"]));
-        let revoked = call_with(&args.target, Some(created), Request::RevokeKey(id.clone())).await;
+        let revoked = call_with(args, Some(created), Request::RevokeKey(id.clone())).await;
         revoked
             .with_context(|| format!("the API key {id} could not be printed ({error}), and could not be revoked"))?;
         complain(format_args!("the API key {id} could not be printed, and is revoked"));
@@ -191,21 +178,26 @@ fn value<T: Serialize>(answer: Result<T, OrderRefused>) -> anyhow::Result<Value>
 }
 
 /// The answer to a request that was carried out.
-async fn call(target: &TargetArgs, request: Request<'_>) -> anyhow::Result<Value> {
+async fn call<C: Subcommand>(target: &OperatorCommand<C>, request: Request<'_>) -> anyhow::Result<Value> {
     call_with(target, None, request).await
 }
 
 /// With this API key if the target names none.
-async fn call_with(target: &TargetArgs, key: Option<String>, request: Request<'_>) -> anyhow::Result<Value> {
+async fn call_with<C: Subcommand>(
+    target: &OperatorCommand<C>,
+    key: Option<String>,
+    request: Request<'_>,
+) -> anyhow::Result<Value> {
     if target.beside.beside_store {
         let access = open(&target.beside, request.changes()).await?;
         return request.carry_out(&access).await;
     }
     let (method, path, body) = request.over_http();
-    let node = NodeArgs { key: target.node.key.clone().or(key), ..target.node.clone() };
-    client(&node)?.call(method, &path, body.as_ref()).await.map_err(|error| match error {
+    let node = &target.show.node;
+    let called = NodeArgs { key: node.key.clone().or(key), ..node.clone() };
+    client(&called)?.call(method, &path, body.as_ref()).await.map_err(|error| match error {
         Error::Unreachable(reason) => {
-            anyhow!("cannot call the node at {}: {reason}. Without a node, use --beside-store", target.node.places())
+            anyhow!("cannot call the node at {}: {reason}. Without a node, use --beside-store", node.places())
         }
         error => error.into(),
     })

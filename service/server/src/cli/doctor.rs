@@ -18,6 +18,7 @@ use super::print::{out, plain};
 use super::progress::shown;
 use crate::config::{DoctorArgs, NodeArgs};
 use crate::engines::{Engine, Engines, GateEngines};
+use crate::format::ms;
 
 /// Files that a node should be able to open: one for each connection of a client, and some for the stores.
 const FILES_MIN: u64 = 10_000;
@@ -201,7 +202,7 @@ async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings
     if bar.is_hidden() {
         out(format_args!("       waiting for {} s …", wait.as_secs()));
     }
-    let body = json!({ "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), "lease_id": uuid::Uuid::new_v4().to_string() });
+    let body = json!({ "wait_ms": ms(wait), "lease_id": uuid::Uuid::new_v4().to_string() });
     let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));
     let began = Moment::now();
     let ticking = async {

@@ -9,21 +9,23 @@ use super::node::client;
 use super::print::{list, out, said, text};
 use super::progress::shown;
 use crate::config::{
-    EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS, in_ms,
+    EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
 };
 use crate::engines::SwitchOrder;
+use crate::format::ms;
 
 const PAGE: u32 = 1_000;
 
 /// # Errors
 /// Says why the node has refused the command, or did not answer.
-pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
+pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) -> anyhow::Result<()> {
+    let client = client(&show.node)?;
     match command {
-        LocksCommand::List { all, prefix, owner, show } => {
+        LocksCommand::List { all, prefix, owner } => {
             let held = if *all { "" } else { "&held=true" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
             let path = format!("/v1/locks?prefix={}{owner}{held}&limit={PAGE}", encode(prefix));
-            let locks = pages(&client(&show.node)?, &path, "locks").await?;
+            let locks = pages(&client, &path, "locks").await?;
             list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
                 let holders = owners(&lock["holders"]);
                 vec![
@@ -35,8 +37,8 @@ pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
                 ]
             });
         }
-        LocksCommand::Show { key, show } => {
-            let lock = client(&show.node)?.call(Method::GET, &lock_path(key, ""), None).await?;
+        LocksCommand::Show { key } => {
+            let lock = client.call(Method::GET, &lock_path(key, ""), None).await?;
             if show.json {
                 out(&lock);
                 return Ok(());
@@ -65,33 +67,32 @@ pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
                 );
             }
         }
-        LocksCommand::Watch { key, show } => watch(show, client(&show.node)?.watch(key)).await?,
-        LocksCommand::History { key, limit, show } => {
+        LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
+        LocksCommand::History { key, limit } => {
             let path = lock_path(key, &format!("/history?limit={limit}"));
-            let answer = client(&show.node)?.call(Method::GET, &path, None).await?;
+            let answer = client.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
             list(show.json, &events, &EVENT_COLUMNS, event_cells);
         }
-        LocksCommand::Revoke { key, grace, note, show } => {
+        LocksCommand::Revoke { key, grace, note } => {
             let mut body = note_fields(note);
-            body.insert("grace_ms".to_owned(), json!(grace.as_millis().min(u128::from(u64::MAX)) as u64));
-            let answer =
-                client(&show.node)?.call(Method::POST, &lock_path(key, "/revoke"), Some(&Value::Object(body))).await?;
+            body.insert("grace_ms".to_owned(), json!(ms(*grace)));
+            let answer = client.call(Method::POST, &lock_path(key, "/revoke"), Some(&Value::Object(body))).await?;
             said(show.json, &answer, || match &answer["leases"] {
                 leases if leases == 0 => format!("{key} is free: there is nothing to revoke."),
                 leases => format!("{leases} leases of {key} are revoked; they end at {}.", text(&answer["deadline"])),
             });
         }
-        LocksCommand::Force { key, note, show } => {
+        LocksCommand::Force { key, note } => {
             let query: Vec<String> =
                 note_fields(note).iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
             let path = lock_path(key, &format!("?{}", query.join("&")));
-            let answer = client(&show.node)?.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
+            let answer = client.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
             said(show.json, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
         }
-        LocksCommand::Limit { key, limit, show } => {
+        LocksCommand::Limit { key, limit } => {
             let body = json!({ "limit": limit });
-            let answer = client(&show.node)?.call(Method::PUT, &lock_path(key, "/limit"), Some(&body)).await?;
+            let answer = client.call(Method::PUT, &lock_path(key, "/limit"), Some(&body)).await?;
             said(show.json, &answer, || match limit {
                 Some(limit) => format!("{key} has {limit} permits; {} are held.", answer["permits_held"]),
                 None => format!("The callers of {key} say how many permits it has."),
@@ -103,16 +104,17 @@ pub async fn locks(command: &LocksCommand) -> anyhow::Result<()> {
 
 /// # Errors
 /// As [`locks`].
-pub async fn operations(command: &OperationsCommand) -> anyhow::Result<()> {
+pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
+    let client = client(&show.node)?;
     match command {
-        OperationsCommand::List { operation, state, suspect, show } => {
+        OperationsCommand::List { operation, state, suspect } => {
             let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}");
             for (name, value) in [("operation", operation), ("state", state)] {
                 if let Some(value) = value {
                     path += &format!("&{name}={}", encode(value));
                 }
             }
-            let operations = pages(&client(&show.node)?, &path, "operations").await?;
+            let operations = pages(&client, &path, "operations").await?;
             list(
                 show.json,
                 &operations,
@@ -123,8 +125,8 @@ pub async fn operations(command: &OperationsCommand) -> anyhow::Result<()> {
                 },
             );
         }
-        OperationsCommand::Show { id, show } => {
-            let answer = client(&show.node)?.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
+        OperationsCommand::Show { id } => {
+            let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
             said(show.json, &answer, || {
                 let fields = answer.as_object().cloned().unwrap_or_default();
                 let lines: Vec<String> =
@@ -132,9 +134,9 @@ pub async fn operations(command: &OperationsCommand) -> anyhow::Result<()> {
                 lines.join("\n")
             });
         }
-        OperationsCommand::Forget { id, force, show } => {
+        OperationsCommand::Forget { id, force } => {
             let path = format!("/v1/operations/{}?force={force}", encode(id));
-            let answer = client(&show.node)?.call(Method::DELETE, &path, None).await?;
+            let answer = client.call(Method::DELETE, &path, None).await?;
             said(show.json, &answer, || format!("The operation {id} is forgotten; it was {}.", text(&answer["was"])));
         }
     }
@@ -143,25 +145,25 @@ pub async fn operations(command: &OperationsCommand) -> anyhow::Result<()> {
 
 /// # Errors
 /// As [`locks`].
-pub async fn engines(command: &EnginesCommand) -> anyhow::Result<()> {
+pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>) -> anyhow::Result<()> {
+    let node = || client(&show.node);
     match command {
-        EnginesCommand::List { show } => {
-            let answer = client(&show.node)?.call(Method::GET, "/v1/admin/engines", None).await?;
+        EnginesCommand::List => {
+            let answer = node()?.call(Method::GET, "/v1/admin/engines", None).await?;
             show_engines(show.json, &answer);
         }
-        EnginesCommand::Lower { of, lease_ms_max, show } => {
+        EnginesCommand::Lower { of, lease_ms_max } => {
             let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
-            show_engines(show.json, &client(&show.node)?.call(Method::POST, &path, Some(&body)).await?);
+            show_engines(show.json, &node()?.call(Method::POST, &path, Some(&body)).await?);
         }
-        EnginesCommand::Switch { of, engine, stopped, force, target } => {
-            if target.beside.beside_store {
+        EnginesCommand::Switch { of, engine, stopped, force, beside } => {
+            if beside.beside_store {
                 let order = SwitchOrder { to: engine.clone(), is_stopped: *stopped, force: *force };
-                let answer = beside::switch(&target.beside, *of, &order).await?;
-                said(target.json, &answer, || format!("The nodes use {} from now on.", text(&answer["active"])));
+                let answer = beside::switch(beside, *of, &order).await?;
+                said(show.json, &answer, || format!("The nodes use {} from now on.", text(&answer["active"])));
                 return Ok(());
             }
-            let client = client(&target.node)?;
-            let of = of.as_str();
+            let (client, of) = (node()?, of.as_str());
             let mut body = json!({ "stopped": stopped, "force": force });
             if let Some(engine) = engine {
                 body["engine"] = json!(engine);
@@ -169,18 +171,18 @@ pub async fn engines(command: &EnginesCommand) -> anyhow::Result<()> {
             let path = format!("/v1/admin/engines/{of}");
             let switching = client.call(Method::POST, &path, Some(&body));
             let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
-            show_engines(target.json, &answer);
+            show_engines(show.json, &answer);
         }
-        EnginesCommand::HoldOff { of, lasts, target } => {
-            let for_ms = lasts.map(in_ms);
+        EnginesCommand::HoldOff { of, lasts, beside } => {
+            let for_ms = lasts.map(ms);
             ensure!(for_ms.is_none_or(|for_ms| for_ms <= YEAR_MS), "--for must be at most 365d");
-            let answer = if target.beside.beside_store {
-                beside::hold_off(&target.beside, *of, for_ms).await?
+            let answer = if beside.beside_store {
+                beside::hold_off(beside, *of, for_ms).await?
             } else {
                 let body = json!({ "of": of.as_str(), "for_ms": for_ms });
-                client(&target.node)?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
+                node()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
             };
-            said(target.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
+            said(show.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
         }
     }
     Ok(())
@@ -224,10 +226,10 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
 const EVENT_COLUMNS: [&str; 7] = ["AT", "EVENT", "KEY", "OWNER", "TOKEN", "WAITED", "HELD"];
 
 fn event_cells(event: &Value) -> Vec<String> {
-    let ms =
+    let seconds =
         |name: &str| event[name].as_u64().map(|ms| format!("{}.{:03} s", ms / 1_000, ms % 1_000)).unwrap_or_default();
     let cells = ["at", "kind", "key", "owner", "token"].iter().map(|name| text(&event[name]));
-    cells.chain([ms("waited_ms"), ms("held_ms")]).collect()
+    cells.chain([seconds("waited_ms"), seconds("held_ms")]).collect()
 }
 
 fn show_engines(is_json: bool, answer: &Value) {

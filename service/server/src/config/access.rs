@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use latchgate_core::access::{KeyId, QUOTA_MAX, Scope};
+use latchgate_core::access::{KeyId, Scope};
 
 use super::duration::duration_ms;
-use super::{NodeArgs, StoreArgs};
+use super::{ShowArgs, StoreArgs};
 use crate::access::FixedKeys;
+use crate::access::operator::QuotasRequest;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]
@@ -36,81 +37,49 @@ impl AccessArgs {
 #[derive(Debug, Subcommand)]
 pub enum AppCommand {
     /// Create an app, or enable it again.
-    Create(AppNameArgs),
+    Create {
+        /// 1 to 64 bytes of UTF-8.
+        app: String,
+    },
     /// List the apps.
-    List(TargetArgs),
-    /// Limit how much an app may use of each node. Without a flag, show its quotas.
-    Quota(AppQuotaArgs),
+    List,
+    /// Limit how much an app may use of each node. Without a flag, show its quotas. What is not named stays as it is.
+    Quota {
+        /// The app's name.
+        app: String,
+        #[command(flatten)]
+        quotas: QuotasRequest,
+    },
     /// Refuse all API keys of an app, until it is created again. Its locks and operations stay.
-    Disable(AppNameArgs),
+    Disable {
+        /// The app's name.
+        app: String,
+    },
     /// Set after what time a lock that is held is a notice, `held_too_long`.
-    WarnAfter(WarnAfterArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct AppNameArgs {
-    /// 1 to 64 bytes of UTF-8.
-    pub app: String,
-    #[command(flatten)]
-    pub target: TargetArgs,
-}
-
-/// What is not named stays as it is.
-#[derive(Debug, Args)]
-pub struct AppQuotaArgs {
-    /// The app's name.
-    pub app: String,
-    /// Requests in a second, or `none`. Renewals, releases, posts and heartbeats are refused only beyond ten times as many.
-    #[arg(long, value_name = "N", value_parser = quota)]
-    pub requests_per_second: Option<QuotaArg>,
-    /// Requests that wait at once, or `none`.
-    #[arg(long, value_name = "N", value_parser = quota)]
-    pub waiters: Option<QuotaArg>,
-    /// Leases that a node granted and that may be live, or `none`.
-    #[arg(long, value_name = "N", value_parser = quota)]
-    pub leases: Option<QuotaArg>,
-    /// Operations that a node let start and that may be running, or `none`.
-    #[arg(long, value_name = "N", value_parser = quota)]
-    pub operations: Option<QuotaArg>,
-    /// Open streams of events, or `none`.
-    #[arg(long, value_name = "N", value_parser = quota)]
-    pub event_streams: Option<QuotaArg>,
-    #[command(flatten)]
-    pub target: TargetArgs,
-}
-
-/// A limit, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaArg(pub Option<u32>);
-
-fn quota(text: &str) -> Result<QuotaArg, String> {
-    if text == "none" {
-        return Ok(QuotaArg(None));
-    }
-    let limit = text.parse().ok().filter(|limit| *limit <= QUOTA_MAX);
-    limit.map(|limit| QuotaArg(Some(limit))).ok_or_else(|| format!("must be none, or a number up to {QUOTA_MAX}"))
-}
-
-#[derive(Debug, Args)]
-pub struct WarnAfterArgs {
-    /// 1 to 64 bytes of UTF-8.
-    pub app: String,
-    /// `90d`, `12h`, `30m`, `45s`. If absent: never.
-    #[arg(value_name = "DURATION", value_parser = duration_ms)]
-    pub after: Option<u64>,
-    #[command(flatten)]
-    pub target: TargetArgs,
+    WarnAfter {
+        /// The app's name.
+        app: String,
+        /// `90d`, `12h`, `30m`, `45s`. If absent: never.
+        #[arg(value_name = "DURATION", value_parser = duration_ms)]
+        after: Option<u64>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum KeyCommand {
     /// Create an API key, and print it: it is not shown again.
     Create(KeyCreateArgs),
     /// List the API keys, without their secrets.
-    List(KeyListArgs),
+    List {
+        /// Only those of this app.
+        #[arg(long)]
+        app: Option<String>,
+    },
     /// Revoke an API key, at all nodes within two seconds. Its waits and event streams end.
-    Revoke(KeyRevokeArgs),
+    Revoke {
+        /// The 12 digits after `lgk_`.
+        id: KeyId,
+    },
     /// Print a new API key without entering it anywhere: for LATCHGATE_ADMIN_API_KEY, or for a file of API keys.
     Generate,
 }
@@ -129,35 +98,15 @@ pub struct KeyCreateArgs {
     /// When the API key expires, from now: `90d`, `12h`, `30m`, `45s`. If absent: never.
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub expires: Option<u64>,
-    #[command(flatten)]
-    pub target: TargetArgs,
 }
 
+/// A command that works on a node, or on the stores themselves.
 #[derive(Debug, Args)]
-pub struct KeyListArgs {
-    /// Only those of this app.
-    #[arg(long)]
-    pub app: Option<String>,
+pub struct OperatorCommand<C: Subcommand> {
+    #[command(subcommand)]
+    pub command: C,
     #[command(flatten)]
-    pub target: TargetArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct KeyRevokeArgs {
-    /// The 12 digits after `lgk_`.
-    pub id: KeyId,
-    #[command(flatten)]
-    pub target: TargetArgs,
-}
-
-/// What an operator's command works on: a node, or the stores themselves.
-#[derive(Debug, Args)]
-pub struct TargetArgs {
-    /// Print the answer as JSON, for scripts: of a list, an item a line.
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub node: NodeArgs,
+    pub show: ShowArgs,
     #[command(flatten)]
     pub beside: BesideArgs,
 }

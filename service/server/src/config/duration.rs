@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::format::ms;
+
 /// # Errors
 /// Says what a duration looks like.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -23,11 +25,7 @@ pub fn some_duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// As [`duration`].
 pub fn duration_ms(text: &str) -> Result<u64, String> {
-    some_duration(text).map(in_ms)
-}
-
-pub fn in_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    some_duration(text).map(ms)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The HTTP server: its address, its connections and its shutdown.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -13,9 +15,6 @@ use super::positive;
 use crate::http::{AllowedHost, Cors, Hosts, Origin, ServerLimits, Tls, TrustedProxies, network};
 use crate::listen::Listen;
 
-const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a further handshake, the one that has lasted longest ends.
-const TLS_HANDSHAKES_MAX: usize = 1_000;
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
 /// that holders can always renew and release.
 const WAITS_PERCENT: usize = 80;
@@ -73,6 +72,10 @@ pub struct HttpArgs {
     /// Longest time for running requests to end at a shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
+
+    /// Threads that serve requests [default: one for each processor; from 4 on, the first is for shards and stores alone]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    pub workers: Option<u16>,
 }
 
 impl HttpArgs {
@@ -92,11 +95,16 @@ impl HttpArgs {
     /// Says what is wrong with the files of the certificate and its key.
     pub async fn tls(&self) -> anyhow::Result<Option<Tls>> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        Tls::new(cert, key, TLS_HANDSHAKE_TIMEOUT).await.map(Some)
+        Tls::new(cert, key).await.map(Some)
     }
 
     pub fn cors(&self) -> Cors {
-        Cors::new(&self.cors_origins)
+        Cors(self.cors_origins.clone())
+    }
+
+    pub fn workers(&self) -> usize {
+        let of_machine = || available_parallelism().map_or(1, NonZeroUsize::get);
+        self.workers.map_or_else(of_machine, usize::from)
     }
 
     /// `addresses` are those that `--listen` stands for.
@@ -115,9 +123,8 @@ impl HttpArgs {
             connections_max,
             header_timeout: self.read_timeout,
             drain_timeout: self.drain_timeout,
-            proxies: TrustedProxies::new(&self.trusted_proxies),
+            proxies: TrustedProxies(self.trusted_proxies.clone()),
             tls,
-            tls_handshakes_max: TLS_HANDSHAKES_MAX,
         }
     }
 }

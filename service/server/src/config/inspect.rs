@@ -7,7 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::duration::{duration, duration_ms};
-use super::{BesideArgs, NodeArgs, TargetArgs};
+use super::{BesideArgs, NodeArgs};
+use crate::access::operator::number_or_none;
 
 /// How a command prints.
 #[derive(Clone, Debug, Args)]
@@ -18,6 +19,15 @@ pub struct ShowArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+}
+
+/// A command that calls a node.
+#[derive(Debug, Args)]
+pub struct NodeCommand<C: Subcommand> {
+    #[command(subcommand)]
+    pub command: C,
+    #[command(flatten)]
+    pub show: ShowArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -33,29 +43,17 @@ pub enum LocksCommand {
         /// Only locks that this owner holds.
         #[arg(long)]
         owner: Option<String>,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// Show a lock with its holders.
-    Show {
-        key: String,
-        #[command(flatten)]
-        show: ShowArgs,
-    },
+    Show { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
-    Watch {
-        key: String,
-        #[command(flatten)]
-        show: ShowArgs,
-    },
+    Watch { key: String },
     /// Show what happened to a lock, newest first.
     History {
         key: String,
         /// Most events.
         #[arg(long, default_value_t = 50)]
         limit: u32,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// Ask the holders of a lock to release it. They see it with their next renewal; after the grace their leases end.
     Revoke {
@@ -65,25 +63,19 @@ pub enum LocksCommand {
         grace: Duration,
         #[command(flatten)]
         note: NoteArgs,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// End every lease of a lock now. For holders that are known to be dead: one that lives goes on working until its next renewal.
     Force {
         key: String,
         #[command(flatten)]
         note: NoteArgs,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// Set how many permits a key has, or `none`: then its callers say it.
     Limit {
         key: String,
         // By its full name: clap takes an `Option` for an argument that may be left out.
-        #[arg(value_parser = limit)]
+        #[arg(value_parser = number_or_none)]
         limit: std::option::Option<u32>,
-        #[command(flatten)]
-        show: ShowArgs,
     },
 }
 
@@ -111,33 +103,22 @@ pub enum OperationsCommand {
         /// Only those that may have been done twice.
         #[arg(long)]
         suspect: bool,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// Show an operation with its result.
-    Show {
-        id: String,
-        #[command(flatten)]
-        show: ShowArgs,
-    },
+    Show { id: String },
     /// Delete the record of an operation: the next attempt may proceed.
     Forget {
         id: String,
         /// Also if an attempt runs or its outcome is unknown: find out first whether the work was done.
         #[arg(long)]
         force: bool,
-        #[command(flatten)]
-        show: ShowArgs,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum EnginesCommand {
     /// Show which engines the locks and the gate have, and which one is in use.
-    List {
-        #[command(flatten)]
-        show: ShowArgs,
-    },
+    List,
     /// Lower the longest lease that hold-offs last for. You vouch that no longer lease is live.
     Lower {
         /// Whose engine.
@@ -146,8 +127,6 @@ pub enum EnginesCommand {
         /// The longest lease that may be live.
         #[arg(long = "lease-max", value_name = "DURATION", value_parser = duration_ms)]
         lease_ms_max: u64,
-        #[command(flatten)]
-        show: ShowArgs,
     },
     /// Switch to the other engine of a pair. Shows the progress until the switch is complete.
     Switch {
@@ -164,7 +143,7 @@ pub enum EnginesCommand {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        target: TargetArgs,
+        beside: BesideArgs,
     },
     /// Begin, shorten or end a hold-off, in which no node grants new leases.
     HoldOff {
@@ -175,7 +154,7 @@ pub enum EnginesCommand {
         #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
         lasts: Option<Duration>,
         #[command(flatten)]
-        target: TargetArgs,
+        beside: BesideArgs,
     },
 }
 
@@ -229,11 +208,4 @@ pub struct DoctorArgs {
     pub node: NodeArgs,
     #[command(flatten)]
     pub beside: BesideArgs,
-}
-
-fn limit(text: &str) -> Result<Option<u32>, String> {
-    match text {
-        "none" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| "must be a number or none".to_owned()),
-    }
 }

@@ -7,7 +7,6 @@ mod commands;
 mod duration;
 mod engines;
 mod environment;
-mod history;
 mod http;
 mod inspect;
 mod locks;
@@ -15,7 +14,6 @@ mod log;
 mod observe;
 mod operations;
 mod proxy;
-mod runtime;
 mod store;
 
 use std::time::Duration;
@@ -23,15 +21,13 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use self::access::{AccessArgs, AppCommand, AppQuotaArgs, BesideArgs, KeyCommand, KeyCreateArgs, TargetArgs};
+pub use self::access::{AccessArgs, AppCommand, BesideArgs, KeyCommand, KeyCreateArgs, OperatorCommand};
 pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
-pub use self::duration::in_ms;
 use self::duration::some_duration;
-pub use self::history::HistoryArgs;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
-    CompletionsArgs, DoctorArgs, EnginesCommand, EnginesOf, EventsArgs, LocksCommand, ManArgs, NoteArgs,
+    CompletionsArgs, DoctorArgs, EnginesCommand, EnginesOf, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs,
     OperationsCommand, ShowArgs,
 };
 pub use self::locks::LockArgs;
@@ -39,8 +35,8 @@ pub use self::log::LogArgs;
 pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
-pub use self::runtime::RuntimeArgs;
 pub use self::store::{LocksSource, StoreArgs};
+use crate::format::ms;
 use crate::http::RequestLimits;
 use crate::listen::Listen;
 use crate::locks::Limits;
@@ -74,22 +70,19 @@ pub enum Command {
     Lock(LockRunArgs),
     Once(OnceArgs),
     /// List, show, watch, revoke and end locks.
-    #[command(subcommand)]
-    Locks(LocksCommand),
+    Locks(NodeCommand<LocksCommand>),
     /// List, show and forget operations.
-    #[command(subcommand)]
-    Operations(OperationsCommand),
+    Operations(NodeCommand<OperationsCommand>),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
     /// Show the engines, switch between them, and begin or end hold-offs.
-    #[command(subcommand)]
-    Engines(EnginesCommand),
+    Engines(NodeCommand<EnginesCommand>),
     /// Create, list and disable apps.
-    #[command(subcommand, visible_alias = "apps")]
-    App(AppCommand),
+    #[command(visible_alias = "apps")]
+    App(OperatorCommand<AppCommand>),
     /// Create, list and revoke API keys.
-    #[command(subcommand, visible_alias = "keys")]
-    ApiKey(KeyCommand),
+    #[command(visible_alias = "keys")]
+    ApiKey(OperatorCommand<KeyCommand>),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.
@@ -120,13 +113,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub access: AccessArgs,
     #[command(flatten)]
-    pub runtime: RuntimeArgs,
-    #[command(flatten)]
     pub locks: LockArgs,
     #[command(flatten)]
     pub operations: OperationArgs,
-    #[command(flatten)]
-    pub history: HistoryArgs,
     #[command(flatten)]
     pub observe: ObserveArgs,
     #[command(flatten)]
@@ -187,14 +176,17 @@ pub fn command() -> clap::Command {
 }
 
 fn with_variables(command: clap::Command, flags: &[String]) -> clap::Command {
-    let command = command.mut_args(|argument| match argument.get_long() {
-        Some(flag) if argument.get_env().is_none() && flags.iter().any(|other| other == flag) => {
-            let variable = environment::variable(flag);
-            // Not in the help, which would show secrets.
-            argument.env(variable).hide_env(true)
-        }
-        _ => argument,
-    });
+    // Flags of a group of commands can stand behind each of them.
+    let is_group = command.has_subcommands();
+    let command =
+        command.mut_args(|argument| argument.global(is_group)).mut_args(|argument| match argument.get_long() {
+            Some(flag) if argument.get_env().is_none() && flags.iter().any(|other| other == flag) => {
+                let variable = environment::variable(flag);
+                // Not in the help, which would show secrets.
+                argument.env(variable).hide_env(true)
+            }
+            _ => argument,
+        });
     command.mut_subcommands(|command| with_variables(command, flags))
 }
 
@@ -210,8 +202,11 @@ impl ServeArgs {
     /// `connections_max` is what the limit of open files leaves of the flag's value.
     pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
         RequestLimits {
-            locks: self.locks.request_limits(),
-            operations: self.operations.request_limits(self.http.body_bytes_max),
+            ttl_ms_default: self.locks.ttl_ms_default(),
+            ttl_ms_max: self.locks.ttl_ms_max,
+            wait_ms_max: ms(self.locks.wait_max),
+            operation_ttl_ms_max: self.operations.operation_lease_ms_max,
+            retention_ms_default: self.operations.retention_default,
             body_bytes_max: self.http.body_bytes_max,
             body_timeout: self.http.read_timeout,
             waits_max: HttpArgs::waits_max(connections_max),
@@ -220,7 +215,7 @@ impl ServeArgs {
     }
 
     pub fn runtime_limits(&self) -> Limits {
-        self.locks.runtime_limits(self.store.shards, self.store.store_timeout, &self.history)
+        self.locks.runtime_limits(self.store.shards, self.store.store_timeout)
     }
 }
 

@@ -5,13 +5,7 @@ use clap::Args;
 
 use super::YEAR_MS;
 use super::duration::duration_ms;
-use crate::http::OperationRequestLimits;
-
-/// Shorter leases end before a worker can send a heartbeat over a network.
-const LEASE_MS_MIN: u64 = 1_000;
-const LEASE_MS_DEFAULT: u64 = 60_000;
-/// A success that is forgotten sooner keeps no repetition away.
-const RETENTION_MS_MIN: u64 = 1_000;
+use crate::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 
 #[derive(Debug, Args)]
 pub struct OperationArgs {
@@ -28,22 +22,9 @@ impl OperationArgs {
     /// # Errors
     /// Names the flag that is out of range.
     pub fn check(&self) -> anyhow::Result<()> {
-        let range = LEASE_MS_MIN..=YEAR_MS;
-        ensure!(range.contains(&self.operation_lease_ms_max), "--operation-ttl-max must be from 1s to 365d");
-        ensure!(range.contains(&self.retention_default), "--retention-default must be from 1s to 365d");
+        let (ttl_ms, retention_ms) = (self.operation_lease_ms_max, self.retention_default);
+        ensure!((OPERATION_TTL_MS_MIN..=YEAR_MS).contains(&ttl_ms), "--operation-ttl-max must be from 1s to 365d");
+        ensure!((RETENTION_MS_MIN..=YEAR_MS).contains(&retention_ms), "--retention-default must be from 1s to 365d");
         Ok(())
-    }
-
-    /// `body_bytes_max` is that of requests about locks.
-    pub fn request_limits(&self, body_bytes_max: usize) -> OperationRequestLimits {
-        OperationRequestLimits {
-            lease_ms_default: LEASE_MS_DEFAULT.min(self.operation_lease_ms_max),
-            lease_ms_min: LEASE_MS_MIN,
-            lease_ms_max: self.operation_lease_ms_max,
-            retention_ms_default: self.retention_default,
-            retention_ms_min: RETENTION_MS_MIN,
-            retention_ms_max: YEAR_MS,
-            body_bytes_max: body_bytes_max.saturating_mul(2),
-        }
     }
 }

@@ -13,6 +13,21 @@ use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::observe::metrics::Requests;
 
+/// Shorter leases end before a client can renew them over a network.
+pub const TTL_MS_MIN: u64 = 100;
+/// A lease can be followed by as long a delay as the longest lease lasts by default.
+pub const DELAY_MS_MAX: u64 = 3_600_000;
+pub const MIN_HOLD_MS_MAX: u64 = 24 * 3_600_000;
+pub const MAX_HOLD_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// Shorter leases end before a worker can send a heartbeat over a network.
+pub const OPERATION_TTL_MS_MIN: u64 = 1_000;
+pub const OPERATION_TTL_MS_DEFAULT: u64 = 60_000;
+/// A success that is forgotten sooner keeps no repetition away.
+pub const RETENTION_MS_MIN: u64 = 1_000;
+/// Most leases in one request. With the body that it needs, it stays within half a MiB.
+pub const LEASES_PER_CALL_MAX: usize = 500;
+/// How long a ticket is valid after its wait has ended.
+const TICKET_MS: u64 = 60_000;
 /// How much of a body one lease of many may take: its key, its lease id, and some JSON.
 const LEASE_BYTES_MAX: usize = 1_024;
 
@@ -33,45 +48,22 @@ pub struct Context {
     pub requests: Arc<Requests>,
 }
 
-/// Limits of what one request may ask for.
+/// What one request may ask for, as the operator has set it. What nobody can choose well is a constant beside its check.
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
-    pub locks: LockRequestLimits,
-    pub operations: OperationRequestLimits,
+    pub ttl_ms_default: u64,
+    pub ttl_ms_max: u64,
+    pub wait_ms_max: u64,
+    /// The longest lease of an operation.
+    pub operation_ttl_ms_max: u64,
+    pub retention_ms_default: u64,
+    /// Of requests about locks; those about operations may be twice as long.
     pub body_bytes_max: usize,
     pub body_timeout: Duration,
     /// Most requests that wait at once.
     pub waits_max: usize,
     /// Metrics need no API key.
     pub open_metrics: bool,
-}
-
-/// Limits of requests about locks.
-#[derive(Clone, Debug)]
-pub struct LockRequestLimits {
-    pub ttl_ms_default: u64,
-    pub ttl_ms_min: u64,
-    pub ttl_ms_max: u64,
-    pub wait_ms_max: u64,
-    /// Most leases in one request.
-    pub leases_per_call_max: usize,
-    pub delay_ms_max: u64,
-    pub min_hold_ms_max: u64,
-    pub max_hold_ms_max: u64,
-    /// How long a ticket is valid.
-    pub ticket_ms: u64,
-}
-
-/// Limits of requests about operations.
-#[derive(Clone, Debug)]
-pub struct OperationRequestLimits {
-    pub lease_ms_default: u64,
-    pub lease_ms_min: u64,
-    pub lease_ms_max: u64,
-    pub retention_ms_default: u64,
-    pub retention_ms_min: u64,
-    pub retention_ms_max: u64,
-    pub body_bytes_max: usize,
 }
 
 impl Context {
@@ -84,7 +76,7 @@ impl Context {
         secret: &[u8],
         limits: RequestLimits,
     ) -> Self {
-        let tickets = Tickets::new(secret, limits.locks.ticket_ms);
+        let tickets = Tickets::new(secret, TICKET_MS);
         let waits = WaitLimit::new(limits.waits_max);
         let nodes = Nodes::start(locks.clone(), operations.clone());
         Self { locks, operations, access, nodes, failures: Failures::default(), tickets, waits, limits, requests }
@@ -101,12 +93,11 @@ impl Context {
     }
 
     pub fn body_bytes_max(&self, limit: BodyLimit) -> usize {
-        let limits = &self.limits;
         match limit {
             BodyLimit::NoBody => 0,
-            BodyLimit::Small => limits.body_bytes_max,
-            BodyLimit::Leases => limits.body_bytes_max.max(limits.locks.leases_per_call_max * LEASE_BYTES_MAX),
-            BodyLimit::Operations => limits.operations.body_bytes_max,
+            BodyLimit::Small => self.limits.body_bytes_max,
+            BodyLimit::Leases => self.limits.body_bytes_max.max(LEASES_PER_CALL_MAX * LEASE_BYTES_MAX),
+            BodyLimit::Operations => self.limits.body_bytes_max.saturating_mul(2),
         }
     }
 }

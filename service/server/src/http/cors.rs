@@ -35,13 +35,9 @@ impl FromStr for Origin {
 
 /// The origins whose pages may call this node; none unless the operator names some.
 #[derive(Clone, Debug, Default)]
-pub struct Cors(Vec<Origin>);
+pub struct Cors(pub Vec<Origin>);
 
 impl Cors {
-    pub fn new(origins: &[Origin]) -> Self {
-        Self(origins.to_vec())
-    }
-
     /// Whether the page that sends the request may.
     pub fn allows(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);

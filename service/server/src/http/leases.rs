@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::audit::Audited;
 use super::body::Json;
-use super::context::{Context, Shared};
+use super::context::{Context, LEASES_PER_CALL_MAX, Shared};
 use super::exchange::{Authenticated, Exchange};
 use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
@@ -212,7 +212,7 @@ pub async fn renew(
     Json(request): Json<RenewLeasesRequest>,
 ) -> Result<Response, Problem> {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&context, &exchange, &caller, named)?;
+    let leases = named_leases(&exchange, &caller, named)?;
     let mut renewals = Vec::with_capacity(leases.len());
     for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
         let ttl_ms = requested.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
@@ -257,7 +257,7 @@ pub async fn release(
     Json(request): Json<ReleaseLeasesRequest>,
 ) -> Result<Response, Problem> {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&context, &exchange, &caller, named)?;
+    let leases = named_leases(&exchange, &caller, named)?;
     let release = |(address, lease_id): (Address, LeaseId)| {
         let (context, caller) = (&context, &caller);
         async move {
@@ -398,14 +398,12 @@ impl Search {
 
 /// The leases that a request names, all of which its caller may use.
 fn named_leases<'a>(
-    context: &Context,
     exchange: &Exchange,
     caller: &Caller,
     named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<(Address, LeaseId)>, Problem> {
-    let max = context.limits.locks.leases_per_call_max;
-    if named.len() == 0 || named.len() > max {
-        return Err(Problem::field("leases", format!("must be from 1 to {max}")));
+    if named.len() == 0 || named.len() > LEASES_PER_CALL_MAX {
+        return Err(Problem::field("leases", format!("must be from 1 to {LEASES_PER_CALL_MAX}")));
     }
     access::count(exchange, named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 
 use super::context::{Context, Shared};
-use crate::engines::GateEngines;
+use crate::engines::{Engine, Engines, View};
 use crate::observe::metrics::{self, CONTENT_TYPE, Page, Process};
 use crate::observe::traces::spans_dropped;
 
@@ -55,26 +55,18 @@ fn write(context: &Context, page: &mut Page<'_>) {
 
 fn engines(context: &Context, page: &mut Page<'_>) {
     let (locks, operations) = (&context.locks, &context.operations);
-    let durable = operations.durable_engine();
-    let mut used = page.gauges("latchgate_engine", "1 for the engine in use, 0 for the other one of its pair.");
-    let views = [
-        ("locks", Some((locks.engines().view(), locks.engines().standing().map(|standing| standing.index)))),
-        ("gate", Some((operations.engines().view(), operations.engines().standing().map(|standing| standing.index)))),
-        ("durable", durable.map(|engines| (engines.view(), engines.standing().map(|standing| standing.index)))),
-    ];
-    for (of, view) in views {
-        let Some((view, standing)) = view else { continue };
+    let mut pairs = vec![used("locks", locks.engines()), used("gate", operations.engines())];
+    pairs.extend(operations.durable_engine().map(|engines| used("durable", engines)));
+    let mut in_use = page.gauges("latchgate_engine", "1 for the engine in use, 0 for the other one of its pair.");
+    for (of, view, standing) in &pairs {
         for (index, engine) in view.engines.iter().enumerate() {
-            let labels = [("of", of), ("engine", engine.name.as_str()), ("kind", engine.kind)];
-            used.show(&labels, u32::from(standing == Some(index)));
+            let labels = [("of", *of), ("engine", engine.name.as_str()), ("kind", engine.kind)];
+            in_use.show(&labels, u32::from(standing.is_some_and(|(used, _)| used == index)));
         }
     }
     let mut epochs = page.gauges("latchgate_epoch", "The epoch of the engine in use; 0 while none is.");
-    let gate_epoch = |engines: &GateEngines| engines.standing().map_or(0, |standing| standing.epoch.number());
-    epochs.show(&[("of", "locks")], locks.engines().epoch().number());
-    epochs.show(&[("of", "gate")], gate_epoch(operations.engines()));
-    if let Some(durable) = durable {
-        epochs.show(&[("of", "durable")], gate_epoch(durable));
+    for (of, _, standing) in &pairs {
+        epochs.show(&[("of", of)], standing.map_or(0, |(_, epoch)| epoch));
     }
     let help = "Time until the hold-off ends and new leases are granted.";
     let mut hold_offs = page.gauges("latchgate_hold_off_seconds", help);
@@ -83,8 +75,12 @@ fn engines(context: &Context, page: &mut Page<'_>) {
     let help = "1 if a Redis of the locks or of the gate evicts keys when its memory is full.";
     let may_forget = locks.engines().risk().is_some() || operations.risk().is_some();
     page.gauge("latchgate_may_forget", help, u32::from(may_forget));
-    let mut store = page.gauges("latchgate_store", "The kind of store that the locks live in.");
-    store.show(&[("kind", locks.store_name())], 1_u32);
+}
+
+/// The engines, and the index and the epoch of the one in use.
+fn used<E: ?Sized + Engine>(of: &'static str, engines: &Engines<E>) -> (&'static str, View, Option<(usize, u64)>) {
+    let standing = engines.standing().map(|standing| (standing.index, standing.epoch.number()));
+    (of, engines.view(), standing)
 }
 
 fn seconds(ms: u64) -> f64 {

@@ -17,13 +17,9 @@ pub fn network(text: &str) -> Result<IpNet, String> {
 
 /// The proxies whose header `X-Forwarded-For` counts.
 #[derive(Clone, Debug, Default)]
-pub struct TrustedProxies(Vec<IpNet>);
+pub struct TrustedProxies(pub Vec<IpNet>);
 
 impl TrustedProxies {
-    pub fn new(networks: &[IpNet]) -> Self {
-        Self(networks.to_vec())
-    }
-
     /// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most address that is not a trusted proxy is the client; what
     /// stands left of it, the client may have made up.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
@@ -71,7 +67,7 @@ mod tests {
         for value in forwarded {
             headers.append(FORWARDED_FOR, value.parse().unwrap());
         }
-        TrustedProxies::new(&networks).client(peer.parse().unwrap(), &headers).to_string()
+        TrustedProxies(networks).client(peer.parse().unwrap(), &headers).to_string()
     }
 
     #[test]

@@ -33,6 +33,9 @@ const HEADER_BYTES_MAX: usize = 16 * 1_024;
 /// Pause after a failed accept: most likely the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// For a further handshake, the one that has lasted longest ends.
+const TLS_HANDSHAKES_MAX: usize = 1_000;
+
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
     pub connections_max: usize,
@@ -43,7 +46,6 @@ pub struct ServerLimits {
     pub proxies: TrustedProxies,
     /// If clients speak TLS.
     pub tls: Option<Tls>,
-    pub tls_handshakes_max: usize,
 }
 
 /// Serves until `stop`, then lets running requests end.
@@ -81,7 +83,7 @@ pub async fn serve(
             permit = connections.room() => permit,
         };
         let _ = stream.set_nodelay(true);
-        let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(limits.tls_handshakes_max));
+        let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(TLS_HANDSHAKES_MAX));
         let connection = connections.add(permit, address.ip());
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
         let (requests, stop) = (requests.clone(), stop.clone());

@@ -91,7 +91,7 @@ pub async fn lock(
     Query(LockQuery { ttl_ms }): Query<LockQuery>,
     Json(info): Json<LockInfo>,
 ) -> Result<Response, Problem> {
-    let ttl_ms = ttl_ms.map_or(Ok(context.limits.locks.ttl_ms_max), |ttl_ms| context.check_ttl(ttl_ms))?;
+    let ttl_ms = ttl_ms.map_or(Ok(context.limits.ttl_ms_max), |ttl_ms| context.check_ttl(ttl_ms))?;
     let lease_id = info.lease_id()?;
     let mut request = LockRequest::new(lease_id, ttl_ms);
     request.lease.owner = parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?;

@@ -17,18 +17,14 @@ use tokio_rustls::server::TlsStream;
 
 use crate::files;
 
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    files: Arc<Files>,
-    config: Arc<RwLock<Arc<ServerConfig>>>,
-    handshake_timeout: Duration,
-}
-
-#[derive(Debug)]
-struct Files {
     cert: PathBuf,
     key: PathBuf,
+    config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
 impl Tls {
@@ -36,10 +32,9 @@ impl Tls {
     ///
     /// # Errors
     /// Says what is wrong with the files.
-    pub async fn new(cert: &Path, key: &Path, handshake_timeout: Duration) -> anyhow::Result<Self> {
-        let files = Files { cert: cert.to_owned(), key: key.to_owned() };
-        let config = Arc::new(RwLock::new(Arc::new(files.read().await?)));
-        Ok(Self { files: Arc::new(files), config, handshake_timeout })
+    pub async fn new(cert: &Path, key: &Path) -> anyhow::Result<Self> {
+        let config = Arc::new(RwLock::new(Arc::new(read(cert, key).await?)));
+        Ok(Self { cert: cert.to_owned(), key: key.to_owned(), config })
     }
 
     /// Reads the files again. Connections that are open keep the certificate that they have.
@@ -47,7 +42,7 @@ impl Tls {
     /// # Errors
     /// Says what is wrong with the files. The certificate that was read before stays in use.
     pub async fn reload(&self) -> anyhow::Result<()> {
-        let config = Arc::new(self.files.read().await?);
+        let config = Arc::new(read(&self.cert, &self.key).await?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
@@ -56,27 +51,24 @@ impl Tls {
     /// When the client does not complete the handshake in time, or does not speak TLS.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
-        let accepted = timeout(self.handshake_timeout, TlsAcceptor::from(config).accept(stream));
+        let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream));
         accepted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl Files {
-    async fn read(&self) -> anyhow::Result<ServerConfig> {
-        let Self { cert, key } = self;
-        let unusable = || format!("cannot read the certificate in {} (--tls-cert)", cert.display());
-        let text = files::read(cert).await.with_context(unusable)?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().with_context(unusable)?;
-        ensure!(!chain.is_empty(), "{} (--tls-cert) has no certificate in PEM", cert.display());
-        let unusable = || format!("cannot read the private key in {} (--tls-key)", key.display());
-        let text = files::read(key).await.with_context(unusable)?;
-        let private = PrivateKeyDer::from_pem_slice(&text).with_context(unusable)?;
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
-        let mut config = config.with_single_cert(chain, private).with_context(|| {
-            format!("{} (--tls-cert) and {} (--tls-key) cannot be used together", cert.display(), key.display())
-        })?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(config)
-    }
+async fn read(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {
+    let unusable = || format!("cannot read the certificate in {} (--tls-cert)", cert.display());
+    let text = files::read(cert).await.with_context(unusable)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().with_context(unusable)?;
+    ensure!(!chain.is_empty(), "{} (--tls-cert) has no certificate in PEM", cert.display());
+    let unusable = || format!("cannot read the private key in {} (--tls-key)", key.display());
+    let text = files::read(key).await.with_context(unusable)?;
+    let private = PrivateKeyDer::from_pem_slice(&text).with_context(unusable)?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+    let mut config = config.with_single_cert(chain, private).with_context(|| {
+        format!("{} (--tls-cert) and {} (--tls-key) cannot be used together", cert.display(), key.display())
+    })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }

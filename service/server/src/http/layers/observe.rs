@@ -14,6 +14,7 @@ use opentelemetry::trace::SpanContext;
 use tower::Service;
 use tracing::{Instrument as _, Span};
 
+use crate::format::ms;
 use crate::http::endpoint::Endpoint;
 use crate::http::exchange::Exchange;
 use crate::http::request_ids::REQUEST_ID;
@@ -135,7 +136,7 @@ impl Observed {
     fn log(&self, status: StatusCode, panic: Option<&str>) {
         let Some((method, uri)) = &self.logged else { return };
         let from: IpAddr = self.exchange.from;
-        let elapsed_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let elapsed_ms = ms(self.started.elapsed());
         let caller = self.exchange.caller();
         let app = caller.map(|caller| caller.app().as_str());
         let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::http::context::Context;
+use crate::http::context::{Context, DELAY_MS_MAX, MAX_HOLD_MS_MAX, MIN_HOLD_MS_MAX, TTL_MS_MIN};
 use crate::http::locks::ticket::Resumed;
 use crate::http::problem::{Code, Problem};
 
@@ -81,36 +81,36 @@ pub fn check_limit(limit: u32) -> Result<u32, Problem> {
 
 impl Context {
     pub fn check_ttl(&self, ttl_ms: u64) -> Result<u64, Problem> {
-        within("ttl_ms", ttl_ms, self.limits.locks.ttl_ms_min, self.limits.locks.ttl_ms_max)
+        within("ttl_ms", ttl_ms, TTL_MS_MIN, self.limits.ttl_ms_max)
     }
 
     pub fn ttl_or_default(&self, ttl_ms: Option<u64>) -> Result<u64, Problem> {
-        ttl_ms.map_or(Ok(self.limits.locks.ttl_ms_default), |ttl_ms| self.check_ttl(ttl_ms))
+        ttl_ms.map_or(Ok(self.limits.ttl_ms_default), |ttl_ms| self.check_ttl(ttl_ms))
     }
 
     /// How long a request waits. Longer than this node allows is shortened.
     pub fn wait(&self, wait_ms: Option<u64>) -> Duration {
-        Duration::from_millis(wait_ms.unwrap_or(0).min(self.limits.locks.wait_ms_max))
+        Duration::from_millis(wait_ms.unwrap_or(0).min(self.limits.wait_ms_max))
     }
 
     /// Says in the answer to a wait that has ended how long it was at most, if it may have been shortened.
     pub fn with_wait_max(&self, problem: Problem, wait: Duration) -> Problem {
-        let max = self.limits.locks.wait_ms_max;
+        let max = self.limits.wait_ms_max;
         let has_ended = matches!(problem.code(), Code::WaitTimeout | Code::OperationInProgress);
         if has_ended && wait >= Duration::from_millis(max) { problem.with("wait_ms_max", max) } else { problem }
     }
 
     pub fn check_grace(&self, grace_ms: u64) -> Result<u64, Problem> {
-        within("grace_ms", grace_ms, 0, self.limits.locks.ttl_ms_max)
+        within("grace_ms", grace_ms, 0, self.limits.ttl_ms_max)
     }
 
     pub fn check_delay(&self, delay_ms: Option<u64>) -> Result<u64, Problem> {
-        within("delay_ms", delay_ms.unwrap_or(0), 0, self.limits.locks.delay_ms_max)
+        within("delay_ms", delay_ms.unwrap_or(0), 0, DELAY_MS_MAX)
     }
 
     /// A shared lock or a permit that is not used any more keeps no other client from its part of the lock.
     pub fn check_min_hold(&self, min_hold_ms: Option<u64>, modes: &[Mode]) -> Result<u64, Problem> {
-        let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0, self.limits.locks.min_hold_ms_max)?;
+        let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0, MIN_HOLD_MS_MAX)?;
         if min_hold_ms > 0 && modes.iter().any(|mode| *mode != Mode::Exclusive) {
             return Err(Problem::field("min_hold_ms", "is allowed only with the mode exclusive"));
         }
@@ -118,7 +118,7 @@ impl Context {
     }
 
     pub fn check_max_hold(&self, max_hold_ms: Option<u64>) -> Result<Option<u64>, Problem> {
-        let check = |ms| within("max_hold_ms", ms, self.limits.locks.ttl_ms_min, self.limits.locks.max_hold_ms_max);
+        let check = |ms| within("max_hold_ms", ms, TTL_MS_MIN, MAX_HOLD_MS_MAX);
         max_hold_ms.map(check).transpose()
     }
 }

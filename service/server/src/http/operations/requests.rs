@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::config::YEAR_MS;
 use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
-use crate::http::context::Context;
+use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 use crate::http::problem::{Code, Problem};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
@@ -243,7 +244,7 @@ impl PreRequest {
             attempt_id: Some(attempt_id),
             lease_ms: match self.ttl_ms {
                 Some(ttl_ms) => check_ttl(context, ttl_ms, fields)?,
-                None => context.limits.operations.lease_ms_default,
+                None => OPERATION_TTL_MS_DEFAULT.min(context.limits.operation_ttl_ms_max),
             },
             wait: context.wait(self.wait_ms),
             on_expiry: self.on_expiry.into(),
@@ -294,14 +295,12 @@ impl PreviewRequest {
 impl PostRequest {
     pub fn parse(self, context: &Context) -> Result<(StampText, PostCall), Problem> {
         let stamp = parse_stamp(&self.stamp)?;
-        let limits = &context.limits.operations;
         if self.permanent && self.retention_ms.is_some() {
             return Err(Problem::field("retention_ms", "is not allowed with permanent"));
         }
-        let retention_ms = self.retention_ms.unwrap_or(limits.retention_ms_default);
-        let (min, max) = (limits.retention_ms_min, limits.retention_ms_max);
-        if !(min..=max).contains(&retention_ms) {
-            return Err(Problem::field("retention_ms", format!("must be from {min} to {max}")));
+        let retention_ms = self.retention_ms.unwrap_or(context.limits.retention_ms_default);
+        if !(RETENTION_MS_MIN..=YEAR_MS).contains(&retention_ms) {
+            return Err(Problem::field("retention_ms", format!("must be from {RETENTION_MS_MIN} to {YEAR_MS}")));
         }
         let result = match self.result {
             Some(result) => {
@@ -361,7 +360,7 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
 }
 
 fn check_ttl(context: &Context, ttl_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
-    let (min, max) = (context.limits.operations.lease_ms_min, context.limits.operations.lease_ms_max);
+    let (min, max) = (OPERATION_TTL_MS_MIN, context.limits.operation_ttl_ms_max);
     if (min..=max).contains(&ttl_ms) {
         Ok(ttl_ms)
     } else {

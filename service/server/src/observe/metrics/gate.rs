@@ -1,12 +1,13 @@
 //! The figures of a node's gate.
 
+use clap::ValueEnum;
 use prometheus_client::metrics::counter::Counter;
 
-use super::count::Counters;
-use super::page::Page;
+use super::page::{Page, label_values};
 
-/// What came of a pre or a post, in the order of [`NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What came of a pre or a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub enum GateOutcome {
     Go,
     Reentry,
@@ -29,91 +30,38 @@ pub enum GateOutcome {
     Other,
 }
 
-const NAMES: [&str; 19] = [
-    "go",
-    "reentry",
-    "repeated",
-    "unguarded",
-    "in_progress",
-    "duplicate",
-    "unknown",
-    "id_collision",
-    "contents_mismatch",
-    "success",
-    "failure",
-    "left_unknown",
-    "replayed",
-    "outcome_conflict",
-    "superseded",
-    "stamp_mismatch",
-    "not_found",
-    "no_answer",
-    "other",
-];
-
 /// How an attempt may run although the gate's store is away.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Degraded {
     Fallback,
     Open,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GateMetrics {
-    outcomes: Counters<{ NAMES.len() }>,
-    degraded: Counters<2>,
+    outcomes: [Counter; GateOutcome::Other as usize + 1],
+    degraded: [Counter; Degraded::Open as usize + 1],
     pub double_runs: Counter,
     pub unreadable: Counter,
 }
 
-impl Default for GateMetrics {
-    fn default() -> Self {
-        Self {
-            outcomes: Counters::new(NAMES),
-            degraded: Counters::new(["fallback", "open"]),
-            double_runs: Counter::default(),
-            unreadable: Counter::default(),
-        }
-    }
-}
-
 impl GateMetrics {
     pub fn count(&self, outcome: GateOutcome) {
-        self.outcomes.add(outcome as usize, 1);
+        self.outcomes[outcome as usize].inc();
     }
 
     pub fn degraded(&self, how: Degraded) {
-        self.degraded.add(how as usize, 1);
+        self.degraded[how as usize].inc();
     }
-}
 
-impl GateMetrics {
     pub fn encode(&self, page: &mut Page<'_>) {
-        let mut outcomes = page.counters("latchgate_operations", "Pres and posts by what came of them.");
-        for (outcome, count) in self.outcomes.iter() {
-            outcomes.count(&[("outcome", outcome)], count);
-        }
-        let help = "Attempts that were let go while the gate's store was away.";
-        let mut degraded = page.counters("latchgate_degraded_runs", help);
-        for (how, count) in self.degraded.iter() {
-            degraded.count(&[("on_outage", how)], count);
-        }
+        let outcomes = ("latchgate_operations", "Pres and posts by what came of them.");
+        page.counters_by(outcomes, "outcome", label_values::<GateOutcome>().zip(&self.outcomes));
+        let degraded = ("latchgate_degraded_runs", "Attempts that were let go while the gate's store was away.");
+        page.counters_by(degraded, "on_outage", label_values::<Degraded>().zip(&self.degraded));
         let help = "Operations of which two attempts reported a success.";
         page.counter("latchgate_suspected_double_runs", help, self.double_runs.get());
         let help = "Operations in listings whose record could not be decoded.";
         page.counter("latchgate_operations_unreadable", help, self.unreadable.get());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_outcome_has_its_name() {
-        assert_eq!(NAMES[GateOutcome::Go as usize], "go");
-        assert_eq!(NAMES[GateOutcome::Success as usize], "success");
-        assert_eq!(NAMES[GateOutcome::Other as usize], "other");
-        assert_eq!(GateOutcome::Other as usize + 1, NAMES.len());
     }
 }

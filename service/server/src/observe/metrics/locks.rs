@@ -3,15 +3,15 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Event, EventKind, LockState};
-
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::count::{Counters, of_durations, of_sizes};
+use super::count::{of_durations, of_sizes};
 use super::live::LiveLeases;
-use super::page::Page;
+use super::page::{Page, label_values};
 
 /// How leases end.
 const ENDS: [EventKind; 5] =
@@ -20,7 +20,7 @@ const ENDS: [EventKind; 5] =
 const STORES: [&str; 3] = ["sqlite", "postgres", "redis"];
 
 /// Why a key of a batch was evaluated once more, besides a lost race.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Retry {
     /// This node's estimate of the store's clock was off, or its commit arrived too late.
     Clock,
@@ -38,11 +38,11 @@ pub struct LockMetrics {
     pub batch_calls: Histogram,
     commit_seconds: [OnceLock<Histogram>; STORES.len()],
     granted: Counter,
-    ended: Counters<{ ENDS.len() }>,
+    ended: [Counter; ENDS.len()],
     live: LiveLeases,
     pub lost_races: Counter,
     pub clock_jumps: Counter,
-    retries: Counters<3>,
+    retries: [Counter; Retry::Contended as usize + 1],
     pub cache_hits: Counter,
     pub cache_misses: Counter,
     pub events_dropped: Counter,
@@ -61,11 +61,11 @@ impl Default for LockMetrics {
             batch_calls: of_sizes(),
             commit_seconds: Default::default(),
             granted: Counter::default(),
-            ended: Counters::new(ENDS.map(EventKind::as_str)),
+            ended: Default::default(),
             live: LiveLeases::default(),
             lost_races: Counter::default(),
             clock_jumps: Counter::default(),
-            retries: Counters::new(["clock", "epoch", "contended"]),
+            retries: Default::default(),
             cache_hits: Counter::default(),
             cache_misses: Counter::default(),
             events_dropped: Counter::default(),
@@ -105,7 +105,7 @@ impl LockMetrics {
             self.granted.inc_by(uncounted.granted.into());
         }
         for (index, count) in uncounted.ended.into_iter().enumerate().filter(|(_, count)| *count > 0) {
-            self.ended.add(index, count.into());
+            self.ended[index].inc_by(count.into());
         }
         self.live.changed(before, after, now);
     }
@@ -118,7 +118,7 @@ impl LockMetrics {
     }
 
     pub fn retried(&self, why: Retry, keys: usize) {
-        self.retries.add(why as usize, keys as u64);
+        self.retries[why as usize].inc_by(keys as u64);
     }
 
     /// `now` by the store's clock.
@@ -128,10 +128,8 @@ impl LockMetrics {
         let help = "Time from the end of a lease to the grant to a waiter of the lock.";
         page.histogram("latchgate_handoff_seconds", help, &self.handoff_seconds);
         page.counter("latchgate_leases_granted", "Leases granted by commits of this node.", self.granted.get());
-        let mut ended = page.counters("latchgate_leases_ended", "Leases ended by commits of this node.");
-        for (why, count) in self.ended.iter() {
-            ended.count(&[("why", why)], count);
-        }
+        let ended = ("latchgate_leases_ended", "Leases ended by commits of this node.");
+        page.counters_by(ended, "why", ENDS.map(EventKind::as_str).into_iter().zip(&self.ended));
         let help = "Leases that are live: the sum over all nodes. One node alone may be below 0, because a lease may end at another \
                     node than the one that granted it.";
         page.gauge("latchgate_leases_live", help, self.live.get(now));
@@ -148,11 +146,8 @@ impl LockMetrics {
         page.counter("latchgate_lost_races", help, self.lost_races.get());
         let help = "Hold-offs that this node began because the store's clock had jumped ahead.";
         page.counter("latchgate_clock_jumps", help, self.clock_jumps.get());
-        let mut retries =
-            page.counters("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
-        for (why, count) in self.retries.iter() {
-            retries.count(&[("why", why)], count);
-        }
+        let retries = ("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
+        page.counters_by(retries, "why", label_values::<Retry>().zip(&self.retries));
         let help = "Batches of a key that began with a cached state.";
         page.counter("latchgate_cache_hits", help, self.cache_hits.get());
         let help = "Batches of a key that began without a cached state.";

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric as _, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -28,6 +30,11 @@ pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
     let mut text = String::new();
     let _ = encode(&mut text, &registry);
     text
+}
+
+/// The values of an enum as values of a label.
+pub fn label_values<E: ValueEnum + 'static>() -> impl Iterator<Item = String> {
+    E::value_variants().iter().filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()))
 }
 
 struct Written<W>(W);
@@ -53,6 +60,17 @@ impl Page<'_> {
 
     pub fn counter(&mut self, name: &'static str, help: &str, value: u64) {
         self.counters(name, help).count(&[], value);
+    }
+
+    /// Counters that differ in one label.
+    pub fn counters_by<'c, N: AsRef<str>>(
+        &mut self,
+        (name, help): (&'static str, &str),
+        label: &'static str,
+        counters: impl IntoIterator<Item = (N, &'c Counter)>,
+    ) {
+        let mut family = self.counters(name, help);
+        counters.into_iter().for_each(|(value, counter)| family.count(&[(label, value.as_ref())], counter.get()));
     }
 
     pub fn gauges(&mut self, name: &'static str, help: &str) -> Family<'_> {

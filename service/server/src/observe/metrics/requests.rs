@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use latchgate_core::App;
-
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -65,26 +64,7 @@ impl Requests {
     pub fn without_app(&self) -> &OfApp {
         &self.without_app
     }
-}
 
-impl OfApp {
-    fn new(name: &str, routes: usize) -> Self {
-        Self {
-            name: name.to_owned(),
-            answers: (0..routes).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
-            seconds: (0..routes).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    /// `route` is an index into the routes of [`Requests::new`].
-    pub fn count(&self, route: usize, status: u16, took: Duration) {
-        let status = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
-        self.answers[route][status].inc();
-        self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
-    }
-}
-
-impl Requests {
     pub fn encode(&self, page: &mut Page<'_>) {
         let apps: Vec<Arc<OfApp>> =
             self.apps.read().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
@@ -107,6 +87,23 @@ impl Requests {
                 }
             }
         }
+    }
+}
+
+impl OfApp {
+    fn new(name: &str, routes: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            answers: (0..routes).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
+            seconds: (0..routes).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// `route` is an index into the routes of [`Requests::new`].
+    pub fn count(&self, route: usize, status: u16, took: Duration) {
+        let status = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
+        self.answers[route][status].inc();
+        self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
     }
 }
 
