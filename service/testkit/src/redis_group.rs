@@ -19,7 +19,7 @@ const SERVICE: &str = "latchgate";
 pub struct WatchedRedis {
     pub master: Redis,
     pub replica: Redis,
-    sentinel: Server,
+    _sentinel: Server,
     port: u16,
     dir: TempDir,
 }
@@ -45,7 +45,7 @@ impl WatchedRedis {
         command.arg(&settings).arg("--sentinel");
         let log = dir.path().join("sentinel.log");
         let sentinel = Server::spawn(command, dir.path(), &log).expect("redis-server can be run");
-        let watched = Self { master, replica, sentinel, port, dir };
+        let watched = Self { master, replica, _sentinel: sentinel, port, dir };
         let is_up = || std::future::ready(watched.is_up());
         assert!(eventually(READY_WITHIN, is_up).await, "the Sentinel did not come up:\n{}", tail(&log));
         watched
@@ -59,11 +59,6 @@ impl WatchedRedis {
     /// The Sentinel's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("sentinel.log")).unwrap_or_default()
-    }
-
-    /// Stops the Sentinel, so that no replica is promoted any more.
-    pub fn stop_watching(&mut self) {
-        self.sentinel.kill9();
     }
 
     fn is_up(&self) -> bool {
