@@ -51,7 +51,10 @@ impl LockState {
     /// # Errors
     /// None that is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(self)
+        // A text that grows is copied each time.
+        let mut text = Vec::with_capacity(self.bytes());
+        serde_json::to_writer(&mut text, self)?;
+        String::from_utf8(text).map_err(serde::ser::Error::custom)
     }
 
     pub fn token(&self) -> u64 {

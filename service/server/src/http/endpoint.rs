@@ -141,8 +141,8 @@ impl Endpoint {
 
     /// The parameter of a path, still percent-encoded; empty if the endpoint has none.
     pub fn parameter<'a>(&self, path: &'a str) -> &'a str {
-        let place = self.path.split('/').position(|part| part.starts_with('{'));
-        place.and_then(|place| path.split('/').nth(place)).unwrap_or_default()
+        let value = self.path.find('{').and_then(|start| path.get(start..));
+        value.and_then(|value| value.split('/').next()).unwrap_or_default()
     }
 
     pub fn decoded_parameter(&self, path: &str) -> String {

@@ -111,7 +111,7 @@ impl Shard {
     /// Replies with what a batch came to for one key.
     pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
         let Done { work, result } = done;
-        let Work { address, arrived, epoch, .. } = work;
+        let Work { address, arrived, epoch, .. } = *work;
         let evaluation = match result {
             Ok((stored, evaluation)) => {
                 self.cache.put(address.clone(), stored, epoch);

@@ -45,7 +45,7 @@ pub(super) struct Work {
 
 /// What a batch came to for one key.
 pub(super) struct Done {
-    pub work: Work,
+    pub work: Box<Work>,
     /// On success the state as it is in the store, and the evaluation without its state.
     pub result: Result<(Stored, Evaluation), Failed>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Served {
 
 /// A key that is to be served apart, with all that it was given.
 pub(super) struct Apart {
-    pub work: Work,
+    pub work: Box<Work>,
     /// Another session keeps its row locked: it is not only changed often.
     pub is_busy: bool,
 }
@@ -81,22 +81,25 @@ pub(super) struct Round<'a> {
     pub now: Timestamp,
 }
 
+/// Boxed: each round moves them.
+type Works = Vec<Box<Work>>;
+
 /// An evaluation that is not committed yet, and what it grants and ends.
-type Pending = (Work, Evaluation, Uncounted);
+type Pending = (Box<Work>, Evaluation, Uncounted);
 
 impl Work {
-    pub(super) fn fail(self, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
+    pub(super) fn fail(self: Box<Self>, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
         Done { work: self, result: Err(Failed { failure, unknown }) }
     }
 
     /// Concludes with the state as it was loaded.
-    fn unchanged(self, mut evaluation: Evaluation) -> Done {
+    fn unchanged(self: Box<Self>, mut evaluation: Evaluation) -> Done {
         let version = self.version();
         let state = std::mem::take(&mut evaluation.state);
         Done { work: self, result: Ok((Stored { version, state }, evaluation)) }
     }
 
-    fn again(mut self, losses: u32) -> Self {
+    fn again(mut self: Box<Self>, losses: u32) -> Box<Self> {
         (self.base, self.is_fresh) = (None, false);
         self.losses += losses;
         self
@@ -112,7 +115,7 @@ const TOO_SLOW: Failure = Failure::Overloaded("other nodes keep changing this ke
 
 /// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure; except keys that
 /// would hold up the others.
-pub(super) async fn run<'a>(node: &Node, mut open: Vec<Work>, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
+pub(super) async fn run<'a>(node: &Node, mut open: Works, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
     let mut run = Run::new(node, queue_of, Instant::now() + node.limits.store_timeout);
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
@@ -125,7 +128,7 @@ pub(super) async fn run<'a>(node: &Node, mut open: Vec<Work>, queue_of: impl Fn(
 }
 
 /// Takes one key to its end, with its state locked in the store, so that no other node can change it meanwhile.
-pub(super) async fn run_locked(node: &Node, work: Work, queue: &WaitQueue, deadline: Instant) -> Done {
+pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, deadline: Instant) -> Done {
     let mut run = Run::new(node, |_: &Address| queue, deadline);
     let mut open = vec![work];
     for _ in 0..ROUNDS_MAX {
@@ -174,7 +177,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// Returns the keys that need another round.
-    async fn round(&mut self, open: Vec<Work>) -> Vec<Work> {
+    async fn round(&mut self, open: Works) -> Works {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
         let open = self.load_missing(open, &used, &mut again).await;
@@ -183,7 +186,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         if self.node.clock.jump().is_some() {
             return self.after_jump(open, again).await;
         }
-        let mut changed = Vec::new();
+        let mut changed = Vec::with_capacity(open.len());
         for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
             if evaluation.changed {
                 changed.push((work, evaluation, uncounted));
@@ -204,19 +207,19 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         again
     }
 
-    fn set_apart(&mut self, works: Vec<Work>, is_busy: bool) {
+    fn set_apart(&mut self, works: Works, is_busy: bool) {
         self.served.apart.extend(works.into_iter().map(|work| Apart { work, is_busy }));
     }
 
-    async fn load_missing(&mut self, open: Vec<Work>, used: &UsedLocks, again: &mut Vec<Work>) -> Vec<Work> {
+    async fn load_missing(&mut self, open: Works, used: &UsedLocks, again: &mut Works) -> Works {
         let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
-        let is_missing = |work: &Work| work.base.is_none() || work.epoch != epoch || !has_time;
-        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
-        if missing.is_empty() {
-            return ready;
+        let is_missing = |work: &Box<Work>| work.base.is_none() || work.epoch != epoch || !has_time;
+        if !open.iter().any(is_missing) {
+            return open;
         }
+        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
         let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
         match self.timed(used, load, |loaded| loaded.now).await {
@@ -248,7 +251,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// As [`Run::round`], with the states locked in the store.
-    async fn locked_round(&mut self, open: Vec<Work>) -> Vec<Work> {
+    async fn locked_round(&mut self, open: Works) -> Works {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let addresses: Vec<Address> = open.iter().map(|work| work.address.clone()).collect();
         let (Loaded { states, .. }, locked) = match self.node.lock(&used, &addresses, self.deadline).await {
@@ -281,7 +284,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The engine in use. Without one the keys fail, and nothing is evaluated: whether a hold-off is in force is not known.
-    fn used(&mut self, open: Vec<Work>) -> Option<(UsedLocks, Vec<Work>)> {
+    fn used(&mut self, open: Works) -> Option<(UsedLocks, Works)> {
         match self.node.store.used() {
             Ok(used) => Some((used, open)),
             Err(error) => {
@@ -293,8 +296,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The store's clock has jumped ahead: leases may seem to have ended that have not. A hold-off begins before anything is granted.
-    async fn after_jump(&mut self, open: Vec<Work>, again: Vec<Work>) -> Vec<Work> {
-        let again: Vec<Work> = open.into_iter().chain(again).map(|work| work.again(0)).collect();
+    async fn after_jump(&mut self, open: Works, again: Works) -> Works {
+        let again: Works = open.into_iter().chain(again).map(|work| work.again(0)).collect();
         match self.node.hold_off_after_jump().await {
             Ok(()) => again,
             Err(error) => {
@@ -309,10 +312,10 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         Round { used, now: self.node.clock.now().unwrap_or_default() }
     }
 
-    fn evaluate_all(&self, works: Vec<Work>, round: Round<'_>) -> Vec<Pending> {
+    fn evaluate_all(&self, works: Works, round: Round<'_>) -> Vec<Pending> {
         let terms = self.node.terms(round);
-        let evaluate = |work: Work| {
-            let Work { address, commands, arrived, ended, uncertain, base, .. } = &work;
+        let evaluate = |work: Box<Work>| {
+            let Work { address, commands, arrived, ended, uncertain, base, .. } = &*work;
             let absent = Stored::default();
             let state = &base.as_ref().unwrap_or(&absent).state;
             let batch = lock::Batch { commands, arrived, uncertain, ended };
@@ -338,7 +341,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         changed: Vec<Pending>,
         changes: Vec<Change>,
         committed: Result<Committed, StoreError>,
-    ) -> Vec<Work> {
+    ) -> Works {
         let is_off = matches!(&committed, Ok(Committed { result: CommitResult::ClockOff, .. }));
         let (now, versions, busy) = match committed {
             Ok(Committed { now, result: CommitResult::Checked(versions), busy }) => (now, versions, busy),
@@ -390,7 +393,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// As [`Run::conclude`], of a commit without an answer.
-    fn conclude_failed(&mut self, changed: Vec<Pending>, error: &StoreError) -> Vec<Work> {
+    fn conclude_failed(&mut self, changed: Vec<Pending>, error: &StoreError) -> Works {
         // The next round names the epoch that is in force by then, or others are out of the way by then.
         if let StoreError::EpochOver | StoreError::Contended(_) = error {
             let why = if matches!(error, StoreError::EpochOver) { Retry::Epoch } else { Retry::Contended };
@@ -410,7 +413,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         Vec::new()
     }
 
-    fn fail(&mut self, works: Vec<Work>, failure: &Failure) {
+    fn fail(&mut self, works: Works, failure: &Failure) {
         self.served.done.extend(works.into_iter().map(|work| work.fail(failure.clone(), Vec::new())));
     }
 
@@ -454,7 +457,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 }
 
-fn loaded(works: Vec<Work>, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Work> {
+fn loaded(works: Works, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Box<Work>> {
     works.into_iter().zip(states).map(move |(mut work, stored)| {
         (work.base, work.epoch, work.is_fresh) = (Some(stored), epoch, true);
         work

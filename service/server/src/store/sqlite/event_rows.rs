@@ -1,7 +1,5 @@
 //! The events of one commit as their row.
 
-use std::fmt::Write as _;
-
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use serde_json::value::RawValue;
@@ -52,7 +50,8 @@ impl EventRow {
         self.count += 1;
         self.at = self.at.max(*at);
         self.hashes.push(*hash);
-        let _ = writeln!(self.events, "{text}");
+        self.events.push_str(text);
+        self.events.push('\n');
     }
 
     /// The hashes of the keys, in order.
