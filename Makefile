@@ -1,6 +1,6 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi errors bench cluster cluster-down cluster-ha test-ha test-console test-compose soak
+.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down cluster-ha test-ha test-console test-compose soak
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,16 +20,13 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-drift: ## Fail if openapi/openapi.json, docs/ERRORS.md or the files for Docker do not fit the code
+drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
 	scripts/drift.sh
 
 openapi: ## Generate openapi/openapi.json from the code
 	mkdir -p openapi
 	cargo run --locked --quiet -p latchgate -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
-
-errors: ## Generate docs/ERRORS.md from the table of error codes
-	UPDATE=1 cargo test --locked --quiet -p latchgate --lib docs_errors_md
 
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
 	scripts/bench.sh $(ARGS)
