@@ -24,10 +24,10 @@ ONE_SESSION=yes
 ulimit -n "$(ulimit -Hn)"
 
 if [[ -z ${CLUSTER_BINARY-} || -z ${BENCH_BINARY-} ]]; then
-    cargo build --release --locked -p latchgate -p latchgate-bench
+    cargo build --profile dist --locked -p latchgate -p latchgate-bench
 fi
-latchgate=${CLUSTER_BINARY:-${CARGO_TARGET_DIR:-target}/release/latchgate}
-bench=${BENCH_BINARY:-${CARGO_TARGET_DIR:-target}/release/latchgate-bench}
+latchgate=${CLUSTER_BINARY:-${CARGO_TARGET_DIR:-target}/dist/latchgate}
+bench=${BENCH_BINARY:-${CARGO_TARGET_DIR:-target}/dist/latchgate-bench}
 
 sides=()
 # add NAME PROTOCOL URL [WORD...]

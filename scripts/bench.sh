@@ -13,8 +13,8 @@
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl postgres
-cargo build --release --locked -p latchgate -p latchgate-bench
-bin=${CARGO_TARGET_DIR:-target}/release
+cargo build --profile dist --locked -p latchgate -p latchgate-bench
+bin=${CARGO_TARGET_DIR:-target}/dist
 
 # Each waiter is a connection: one descriptor in the client and one in the node.
 ulimit -n "$(ulimit -Hn)"

@@ -21,19 +21,29 @@ const START_MS: u64 = 1_700_000_000_000;
 /// What a caller wants. Stamps are named by which go they came from, so that a shrunk history still makes sense.
 #[derive(Clone, Copy, Debug)]
 enum Wish {
-    Pre { lease_ms: u64, on_expiry: OnExpiry, attempt: Option<u8>, waits: bool, in_batch: InBatch },
-    GiveBack { claim: usize },
-    Post { go: usize, report: Report, retention_ms: Option<u64> },
-    Heartbeat { go: usize, lease_ms: Option<u64> },
-    Forget { force: bool },
-}
-
-/// Whether a claim is one of a batch, and what becomes of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InBatch {
-    No,
-    Accepted,
-    Refused,
+    /// `is_unanswered`: its caller has gone, or its batch is refused.
+    Pre {
+        lease_ms: u64,
+        on_expiry: OnExpiry,
+        attempt: Option<u8>,
+        waits: bool,
+        is_unanswered: bool,
+    },
+    GiveBack {
+        claim: usize,
+    },
+    Post {
+        go: usize,
+        report: Report,
+        retention_ms: Option<u64>,
+    },
+    Heartbeat {
+        go: usize,
+        lease_ms: Option<u64>,
+    },
+    Forget {
+        force: bool,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -69,10 +79,10 @@ fn wish() -> impl Strategy<Value = Wish> {
     let lease_ms = prop_oneof![Just(100), Just(1_000), Just(60_000)];
     let attempt = prop_oneof![2 => Just(None), 1 => (0..2_u8).prop_map(Some)];
     let retention_ms = prop_oneof![2 => Just(Some(86_400_000)), 2 => Just(Some(1_000)), 1 => Just(None)];
-    let in_batch = prop_oneof![4 => Just(InBatch::No), 1 => Just(InBatch::Accepted), 2 => Just(InBatch::Refused)];
+    let is_unanswered = prop_oneof![5 => Just(false), 2 => Just(true)];
     prop_oneof![
-        6 => (lease_ms, on_expiry, attempt, any::<bool>(), in_batch).prop_map(
-            |(lease_ms, on_expiry, attempt, waits, in_batch)| Wish::Pre { lease_ms, on_expiry, attempt, waits, in_batch },
+        6 => (lease_ms, on_expiry, attempt, any::<bool>(), is_unanswered).prop_map(
+            |(lease_ms, on_expiry, attempt, waits, is_unanswered)| Wish::Pre { lease_ms, on_expiry, attempt, waits, is_unanswered },
         ),
         2 => (0..3_usize).prop_map(|claim| Wish::GiveBack { claim }),
         5 => (0..4_usize, report(), retention_ms)
@@ -110,7 +120,7 @@ struct Success {
 
 struct Pending {
     command: Command,
-    in_batch: InBatch,
+    is_unanswered: bool,
     now: Timestamp,
     version: u64,
 }
@@ -122,7 +132,7 @@ struct World {
     time: Timestamp,
     pending: [Option<Pending>; CALLERS],
     gos: Vec<Held>,
-    /// Claims of batches that were refused, or whose answers were lost. No caller has their stamps.
+    /// Claims whose callers have gone, or whose batches were refused. No caller has their stamps.
     refused: Vec<Claim>,
     /// A caller was told to go, and no attempt has reported an end since.
     may_have_run: bool,
@@ -153,22 +163,24 @@ impl World {
             Event::Ask { caller, skew_ms, wish } => {
                 let now = Timestamp::from_ms(self.time.as_ms().checked_add_signed(skew_ms).unwrap());
                 let command = self.command(wish, now);
-                let in_batch = if let Wish::Pre { in_batch, .. } = wish { in_batch } else { InBatch::No };
+                let is_unanswered = matches!(wish, Wish::Pre { is_unanswered: true, .. });
                 let done = step(self.record.clone(), command.clone(), now);
-                if let (Command::Pre(claim), InBatch::Refused, Outcome::Go(Go { repeated: false, .. })) =
-                    (&command, in_batch, &done.outcome)
+                if let (Command::Pre(claim), true, Outcome::Go(Go { repeated: false, .. })) =
+                    (&command, is_unanswered, &done.outcome)
                 {
                     // It may be given back before it reaches the store.
                     self.refused.push(claim.clone());
                 }
                 if done.changed {
-                    self.pending[caller] = Some(Pending { command, in_batch, now, version: self.version });
+                    self.pending[caller] = Some(Pending { command, is_unanswered, now, version: self.version });
                 } else {
-                    self.told(&command, in_batch, &done, now);
+                    self.told(&command, is_unanswered, &done, now);
                 }
             }
             Event::Commit { caller } => {
-                let Some(Pending { command, in_batch, now, version }) = self.pending[caller].take() else { return };
+                let Some(Pending { command, is_unanswered, now, version }) = self.pending[caller].take() else {
+                    return;
+                };
                 if version == self.version && now.ms_apart(self.time) <= CLOCK_BOUND_MS {
                     let before = self.record.clone();
                     let done = step(before.clone(), command.clone(), now);
@@ -186,7 +198,7 @@ impl World {
                     }
                     self.record.clone_from(&done.record);
                     self.version += 1;
-                    self.told(&command, in_batch, &done, now);
+                    self.told(&command, is_unanswered, &done, now);
                 }
             }
         }
@@ -198,7 +210,7 @@ impl World {
         // 0 is the latest go, 1 the one before it, and so on.
         let stamp_of = |go: usize| self.gos.iter().rev().nth(go).map_or(stranger, |held| held.stamp);
         match wish {
-            Wish::Pre { lease_ms, on_expiry, attempt, waits, in_batch } => Command::Pre(Claim {
+            Wish::Pre { lease_ms, on_expiry, attempt, waits, .. } => Command::Pre(Claim {
                 operation: OperationName::parse("charge").unwrap(),
                 sha256: Sha256Digest::of(b""),
                 checked: None,
@@ -210,7 +222,6 @@ impl World {
                 store: StoreRole::Primary,
                 waits_until: waits.then(|| now.plus_ms(5_000)),
                 hold_off: HoldOff::default(),
-                tentative: in_batch != InBatch::No,
             }),
             Wish::GiveBack { claim } => match self.refused.iter().rev().nth(claim) {
                 Some(claim) => Command::GiveBack(Box::new(claim.clone())),
@@ -229,10 +240,10 @@ impl World {
     }
 
     /// A caller gets its answer.
-    fn told(&mut self, command: &Command, in_batch: InBatch, done: &Step, now: Timestamp) {
+    fn told(&mut self, command: &Command, is_unanswered: bool, done: &Step, now: Timestamp) {
         self.a_result_once_given_stays(command, &done.outcome);
         match (&done.outcome, command) {
-            (Outcome::Go(go), Command::Pre(_)) if in_batch == InBatch::Refused && !go.repeated => {}
+            (Outcome::Go(go), Command::Pre(_)) if is_unanswered && !go.repeated => {}
             (Outcome::Go(go), Command::Pre(claim)) => self.told_go(*go, claim),
             (Outcome::Posted(posted), Command::Post(post)) if !posted.replayed => {
                 self.end(post.stamp);
@@ -267,7 +278,7 @@ impl World {
         self.may_have_run = true;
         let refused = self.refused.iter().position(|refused| refused.stamp == go.stamp);
         if let Some(refused) = refused.filter(|_| self.gos.iter().all(|held| held.stamp != go.stamp)) {
-            // The caller of a refused batch comes again, alone.
+            // Its caller comes again.
             assert!(claim.attempt_id.is_some() && claim.attempt_id == self.refused[refused].attempt_id);
         } else if go.repeated {
             let holder = self.gos.last().filter(|held| held.stamp == go.stamp && !held.ended);
@@ -307,16 +318,20 @@ impl World {
 
 fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp) {
     let mut repeated = command.clone();
-    if let Command::Pre(claim) = &mut repeated
-        && !claim.tentative
-    {
+    if let Command::Pre(claim) = &mut repeated {
         claim.stamp = Stamp::from_bits(u128::MAX - 1);
         if claim.attempt_id.is_none() {
             // Without an attempt id it is another caller's pre, which may leave its mark as a waiter.
             claim.waits_until = None;
         }
     }
-    let again = step(done.record.clone(), repeated.clone(), now);
+    let mut again = step(done.record.clone(), repeated.clone(), now);
+    if again.changed && matches!(again.outcome, Outcome::Go(Go { repeated: true, .. })) {
+        // From here on the claim cannot be given back.
+        let before = done.record.clone().map(relied_on);
+        assert_eq!(before, again.record, "{command:?} again changed more of the record");
+        again = Step { changed: false, record: done.record.clone(), ..again };
+    }
     assert!(!again.changed && again.record == done.record, "{command:?} again changed the record: {again:?}");
     let same = match (&done.outcome, &again.outcome) {
         (Outcome::Go(first), Outcome::Go(second)) => {
@@ -336,6 +351,13 @@ fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp)
         (first, second) => first == second,
     };
     assert!(same, "{command:?} was told {:?}, then {:?}", done.outcome, again.outcome);
+}
+
+fn relied_on(mut record: OperationRecord) -> OperationRecord {
+    if let Phase::Started(started) = &mut record.phase {
+        started.replaced = None;
+    }
+    record
 }
 
 fn a_superseded_call_moves_nothing(before: Option<&OperationRecord>, done: &Step) {

@@ -22,6 +22,9 @@ pub enum Failure {
     /// What has to be durable has no store to be kept in. Nothing was done.
     #[error("there is no durable store")]
     NoDurableStore,
+    /// A permanent success can only be kept by a store that commits to disk: claim with `durability: durable`. Nothing was done.
+    #[error("a permanent success needs a durable claim")]
+    PermanentNeedsDurable,
     /// The node is about to stop. Nothing was done.
     #[error("this node is shutting down")]
     ShuttingDown,

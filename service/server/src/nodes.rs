@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use utoipa::ToSchema;
 
 use crate::engines::{Engine, Engines};
 use crate::gate::Operations;
@@ -38,8 +39,9 @@ pub struct NodeReport {
     pub gate: Option<EngineUsed>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+/// An engine, and the epoch in which it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = EngineUsedAnswer)]
 pub struct EngineUsed {
     pub engine: String,
     pub epoch: u64,

@@ -179,7 +179,6 @@ mod tests {
             store: StoreRole::Fallback,
             waits_until: None,
             hold_off: HoldOff::default(),
-            tentative: false,
         })
     }
 

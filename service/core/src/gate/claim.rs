@@ -45,8 +45,6 @@ pub struct Claim {
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
     pub hold_off: HoldOff,
-    /// The claim is one of a batch that may be refused as a whole, and can then be given back.
-    pub tentative: bool,
 }
 
 /// For how long records may be missing from the store, because it has lost some of them or has replaced a store that had
@@ -82,6 +80,7 @@ pub struct Post {
 /// How an attempt says that it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OutcomeName))]
 pub enum Report {
     Success,
     /// It did not happen: the next pre may go.

@@ -21,7 +21,7 @@ pub(super) fn go(record: OperationRecord, claim: Claim, now: Timestamp, replaced
         at: now,
         lease_ms: claim.lease_ms,
         lease_until,
-        replaced: claim.tentative.then(|| Box::new(replaced)),
+        replaced: Some(Box::new(replaced)),
     });
     Step::changed(OperationRecord { phase, ..record }, outcome)
 }

@@ -119,6 +119,7 @@ pub enum Ending {
 /// What becomes of an operation whose lease passes without a post. The attempt's own choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OnExpiryName))]
 pub enum OnExpiry {
     /// The next pre may go: right for operations that are safe to repeat after a crash.
     #[default]
@@ -130,6 +131,7 @@ pub enum OnExpiry {
 /// What a record survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DurabilityName))]
 pub enum Durability {
     /// What its store survives by itself.
     #[default]
@@ -141,6 +143,7 @@ pub enum Durability {
 /// Which of the gate's two stores claimed a record, by its role at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ClaimedIn))]
 pub enum StoreRole {
     #[default]
     Primary,
@@ -148,9 +151,10 @@ pub enum StoreRole {
     Fallback,
 }
 
-/// A record's phase by name: what lists are filtered by.
+/// The state of an operation: its record's phase, by which listings are filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = StateName))]
 pub enum State {
     Started,
     Succeeded,

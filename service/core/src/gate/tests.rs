@@ -49,7 +49,6 @@ impl World {
             store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
-            tentative: false,
         }
     }
 
@@ -653,10 +652,9 @@ fn a_record_survives_being_written_and_read() {
     assert_eq!(read_back(&record), record);
 }
 
-/// A claim that may be given back.
-fn tentative(world: &mut World, attempt: Option<&str>) -> (Claim, Go) {
+/// A claim that no caller relies on yet.
+fn claimed(world: &mut World, attempt: Option<&str>) -> (Claim, Go) {
     let mut claim = world.claim();
-    claim.tentative = true;
     claim.attempt_id = attempt.map(|attempt| AttemptId::parse(attempt).unwrap());
     let go = go(world.run(Command::Pre(claim.clone())));
     (claim, go)
@@ -670,10 +668,11 @@ fn give_back(world: &mut World, claim: &Claim) {
 fn giving_back_a_re_entry_restores_the_attempt_before() {
     let mut world = world();
     let first = world.go().stamp;
+    world.run(Command::Heartbeat { stamp: first, lease_ms: None });
     world.pass_lease();
     let before = world.record.clone().unwrap();
     let mut claim = world.claim();
-    (claim.tentative, claim.on_expiry, claim.durability) = (true, OnExpiry::Block, Durability::Durable);
+    (claim.on_expiry, claim.durability) = (OnExpiry::Block, Durability::Durable);
     assert!(go(world.run(Command::Pre(claim.clone()))).reentry);
     give_back(&mut world, &claim);
     let after = world.record.clone().unwrap();
@@ -688,7 +687,7 @@ fn a_late_post_counts_after_the_re_entry_was_given_back() {
     let mut world = world();
     let first = world.go().stamp;
     world.pass_lease();
-    let (claim, _) = tentative(&mut world, None);
+    let (claim, _) = claimed(&mut world, None);
     give_back(&mut world, &claim);
     assert!(posted(world.post(first, Report::Success)).late);
     assert_eq!(world.record.unwrap().double_runs, 0);
@@ -699,7 +698,7 @@ fn a_success_reported_before_the_re_entry_was_given_back_is_not_run_again() {
     let mut world = world();
     let first = world.go().stamp;
     world.pass_lease();
-    let (claim, _) = tentative(&mut world, None);
+    let (claim, _) = claimed(&mut world, None);
     assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
     give_back(&mut world, &claim);
     assert!(duplicate(world.pre()).result_omitted);
@@ -709,7 +708,7 @@ fn a_success_reported_before_the_re_entry_was_given_back_is_not_run_again() {
 #[test]
 fn giving_back_a_first_claim_leaves_the_operation_free_and_wakes_who_waits() {
     let mut world = world();
-    let (claim, _) = tentative(&mut world, None);
+    let (claim, _) = claimed(&mut world, None);
     let until = world.now.plus_ms(10_000);
     world.pre_with(|claim| claim.waits_until = Some(until));
     give_back(&mut world, &claim);
@@ -735,17 +734,10 @@ fn a_claim_that_a_caller_relies_on_is_not_given_back() {
     ];
     for rely in rely {
         let mut world = world();
-        let (claim, _) = tentative(&mut world, Some("job-1"));
+        let (claim, _) = claimed(&mut world, Some("job-1"));
         rely(&mut world, &claim);
         let before = world.record.clone();
         give_back(&mut world, &claim);
         assert_eq!(world.record, before);
     }
-    let mut world = world();
-    let mut claim = world.claim();
-    go(world.run(Command::Pre(claim.clone())));
-    claim.tentative = true;
-    let before = world.record.clone();
-    give_back(&mut world, &claim);
-    assert_eq!(world.record, before, "a claim of its own is not tentative");
 }

@@ -74,7 +74,8 @@ impl Ledger {
         for ending in &evaluated.endings {
             self.check_ended(at, ending);
         }
-        if evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_))) {
+        let is_forced = evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_)));
+        if is_forced {
             // With the leases, their lock-delays are over.
             self.delayed_until = Timestamp::default();
             self.held_until.clear();
@@ -88,8 +89,8 @@ impl Ledger {
                 format!("{id:?} ended as {why:?}, but {new:?} says {remembered:?}")
             });
         }
-        // Grants of the same commit may have come before the answers that ended these.
-        let is_expiry = |ending: &&Ending| matches!(ending.why, EventKind::Expired | EventKind::Revoked);
+        // Grants of the same commit may have come before the answers that ended these. What is forced has ended after them.
+        let is_expiry = |ending: &&Ending| !is_forced && matches!(ending.why, EventKind::Expired | EventKind::Revoked);
         for Ending { lease, .. } in evaluated.endings.iter().filter(is_expiry).filter(|ending| ending.is_by_command) {
             self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
         }
@@ -169,8 +170,7 @@ impl Ledger {
         self.tokens.push(lease.token);
         let has_ended = self.why_ended(&lease.lease_id).is_some();
         self.broken.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
-        // So many have ended since that its id is forgotten.
-        self.answered_lost.retain(|id| *id != lease.lease_id);
+        self.granted_anew(&lease.lease_id);
         let relied = self.held_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
         let relied: Vec<&Lease> = relied.map(|(_, (_, relied))| relied).collect();
         let taken: u32 = relied.iter().map(|relied| relied.mode.permits()).sum();
@@ -184,6 +184,11 @@ impl Ledger {
         self.broken.expect(others.is_empty(), Promise::GoTogether, || {
             format!("{lease:?} is granted at {at:?}, and these clients rely on their leases: {others:?}")
         });
+    }
+
+    /// So many leases have ended since the end of this id's that it is forgotten.
+    pub fn granted_anew(&mut self, lease_id: &LeaseId) {
+        self.answered_lost.retain(|id| id != lease_id);
     }
 
     /// A client has received its lease.

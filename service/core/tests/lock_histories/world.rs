@@ -301,6 +301,8 @@ impl World {
                 _ => {}
             }
         }
+        // The commands came before the grants of the same commit.
+        evaluated.grants.iter().for_each(|grant| self.ledger.granted_anew(&grant.lease.lease_id));
         for (id, outcome) in evaluated.answered {
             let Some(waiter) = self.nodes[index].remove(id) else { continue };
             self.answer_waiter(index, &waiter, outcome, fate);

@@ -215,7 +215,7 @@ async fn open(args: &BesideArgs, changes: bool) -> anyhow::Result<Access> {
     let store_clock = StoreClock::default();
     let sent = Instant::now();
     let used = engines.used()?;
-    store_clock.learn(used.index, used.store.ping().await?, sent, Instant::now());
+    store_clock.learn(used.clock(), used.store.ping().await?, sent, Instant::now());
     let clock: Clock = Arc::new(move || store_clock.now().unwrap_or_default());
     Access::once(engines, clock, FixedKeys::default()).await
 }

@@ -47,7 +47,7 @@ pub struct StoreArgs {
     #[arg(long, value_name = "TEXT", default_value = "latchgate")]
     pub redis_prefix: String,
 
-    /// A Redis for locks without an engine record is new and has lost nothing: grant at once, without a hold-off
+    /// A Redis without an engine record, of locks or of the gate, is new and has lost nothing: grant at once, without a hold-off
     #[arg(long)]
     pub new: bool,
 

@@ -5,13 +5,11 @@ use std::sync::{MutexGuard, PoisonError};
 use tokio::time::{Duration, sleep_until};
 
 use super::engine::Engine;
-use super::lease_max::LeaseMax;
-use super::pair::{Engines, Inner, LOOK_EVERY};
+use super::lease_max::{LeaseMax, UNREAD_MAX};
+use super::pair::{Engines, Inner};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, lease_step};
 
-/// A look that begins later than this has been held up: the process was stopped, or the machine was suspended.
-const LOOK_LATE_MAX: Duration = Duration::from_millis(400);
 /// Tries against other nodes that change the record.
 const TRIES: usize = 8;
 
@@ -63,17 +61,11 @@ impl<E: ?Sized + Engine> Engines<E> {
 }
 
 impl<E: ?Sized + Engine> Inner<E> {
-    /// How long after a node has first read a raised number it counts on that. By then replicas have it, and every node that runs has read
-    /// it or has not reached the engine: no two looks are further apart.
-    pub(super) fn unread_max(&self) -> Duration {
-        LOOK_EVERY + 2 * self.patience + LOOK_LATE_MAX
-    }
-
     /// Takes note of what the record of the engine in use says.
     pub(super) fn learn_lease_max(&self, index: usize, ms: u64) {
         let is_replicated =
             self.slots.len() > 1 || self.slots[index].if_open().is_some_and(|store| store.may_fail_over());
-        let delay = if is_replicated { self.unread_max() } else { Duration::ZERO };
+        let delay = if is_replicated { UNREAD_MAX } else { Duration::ZERO };
         self.lease_max().learn(ms, delay);
     }
 

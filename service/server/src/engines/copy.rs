@@ -2,6 +2,7 @@
 //! refused unless the target is still filling for this epoch, so any number of nodes may copy, and any may stop half-way.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -36,8 +37,8 @@ impl<E: ?Sized + Engine> Inner<E> {
         let copying = looks.copying.take().filter(|copying| copying.epoch == epoch);
         let copying = looks.copying.insert(copying.unwrap_or_else(|| Copying::new(epoch, false)));
         let target = readings.get(1 - index).and_then(|reading| reading.as_ref().ok());
-        if let Some(target) = target.filter(|target| target.copied > copying.copied && target.epoch() == epoch) {
-            (copying.copied, copying.progressed) = (target.copied, Instant::now());
+        if let Some(target) = target.filter(|target| target.epoch() == epoch) {
+            copying.follow(target.copied);
         }
     }
 
@@ -49,14 +50,14 @@ impl<E: ?Sized + Engine> Inner<E> {
         }
         copying.is_own |= copying.progressed.elapsed() >= TAKE_OVER;
         if copying.is_own {
-            let copied = Arc::clone(self).copy_and_decide(from, to, source.clone());
+            let copied = Arc::clone(self).copy_and_decide(from, to, source.clone(), Arc::clone(&copying.own));
             copying.task = Some(AbortOnDropHandle::new(tokio::spawn(copied)));
         }
     }
 
-    async fn copy_and_decide(self: Arc<Self>, from: usize, to: usize, source: Reading) {
+    async fn copy_and_decide(self: Arc<Self>, from: usize, to: usize, source: Reading, own: Arc<AtomicU64>) {
         let began = Instant::now();
-        match self.copy_all(from, to, source.epoch()).await {
+        match self.copy_all(from, to, source.epoch(), &own).await {
             Ok(Some((copied, unreadable))) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 let (source_name, target_name) = (&self.slots[from].spec.name, &self.slots[to].spec.name);
@@ -77,13 +78,28 @@ impl<E: ?Sized + Engine> Inner<E> {
     async fn retire(&self, index: usize, source: &Reading, copied: u64, unreadable: u64) {
         let Some(record) = &source.record else { return };
         let retired = EngineRecord { copied, unreadable, ..record.turned(EngineState::Retired, record.epoch) };
-        if let Err(error) = self.slots[index].write(self.patience, source, &retired).await {
-            tracing::warn!(%error, engine = %self.slots[index].spec.name, "the engine cannot be retired after its copy");
+        let write = async {
+            // The copy may have taken long, and a store refuses what was read long ago.
+            let read = self.slots[index].read(self.patience).await?;
+            let is_same = read.revision == source.revision && read.server == source.server;
+            Ok::<_, StoreError>(is_same && self.slots[index].change(self.patience, &read, &retired).await?)
+        };
+        let engine = &self.slots[index].spec.name;
+        match write.await {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(%engine, "the engine is not retired after its copy: its record was changed"),
+            Err(error) => tracing::warn!(%error, %engine, "the engine cannot be retired after its copy"),
         }
     }
 
     /// Returns how many were copied, and how many could not be decoded; `None` if the target takes no more.
-    async fn copy_all(&self, from: usize, to: usize, epoch: Epoch) -> Result<Option<(u64, u64)>, StoreError> {
+    async fn copy_all(
+        &self,
+        from: usize,
+        to: usize,
+        epoch: Epoch,
+        own: &AtomicU64,
+    ) -> Result<Option<(u64, u64)>, StoreError> {
         let (source, target) = (self.slots[from].store().await?, self.slots[to].store().await?);
         // How much more the target's clock shows: read later, it shows no less for that, so no lease ends early.
         let before = bounded(source.read_record()).await?.now;
@@ -108,6 +124,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             if !is_written? {
                 return Ok(None);
             }
+            own.fetch_max(copied, Ordering::Relaxed);
             page = following?;
         }
     }

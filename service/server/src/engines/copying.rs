@@ -1,5 +1,8 @@
 //! How far a copy is.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -11,7 +14,11 @@ const STALLED: Duration = Duration::from_secs(10);
 /// A copy that is under way, as a node follows it from look to look.
 pub(super) struct Copying {
     pub epoch: Epoch,
+    /// What the target counts, which is that of the node that is furthest.
     pub copied: u64,
+    /// How many this node has copied at most since it took over, and how many it had at the last look.
+    pub own: Arc<AtomicU64>,
+    pub own_before: u64,
     pub progressed: Instant,
     /// This node copies.
     pub is_own: bool,
@@ -20,7 +27,17 @@ pub(super) struct Copying {
 
 impl Copying {
     pub(super) fn new(epoch: Epoch, is_own: bool) -> Self {
-        Self { epoch, copied: 0, progressed: Instant::now(), is_own, task: None }
+        let own = Arc::default();
+        Self { epoch, copied: 0, own, own_before: 0, progressed: Instant::now(), is_own, task: None }
+    }
+
+    /// `copied`: what the target counts now.
+    pub(super) fn follow(&mut self, copied: u64) {
+        let own = self.own.load(Ordering::Relaxed);
+        if copied > self.copied || own > self.own_before {
+            self.progressed = Instant::now();
+        }
+        (self.copied, self.own_before) = (copied.max(self.copied), own);
     }
 
     pub(super) fn is_stalled(&self) -> bool {

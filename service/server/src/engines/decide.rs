@@ -78,7 +78,8 @@ pub enum Next {
 const LOST: &str = "the store has lost what it had: a hold-off begins";
 const LEFT: &str = "the other engine of the pair has lost what it had, and may have been used since";
 const NO_RECORD: &str = "this store has no engine record. It is new, or has lost what it had, so a hold-off of the longest lease allowed \
-                         begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`), or start nodes with --new";
+                         begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`, of a gate `latchgate engines hold-off gate --for 0`), \
+                         or start nodes with --new";
 
 /// Evaluates the records of one engine, or of a pair. `pair` has the names of both engines in alphabetical order.
 pub fn next(engines: &[Candidate<'_>], pair: &[String], known: Known) -> Next {
@@ -169,6 +170,7 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
             lease_ms_max: record.lease_ms_max.max(none.lease_ms_max),
             hold_off_until: record.hold_off_until,
             forced_until: record.forced_until,
+            jumped_ms: record.jumped_ms,
             since: record.since,
             noticed: record.noticed,
             ..none.clone()
@@ -342,56 +344,91 @@ fn with_records(
             engines[0].name, engines[1].name
         ));
     }
-    if let Some(index) = records.iter().position(|record| record.pair.is_empty()) {
-        let (one, other) = (records[index], records[1 - index]);
-        match (one.state, other.state) {
-            // The record in which it was one of the pair is lost.
-            (Active, Standby | Retired) if last_of(other) > one.epoch.max(known.epoch) => {
-                let record = after_loss(engines[index], readings[index], &other.pair, last_of(other), known);
-                return write(index, record, LOST);
-            }
-            // It stopped before it was one of the pair, and was left.
-            (Active, Active) if one.epoch < other.epoch => return left(index, engines, readings, records, known),
-            (Active, Standby) => {}
-            _ => {
-                let name = engines[index].name;
-                return Next::Wait(format!("{name} has been used alone since it was in the pair: empty it"));
-            }
+    match records.iter().position(|record| record.pair.is_empty()) {
+        Some(index) => joining(index, engines, readings, records, known),
+        None => {
+            moved(engines, readings, records, known).unwrap_or_else(|| with_active(engines, readings, records, known))
         }
-        // A loss is dealt with first: this write would hide it.
-        return match active(index, engines[index], readings[index], one, known) {
-            Next::Serve { .. } => {
-                let record = EngineRecord { pair: other.pair.clone(), ..one.clone() };
-                write(index, record, "the store is one of a pair from now on")
-            }
-            loss => loss,
-        };
     }
+}
+
+/// This engine was used alone, and is to be one of the pair.
+fn joining(
+    index: usize,
+    engines: [Candidate<'_>; 2],
+    readings: [&Reading; 2],
+    records: [&EngineRecord; 2],
+    known: Known,
+) -> Next {
+    let (one, other) = (records[index], records[1 - index]);
+    match (one.state, other.state) {
+        // The record in which it was one of the pair is lost.
+        (Active, Standby | Retired) if last_of(other) > one.epoch.max(known.epoch) => {
+            let record = after_loss(engines[index], readings[index], &other.pair, last_of(other), known);
+            return write(index, record, LOST);
+        }
+        // It stopped before it was one of the pair, and was left.
+        (Active, Active) if one.epoch < other.epoch => return left(index, engines, readings, records, known),
+        (Active, Standby) => {}
+        _ => {
+            let name = engines[index].name;
+            return Next::Wait(format!("{name} has been used alone since it was in the pair: empty it"));
+        }
+    }
+    // A loss is dealt with first: this write would hide it.
+    match active(index, engines[index], readings[index], one, known) {
+        Next::Serve { .. } => {
+            let record = EngineRecord { pair: other.pair.clone(), ..one.clone() };
+            write(index, record, "the store is one of a pair from now on")
+        }
+        loss => loss,
+    }
+}
+
+/// One of the engines was left, or is being copied.
+fn moved(
+    engines: [Candidate<'_>; 2],
+    readings: [&Reading; 2],
+    records: [&EngineRecord; 2],
+    known: Known,
+) -> Option<Next> {
     for index in [0, 1] {
         let (one, other) = (records[index], records[1 - index]);
         match (one.state, other.state) {
             // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of
             // its copy has lost the record that it was retired.
-            (Active, Active) if one.epoch < other.epoch => return left(index, engines, readings, records, known),
+            (Active, Active) if one.epoch < other.epoch => return Some(left(index, engines, readings, records, known)),
             (Active, Active) if one.epoch == other.epoch => {
-                return Next::Wait(
-                    "both engines are active in one epoch: stop one, and switch to the other one".to_owned(),
-                );
+                let trouble = "both engines are active in one epoch: stop one, and switch to the other one";
+                return Some(Next::Wait(trouble.to_owned()));
             }
-            (Moving, Active) if one.epoch <= other.epoch => return left(index, engines, readings, records, known),
+            (Moving, Active) if one.epoch <= other.epoch => {
+                return Some(left(index, engines, readings, records, known));
+            }
             (Moving, Filling) if one.epoch == other.epoch => {
-                return copied_to(index, readings, one, known);
+                return Some(copied_to(index, readings, one, known));
             }
             (Moving, _) => {
-                return give_up(index, (readings[index], one), known, "the other engine is not to be copied to");
+                let why = "the other engine is not to be copied to";
+                return Some(give_up(index, (readings[index], one), known, why));
             }
             (Retired, Filling) if one.epoch == other.epoch => {
                 let record = take_over(readings[index], readings[1 - index], one, other, known);
-                return write(1 - index, record, "all states are copied");
+                return Some(write(1 - index, record, "all states are copied"));
             }
             _ => {}
         }
     }
+    None
+}
+
+/// No switch is under way.
+fn with_active(
+    engines: [Candidate<'_>; 2],
+    readings: [&Reading; 2],
+    records: [&EngineRecord; 2],
+    known: Known,
+) -> Next {
     let Some(index) = records.iter().position(|record| record.state == Active) else {
         return Next::Wait(format!(
             "neither {} nor {} is active: switch to one of them",

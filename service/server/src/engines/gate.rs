@@ -103,6 +103,6 @@ async fn learned<T>(
 ) -> Result<T, StoreError> {
     let asked = Instant::now();
     let At { now, answer } = call.await?;
-    clock.learn(0, now, asked, Instant::now());
+    clock.learn((0, 0), now, asked, Instant::now());
     Ok(answer)
 }

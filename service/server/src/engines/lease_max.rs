@@ -3,8 +3,11 @@
 
 use tokio::time::{Duration, Instant};
 
+/// How long after a node has first read a raised number it counts on that. By then replicas have it, and every node has read it, or could
+/// not reach the engine, or was stopped meanwhile and knows it: see [`super::decide::Known::has_slept`].
+pub(super) const UNREAD_MAX: Duration = Duration::from_secs(3);
 /// A number up to this is in the first record of a cluster, in ms.
-const LEASE_MS_SHORT: u64 = 60_000;
+pub const LEASE_MS_SHORT: u64 = 60_000;
 
 /// The number as this node has read it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,30 +38,28 @@ impl LeaseMax {
 mod tests {
     use super::*;
 
-    const DELAY: Duration = Duration::from_secs(3);
-
     #[tokio::test(start_paused = true)]
     async fn a_raised_number_counts_for_each_node_a_delay_after_it_read_it() {
         let mut known = LeaseMax::default();
-        known.learn(60_000, DELAY);
+        known.learn(60_000, UNREAD_MAX);
         assert_eq!(known.allowed_ms(), 60_000);
-        known.learn(600_000, DELAY);
+        known.learn(600_000, UNREAD_MAX);
         tokio::time::advance(Duration::from_millis(2_999)).await;
         // Reading it again changes nothing.
-        known.learn(600_000, DELAY);
+        known.learn(600_000, UNREAD_MAX);
         assert_eq!(known.allowed_ms(), 60_000);
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(known.allowed_ms(), 600_000);
-        known.learn(60_000, DELAY);
+        known.learn(60_000, UNREAD_MAX);
         assert_eq!(known.allowed_ms(), 60_000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_that_starts_does_not_count_at_once_on_a_number_that_may_have_just_been_raised() {
         let mut known = LeaseMax::default();
-        known.learn(600_000, DELAY);
+        known.learn(600_000, UNREAD_MAX);
         assert_eq!(known.allowed_ms(), 60_000);
-        tokio::time::advance(DELAY).await;
+        tokio::time::advance(UNREAD_MAX).await;
         assert_eq!(known.allowed_ms(), 600_000);
     }
 }

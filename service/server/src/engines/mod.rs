@@ -22,6 +22,7 @@ mod slot;
 pub use self::engine::Engine;
 pub use self::events::EventPage;
 pub use self::gate::GateEngines;
+pub use self::lease_max::LEASE_MS_SHORT;
 pub use self::locks::{LockEngines, UsedLocks};
 pub use self::notices::{EngineNotice, Unnoticed};
 pub use self::order::{OrderFailure, SwitchOrder};

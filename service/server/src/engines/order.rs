@@ -114,13 +114,13 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// When the active engine does not answer.
     pub async fn hold_off_after(&self, jump: Jump) -> Result<(), StoreError> {
         let held = |record: &EngineRecord, now: Timestamp| {
-            // The last jump before this one was dealt with earlier by more than this one is long.
-            if record.jumped_at.plus_ms(JUMP_MS_MIN / 2) >= jump.after {
+            let left_ms = jump.ms.saturating_sub(record.jumped_ms.saturating_sub(jump.before_ms));
+            if left_ms <= JUMP_MS_MIN / 2 {
                 return record.clone();
             }
             let before = Some(record.hold_off_until).filter(|until| *until > Timestamp::default());
-            let hold_off_until = before.map_or_else(Timestamp::default, |until| until.plus_ms(jump.ms));
-            let record = EngineRecord { hold_off_until, jumped_at: now, ..record.clone() };
+            let hold_off_until = before.map_or_else(Timestamp::default, |until| until.plus_ms(left_ms));
+            let record = EngineRecord { hold_off_until, jumped_ms: record.jumped_ms + left_ms, ..record.clone() };
             record.held_off(record.lease_ms_max, now)
         };
         let begun = self.inner.change_active(held).await;

@@ -12,14 +12,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::copying::Copying;
 use super::decide::{self, Candidate, Change, Known, Next};
 use super::engine::Engine;
-use super::lease_max::LeaseMax;
+use super::lease_max::{LeaseMax, UNREAD_MAX};
 use super::slot::{EngineSpec, Slot, no_answer};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::store_clock::suspended_ms;
 
 /// How often a node reads the records while one engine serves, and while none does.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
@@ -33,6 +33,7 @@ pub struct Standing<E: ?Sized> {
     pub epoch: Epoch,
     pub hold_off_until: Timestamp,
     pub forced_until: Timestamp,
+    pub(crate) jumped_ms: u64,
     /// See [`EngineRecord::since`] and [`EngineRecord::era`].
     pub(crate) since: Epoch,
     pub(crate) era: u64,
@@ -42,6 +43,11 @@ impl<E: ?Sized> Standing<E> {
     /// The end of the hold-off, if it is still to come.
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
+    }
+
+    /// Which clock the engine has, to [`learn`](crate::store::store_clock::StoreClock::learn) of it.
+    pub fn clock(&self) -> (usize, u64) {
+        (self.index, self.jumped_ms)
     }
 }
 
@@ -336,7 +342,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
         if let Some((at, before_ms)) = before {
             let passed_ms = at.elapsed().as_secs_f64() * 1_000.0 + suspended_ms() - before_ms;
-            looks.has_slept |= passed_ms > self.unread_max().as_secs_f64() * 1_000.0;
+            looks.has_slept |= passed_ms > UNREAD_MAX.as_secs_f64() * 1_000.0;
         }
         // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
         // one shows whether it still fills, and how many states it has.
@@ -399,6 +405,7 @@ impl<E: ?Sized + Engine> Inner<E> {
                 epoch: record.epoch,
                 hold_off_until: record.hold_off_until,
                 forced_until: record.forced_until,
+                jumped_ms: record.jumped_ms,
                 since: record.since,
                 era: record.era(),
             })));

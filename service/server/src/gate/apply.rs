@@ -303,7 +303,7 @@ impl Gate {
         }
         let sent = Instant::now();
         let now = deadline.bound(self.store.ping()).await.unwrap_or_else(|| Err(timed_out()))?;
-        self.clock.learn(0, now, sent, Instant::now());
+        self.clock.learn((0, 0), now, sent, Instant::now());
         Ok(self.clock.now().unwrap_or(now))
     }
 
@@ -340,7 +340,7 @@ impl Gate {
         self.call_seconds.observe(sent.elapsed().as_secs_f64());
         let answer = answer?;
         Some(answer.map(|at| {
-            self.clock.learn(0, at.now, sent, Instant::now());
+            self.clock.learn((0, 0), at.now, sent, Instant::now());
             at.answer
         }))
     }

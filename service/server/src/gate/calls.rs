@@ -8,11 +8,15 @@ use latchgate_core::gate::{
     AttemptId, Durability, Fingerprint, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Report,
     Sha256Digest,
 };
+use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::stamp::StampText;
 
 /// What to do when the gate's store is away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = OnOutageName)]
 pub enum OnOutage {
     /// No operation may go.
     #[default]
@@ -77,17 +81,6 @@ pub struct PostCall {
     pub result: Option<Arc<str>>,
     pub retention_ms: u64,
     pub permanent: bool,
-}
-
-/// The reply to a post, a heartbeat or a forget: one of their outcomes.
-#[derive(Clone, Debug)]
-pub enum Reply {
-    Outcome {
-        outcome: Outcome,
-        now: Timestamp,
-    },
-    /// A permanent success can only be kept by a store that commits to disk: claim with `durability: durable`.
-    PermanentNeedsDurable,
 }
 
 /// A record as it is shown.

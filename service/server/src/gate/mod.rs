@@ -12,6 +12,7 @@ mod active;
 pub mod apply;
 mod batch;
 mod calls;
+mod give_back;
 mod outage;
 mod post;
 mod pre;
@@ -28,7 +29,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::Gate;
-pub use self::calls::{BatchReply, OnOutage, PostCall, PreCall, PreReply, Reply, Shown, ShownPage};
+pub use self::calls::{BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
 use self::outage::Outage;
 pub use self::records::ListFailure;
 use self::stamp::Signer;

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use latchgate_core::App;
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report,
     StoreRole,
 };
+use latchgate_core::{App, Timestamp};
 
 use super::stamp::{Home, Presented, Unguarded};
-use super::{Inner, Operations, PostCall, Reply, StampText, apply};
-use crate::failure::Answer;
+use super::{Inner, Operations, PostCall, StampText, apply};
+use crate::failure::{Answer, Failure};
 use crate::notices::Notice;
 use crate::observe::metrics::GateOutcome;
 use crate::store::StoreError;
@@ -20,13 +20,25 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn post(&self, app: &App, id: OperationId, stamp: &StampText, call: PostCall) -> Answer<Reply> {
+    pub async fn post(
+        &self,
+        app: &App,
+        id: OperationId,
+        stamp: &StampText,
+        call: PostCall,
+    ) -> Answer<(Outcome, Timestamp)> {
         let reply = self.answer_post(app, id, stamp, call).await;
         self.inner.metrics.count(outcome_of(&reply));
         reply
     }
 
-    async fn answer_post(&self, app: &App, id: OperationId, stamp: &StampText, call: PostCall) -> Answer<Reply> {
+    async fn answer_post(
+        &self,
+        app: &App,
+        id: OperationId,
+        stamp: &StampText,
+        call: PostCall,
+    ) -> Answer<(Outcome, Timestamp)> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
         let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(app, id).await };
@@ -44,12 +56,12 @@ impl Operations {
                 return self.mismatch(app, id).await;
             }
             Presented::Unguarded(unguarded) if unguarded.is_over(inner.clock_now()) => {
-                return Ok(Reply::Outcome { outcome: Outcome::StampMismatch, now: inner.clock_now() });
+                return Ok((Outcome::StampMismatch, inner.clock_now()));
             }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
                 if is_permanent && (inner.second.is_some() || !inner.primary.gate.store().is_durable()) =>
             {
-                return Ok(Reply::PermanentNeedsDurable);
+                return Err(Failure::PermanentNeedsDurable);
             }
             Presented::Unguarded(unguarded) => {
                 let claim = unguarded.claim();
@@ -68,10 +80,10 @@ impl Operations {
                         inner.put_in_front(&address, done.replacement).await;
                     });
                 }
-                Reply::Outcome { outcome: done.outcome, now: done.now }
+                (done.outcome, done.now)
             }
         };
-        if let Reply::Outcome { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. } = &reply {
+        if let (Outcome::Superseded { counted: true, double_runs, .. }, _) = &reply {
             inner.metrics.double_runs.inc();
             tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
             inner.suspect(&address, "A superseded attempt has reported a success.");
@@ -89,7 +101,7 @@ impl Operations {
         id: OperationId,
         stamp: &StampText,
         lease_ms: Option<u64>,
-    ) -> Answer<Reply> {
+    ) -> Answer<(Outcome, Timestamp)> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
         match inner.signer.read(stamp) {
@@ -104,15 +116,15 @@ impl Operations {
                 inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
             }
             // There is no lease to renew.
-            Some(Presented::Unguarded(_)) => Ok(Reply::Outcome { outcome: Outcome::NotFound, now: inner.clock_now() }),
+            Some(Presented::Unguarded(_)) => Ok((Outcome::NotFound, inner.clock_now())),
             None => self.mismatch(app, id).await,
         }
     }
 
     /// The outcome for a text that is no stamp, whether or not there is such an operation.
-    async fn mismatch(&self, app: &App, id: OperationId) -> Answer<Reply> {
+    async fn mismatch(&self, app: &App, id: OperationId) -> Answer<(Outcome, Timestamp)> {
         let outcome = if self.get(app, id).await?.is_some() { Outcome::StampMismatch } else { Outcome::NotFound };
-        Ok(Reply::Outcome { outcome, now: self.inner.clock_now() })
+        Ok((outcome, self.inner.clock_now()))
     }
 }
 
@@ -122,9 +134,14 @@ impl Inner {
         self.notices.notice(&address.app, Notice::SuspectedDoubleRun { id: address.id.to_string(), why });
     }
 
-    pub(super) async fn apply_at(&self, home: Home, address: &OperationAddress, command: &Command) -> Answer<Reply> {
+    pub(super) async fn apply_at(
+        &self,
+        home: Home,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Answer<(Outcome, Timestamp)> {
         let reply = self.apply_there(home, address, command).await?;
-        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+        Ok((reply.outcome, reply.now))
     }
 
     async fn apply_there(
@@ -162,7 +179,7 @@ impl Inner {
     }
 
     /// Enters an unguarded run in the ledger: in the active engine, or for it in the second store if it still does not answer.
-    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<Reply> {
+    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<(Outcome, Timestamp)> {
         let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
         let mut reply = self.apply(Home::Primary, address, &entry).await;
         if matches!(reply, Err(StoreError::Unavailable(_))) && self.second.is_some() {
@@ -170,7 +187,7 @@ impl Inner {
             reply = self.apply(Home::Fallback, address, &Command::Enter { claim, post }).await;
         }
         let reply = reply?;
-        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+        Ok((reply.outcome, reply.now))
     }
 
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
@@ -202,15 +219,14 @@ impl Unguarded {
             store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
-            tentative: false,
         }
     }
 }
 
-fn outcome_of(reply: &Answer<Reply>) -> GateOutcome {
+fn outcome_of(reply: &Answer<(Outcome, Timestamp)>) -> GateOutcome {
     let outcome = match reply {
-        Ok(Reply::Outcome { outcome, .. }) => outcome,
-        Ok(_) => return GateOutcome::Other,
+        Ok((outcome, _)) => outcome,
+        Err(Failure::PermanentNeedsDurable) => return GateOutcome::Other,
         Err(_) => return GateOutcome::NoAnswer,
     };
     match outcome {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::active::{Active, EPOCH_TRIES};
 use super::apply::fresh_stamp;
+use super::give_back::Unanswered;
 use super::outage;
 use super::stamp::{Home, Unguarded};
 use super::{Inner, OnOutage, Operations, PreCall, PreReply, StampText, is_down, ms};
@@ -61,8 +62,10 @@ impl Operations {
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
     pub async fn pre(&self, app: &App, call: PreCall) -> Answer<PreReply> {
-        let claim = call.claim();
-        self.pre_with(app, &call, claim).await
+        let unanswered = Unanswered::new(&self.inner, app, &call);
+        let reply = self.pre_with(app, &call, unanswered.claim.clone()).await;
+        unanswered.answered();
+        reply
     }
 
     /// As [`Operations::pre`], with a claim of this call.
@@ -105,7 +108,6 @@ impl PreCall {
             store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
-            tentative: false,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Reading, listing and deleting records of either store.
 
-use latchgate_core::App;
 use latchgate_core::gate::{Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, State};
+use latchgate_core::{App, Timestamp};
 
 use super::stamp::Home;
-use super::{Inner, Operations, Reply, Shown, ShownPage, apply};
+use super::{Inner, Operations, Shown, ShownPage, apply};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
 use crate::store::gate::{At, Filter, ListError};
@@ -82,7 +82,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<Reply> {
+    pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<(Outcome, Timestamp)> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id };
         // The copy in front goes last: until then it only refuses.
@@ -93,7 +93,7 @@ impl Operations {
         let needs_force =
             |reply: &&apply::Reply| matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
         if let Some(reply) = in_second.as_ref().filter(needs_force) {
-            return Ok(Reply::Outcome { outcome: reply.outcome.clone(), now: reply.now });
+            return Ok((reply.outcome.clone(), reply.now));
         }
         let in_active = inner.forget_at(Home::Primary, &address, force).await?;
         let found =
@@ -102,7 +102,7 @@ impl Operations {
             Outcome::NotFound => found.unwrap_or(in_active),
             _ => in_active,
         };
-        Ok(Reply::Outcome { outcome: reply.outcome, now: reply.now })
+        Ok((reply.outcome, reply.now))
     }
 }
 

@@ -13,7 +13,7 @@ use super::audit::Audited;
 use super::body::Json;
 use super::context::{Context, Shared};
 use super::problem::{Code, Problem};
-use crate::engines::{Engine, EngineView, Engines, OrderFailure, SwitchOrder};
+use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
 use crate::format::rfc3339;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -49,17 +49,11 @@ pub struct NodeAnswer {
     /// Absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    locks: Option<EngineUsedAnswer>,
+    locks: Option<EngineUsed>,
     /// Absent while it uses none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    gate: Option<EngineUsedAnswer>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct EngineUsedAnswer {
-    engine: String,
-    epoch: u64,
+    gate: Option<EngineUsed>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -99,8 +93,8 @@ pub struct EngineAnswer {
     trouble: Option<String>,
     /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = EngineStateName)]
-    state: Option<&'static str>,
+    #[schema(nullable = false)]
+    state: Option<EngineState>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     epoch: Option<u64>,
@@ -131,17 +125,6 @@ pub enum EngineKind {
     Redis,
 }
 
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `engine`")]
-pub enum EngineStateName {
-    Standby,
-    Filling,
-    Active,
-    Moving,
-    Retired,
-}
-
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRequest {
@@ -158,7 +141,7 @@ pub struct SwitchRequest {
     force: bool,
     /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
     /// vouch that no longer lease is live. Not beside the other fields.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
     lease_ms_max: Option<u64>,
 }
 
@@ -172,12 +155,14 @@ impl SwitchRequest {
                 audited.detail(|| shown(&order));
                 engines.switch(&order, PATIENCE).await
             }
-            Some(lease_ms_max) if order == SwitchOrder::default() && (1..=YEAR_MS).contains(&lease_ms_max) => {
+            Some(lease_ms_max)
+                if order == SwitchOrder::default() && (LEASE_MS_SHORT..=YEAR_MS).contains(&lease_ms_max) =>
+            {
                 audited.detail(|| format!("lease_ms_max {lease_ms_max}"));
                 engines.lower_lease_max(lease_ms_max).await
             }
             Some(_) => {
-                let text = "`lease_ms_max` must be at least 1 and at most a year, 31536000000, and stand alone.";
+                let text = "`lease_ms_max` must be at least a minute, 60000, and at most a year, 31536000000, and stand alone.";
                 return Err(Problem::new(Code::InvalidRequest, text).with("field", "lease_ms_max"));
             }
         };
@@ -335,16 +320,8 @@ fn answer(context: &Context) -> EnginesAnswer {
 }
 
 fn node(seen: SeenNode) -> NodeAnswer {
-    let used = |EngineUsed { engine, epoch }| EngineUsedAnswer { engine, epoch };
     let NodeReport { version, started_at, locks, gate } = seen.report;
-    NodeAnswer {
-        node: seen.node,
-        version,
-        started_at: rfc3339(started_at),
-        seen_ms_ago: seen.age_ms,
-        locks: locks.map(used),
-        gate: gate.map(used),
-    }
+    NodeAnswer { node: seen.node, version, started_at: rfc3339(started_at), seen_ms_ago: seen.age_ms, locks, gate }
 }
 
 fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesInUse {
@@ -382,7 +359,7 @@ fn engine(EngineView { name, kind, reading }: EngineView) -> EngineAnswer {
         kind,
         answers,
         trouble,
-        state: record.as_ref().map(|record| record.state.as_str()),
+        state: record.as_ref().map(|record| record.state),
         epoch: of(|record| record.epoch.number()),
         copied: is_filling.then_some(copied),
         hold_off_until: held_off.map(rfc3339),

@@ -138,9 +138,9 @@ impl Client {
         state.is_closing = false;
     }
 
-    /// From the moment when it has been read, the request ends with its client.
-    pub fn end_request_with_client(&self) {
-        self.state().ends_with_client = true;
+    /// Whether, from the moment when it has been read, the request ends with its client.
+    pub fn end_with_client(&self, ends_with_client: bool) {
+        self.state().ends_with_client = ends_with_client;
     }
 
     /// The whole request has been read.

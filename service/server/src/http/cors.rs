@@ -40,7 +40,7 @@ pub struct Cors(pub Vec<Origin>);
 impl Cors {
     /// Whether the page that sends the request may.
     pub fn allows(&self, headers: &HeaderMap) -> bool {
-        let sent = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
+        let sent = (!self.0.is_empty()).then(|| headers.get(header::ORIGIN)).flatten().map(HeaderValue::as_bytes);
         sent.is_some_and(|sent| self.0.iter().any(|origin| origin.0.as_bytes() == sent))
     }
 

@@ -68,7 +68,8 @@ pub enum BodyLimit {
     Operations,
 }
 
-const fn row(
+/// A row of the table. GET and DELETE have no body, other methods a small one.
+pub const fn row(
     method: &'static str,
     path: &'static str,
     id: &'static str,
@@ -85,30 +86,13 @@ const fn row(
         allows_password: false,
         wait: Wait::No,
         is_of_holder: false,
-        body: BodyLimit::NoBody,
+        body: if matches!(method.as_bytes(), b"GET" | b"DELETE") { BodyLimit::NoBody } else { BodyLimit::Small },
         has_query: false,
         metric,
         action: None,
         handler,
     }
 }
-
-/// Constructors of rows, one for each method.
-macro_rules! methods {
-    ($($name:ident $method:literal $body:ident),+) => {$(
-        pub const fn $name(
-            path: &'static str,
-            id: &'static str,
-            needs: Needs,
-            metric: &'static str,
-            handler: fn(MethodFilter) -> MethodRouter<Shared>,
-        ) -> Endpoint {
-            row($method, path, id, needs, metric, handler).body(BodyLimit::$body)
-        }
-    )+};
-}
-
-methods!(get "GET" NoBody, post "POST" Small, put "PUT" Small, patch "PATCH" Small, delete "DELETE" NoBody);
 
 impl Endpoint {
     pub const fn body(self, body: BodyLimit) -> Self {

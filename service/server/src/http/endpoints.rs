@@ -14,7 +14,7 @@ use latchgate_core::access::Scope;
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, PollUntil, Stream};
-use super::endpoint::{Endpoint, Needs, delete, get, patch, post, put};
+use super::endpoint::{BodyLimit, Endpoint, Needs, row};
 use super::locks::{acquire, history, interventions, leases as lock, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
@@ -32,64 +32,64 @@ const LOCKS: Needs = Needs::Scope(Scope::Locks);
 const GATE: Needs = Needs::Scope(Scope::Operations);
 const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
-/// Path, operation id, what permits it, metric, handler; then what is not as usual: a body as long as those about locks (none for GET and
+/// Method, path, operation id, what permits it, metric, handler; then what is not as usual: a body as long as those about locks (none for GET and
 /// DELETE), no query, no wait, no audit record.
 #[rustfmt::skip]
 pub static ENDPOINTS: &[Endpoint] = &[
-    post("/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire", |m| on(m, acquire::acquire)).wait(Poll),
-    post("/v1/locks/{key}/renew", "renewLock", LOCKS, "renew", |m| on(m, lock::renew)).of_holder(),
-    post("/v1/locks/{key}/release", "releaseLock", LOCKS, "release", |m| on(m, lock::release)).of_holder(),
-    post("/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke", |m| on(m, interventions::revoke)).audit(Action::Revoke),
-    post("/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence", |m| on(m, interventions::fence)),
-    put("/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit", |m| on(m, interventions::set_limit)),
-    get("/v1/locks/{key}/events", "watchLock", READ, "events", |m| on(m, history::events)).query().wait(Stream),
-    get("/v1/locks/{key}/history", "getLockHistory", READ, "history", |m| on(m, history::history)).query(),
-    get("/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(PollUntil),
-    delete("/v1/locks/{key}", "forceLock", ADMIN, "force", |m| on(m, interventions::force)).query().audit(Action::Force),
-    get("/v1/locks", "listLocks", READ, "list", |m| on(m, reading::list)).query(),
-    get("/v1/events", "watchLocks", READ, "events", |m| on(m, history::all_events)).query().wait(Stream),
-    post("/v1/leases/renew", "renewLeases", LOCKS, "leases_renew", |m| on(m, leases::renew)).body(Leases).of_holder(),
-    post("/v1/leases/release", "releaseLeases", LOCKS, "leases_release", |m| on(m, leases::release)).body(Leases).of_holder(),
-    post("/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke", |m| on(m, leases::revoke)).audit(Action::Revoke),
-    post("/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire", |m| on(m, multilocks::acquire)).wait(Poll),
-    post("/v1/operations/pre", "startOperation", GATE, "pre", |m| on(m, operations::pre)).body(Operations).wait(Poll),
-    post("/v1/operations/pre/batch", "startOperations", GATE, "pre_batch", |m| on(m, operations::pre_batch)).body(Operations),
-    post("/v1/operations/preview", "previewOperation", GATE, "preview", |m| on(m, operations::preview)).body(Operations),
-    post("/v1/operations/{id}/post", "finishOperation", GATE, "post", |m| on(m, operations::post)).body(Operations).of_holder(),
-    post("/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat", |m| on(m, operations::heartbeat)).body(Operations).of_holder(),
-    get("/v1/operations/{id}", "getOperation", READ, "operation", |m| on(m, operations::inspect)),
-    delete("/v1/operations/{id}", "forgetOperation", GATE, "operation", |m| on(m, operations::forget)).query().audit(Action::ForgetOperation),
-    get("/v1/operations", "listOperations", READ, "list", |m| on(m, operations::list)).query(),
-    post("/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire", |m| on(m, terraform::lock)).alias("LOCK").query().password().wait(Poll),
-    delete("/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release", |m| on(m, terraform::unlock)).alias("UNLOCK").query().password()
-        .body(super::endpoint::BodyLimit::Small).of_holder(),
-    get("/v1/me", "getMe", ApiKey, "other", |m| on(m, me::me)),
-    get("/v1/admin/engines", "listEngines", Operator, "admin", |m| on(m, admin::engines)),
-    post("/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin", |m| on(m, admin::switch_locks)).audit(Action::SwitchEngine),
-    post("/v1/admin/engines/gate", "switchGateEngine", Operator, "admin", |m| on(m, admin::switch_gate)).audit(Action::SwitchEngine),
-    post("/v1/admin/hold-off", "setHoldOff", Operator, "admin", |m| on(m, admin::hold_off)).audit(Action::HoldOff),
-    get("/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
-    post("/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
-    patch("/v1/admin/apps/{app}", "changeApp", Operator, "admin", |m| on(m, apps::change_app)).audit(Action::ChangeApp),
-    get("/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
-    post("/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
-    delete("/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
-    get(METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
-    get("/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
-    get("/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),
-    get("/", "", Nothing, "other", |m| on(m, console::index)).query(),
-    get("/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
-    get("/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
-    get("/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(ENDPOINTS))).query(),
-    get("/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
-    get("/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
-    get("/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+    row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire", |m| on(m, acquire::acquire)).wait(Poll),
+    row("POST", "/v1/locks/{key}/renew", "renewLock", LOCKS, "renew", |m| on(m, lock::renew)).of_holder(),
+    row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release", |m| on(m, lock::release)).of_holder(),
+    row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke", |m| on(m, interventions::revoke)).audit(Action::Revoke),
+    row("POST", "/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence", |m| on(m, interventions::fence)),
+    row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit", |m| on(m, interventions::set_limit)),
+    row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events", |m| on(m, history::events)).query().wait(Stream),
+    row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history", |m| on(m, history::history)).query(),
+    row("GET", "/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(PollUntil),
+    row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force", |m| on(m, interventions::force)).query().audit(Action::Force),
+    row("GET", "/v1/locks", "listLocks", READ, "list", |m| on(m, reading::list)).query(),
+    row("GET", "/v1/events", "watchLocks", READ, "events", |m| on(m, history::all_events)).query().wait(Stream),
+    row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew", |m| on(m, leases::renew)).body(Leases).of_holder(),
+    row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release", |m| on(m, leases::release)).body(Leases).of_holder(),
+    row("POST", "/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke", |m| on(m, leases::revoke)).audit(Action::Revoke),
+    row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire", |m| on(m, multilocks::acquire)).wait(Poll),
+    row("POST", "/v1/operations/pre", "startOperation", GATE, "pre", |m| on(m, operations::pre)).body(Operations).wait(Poll),
+    row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch", |m| on(m, operations::pre_batch)).body(Operations),
+    row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview", |m| on(m, operations::preview)).body(Operations),
+    row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post", |m| on(m, operations::post)).body(Operations).of_holder(),
+    row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat", |m| on(m, operations::heartbeat)).body(Operations).of_holder(),
+    row("GET", "/v1/operations/{id}", "getOperation", READ, "operation", |m| on(m, operations::inspect)),
+    row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation", |m| on(m, operations::forget)).query().audit(Action::ForgetOperation),
+    row("GET", "/v1/operations", "listOperations", READ, "list", |m| on(m, operations::list)).query(),
+    row("POST", "/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire", |m| on(m, terraform::lock)).alias("LOCK").query().password().wait(Poll),
+    row("DELETE", "/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release", |m| on(m, terraform::unlock)).alias("UNLOCK").query().password()
+        .body(BodyLimit::Small).of_holder(),
+    row("GET", "/v1/me", "getMe", ApiKey, "other", |m| on(m, me::me)),
+    row("GET", "/v1/admin/engines", "listEngines", Operator, "admin", |m| on(m, admin::engines)),
+    row("POST", "/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin", |m| on(m, admin::switch_locks)).audit(Action::SwitchEngine),
+    row("POST", "/v1/admin/engines/gate", "switchGateEngine", Operator, "admin", |m| on(m, admin::switch_gate)).audit(Action::SwitchEngine),
+    row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin", |m| on(m, admin::hold_off)).audit(Action::HoldOff),
+    row("GET", "/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
+    row("POST", "/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
+    row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin", |m| on(m, apps::change_app)).audit(Action::ChangeApp),
+    row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
+    row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
+    row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
+    row("GET", METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
+    row("GET", "/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
+    row("GET", "/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),
+    row("GET", "/", "", Nothing, "other", |m| on(m, console::index)).query(),
+    row("GET", "/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
+    row("GET", "/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
+    row("GET", "/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(ENDPOINTS))).query(),
+    row("GET", "/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
+    row("GET", "/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+    row("GET", "/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
 ];
 
 const METRICS: &str = "/metrics";
 
 /// A request for no path or for no method of its path.
-static NO_ENDPOINT: Endpoint = get("", "", ApiKey, "other", |_| MethodRouter::new()).query().body(Operations);
+static NO_ENDPOINT: Endpoint = row("GET", "", "", ApiKey, "other", |_| MethodRouter::new()).query().body(Operations);
 
 /// The values of the label `route` in the metrics. The last stands for every request that has none of its own.
 static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {

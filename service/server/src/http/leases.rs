@@ -6,20 +6,21 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use futures::{StreamExt, stream};
-use latchgate_core::lock::{Command, LeaseId, Outcome, Owner, Revoke};
+use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Outcome, Revoke};
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit::Audited;
 use super::body::Json;
-use super::context::{Context, LEASES_PER_CALL_MAX, Shared};
+use super::context::{LEASES_PER_CALL_MAX, Shared};
 use super::exchange::{Authenticated, Exchange};
 use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, unexpected};
+use super::locks::search::{Found, Search};
 use super::permissions::check_keys;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, within};
 use super::{access, answer, quotas};
 use crate::access::Caller;
 use crate::format::rfc3339;
@@ -28,10 +29,6 @@ use crate::format::rfc3339;
 const AT_ONCE: usize = 128;
 /// Most keys that one request revokes.
 const REVOKED_MAX: usize = 500;
-/// Most states that one statement of a search reads, because states can be long.
-const READ_MAX: usize = 200;
-/// Most states that one request reads to find matching ones.
-const SCAN_MAX: usize = 1_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -293,12 +290,27 @@ pub async fn revoke(
     audited: Audited,
     Json(request): Json<RevokeLeasesRequest>,
 ) -> Result<Response, Problem> {
-    let search = request.search(&caller)?;
-    audited.resource(&search.to_string());
+    let owner = parse_owner(request.owner.as_deref())?;
+    if let Some(prefix) = &request.prefix {
+        Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
+    }
+    let search = Search::parse(&caller, request.prefix, request.cursor.as_deref())?;
+    let of_owner = owner.as_ref().map(|owner| format!("owner {:?}", owner.as_str()));
+    let of_prefix = (!search.prefix.is_empty()).then(|| format!("prefix {:?}", search.prefix));
+    if of_owner.is_none() && of_prefix.is_none() {
+        return Err(Problem::field("owner", "or prefix is needed: no request revokes every lease"));
+    }
+    let of = of_owner.into_iter().chain(of_prefix).collect::<Vec<_>>().join(", ");
+    audited.resource(&format!("leases of {of}"));
     let grace_ms = check_grace(&context, &caller, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
-    let revoke = Revoke { note, grace_ms, token: None, owner: search.owner.clone() };
-    let found = search.run(&context, &caller).await?;
+    let is_revoked = |lease: &Lease| owner.as_ref().is_none_or(|owner| *owner == lease.owner);
+    let held = |key: &Key, state: LockState, _| {
+        let is_found = state.holders().iter().any(is_revoked);
+        is_found.then(|| Address { app: caller.app().clone(), key: key.clone() })
+    };
+    let found = search.run(&context, &caller, REVOKED_MAX, true, held).await?;
+    let revoke = Revoke { note, grace_ms, token: None, owner };
     let revoke = |address: Address| {
         let (context, command) = (&context, Command::Revoke(revoke.clone()));
         async move {
@@ -311,7 +323,7 @@ pub async fn revoke(
                 }),
                 Ok((Outcome::KeyFull(full), _)) => Err(key_full(full)),
                 Ok((other, _)) => Err(unexpected(&other)),
-                Err(failure) => Err(Problem::of_failure(&failure)),
+                Err(failure) => Err(failure.into()),
             };
             revoked.map_err(|problem| problem.with("key", address.key.as_str()))
         }
@@ -327,84 +339,13 @@ pub async fn revoke(
     Ok(answer::ok(&RevokeLeasesAnswer { results, leases, unreadable, next_cursor }))
 }
 
-impl RevokeLeasesRequest {
-    fn search(&self, caller: &Caller) -> Result<Search, Problem> {
-        if self.owner.is_none() && self.prefix.is_none() {
-            return Err(Problem::field("owner", "or prefix is needed: no request revokes every lease"));
-        }
-        let owner = parse_owner(self.owner.as_deref())?;
-        if let Some(prefix) = &self.prefix {
-            Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
-        }
-        let prefix = self.prefix.clone().unwrap_or_default();
-        check_keys(caller, &prefix)?;
-        let after = self.cursor.as_deref().map(Key::parse).transpose();
-        Ok(Search { owner, prefix, after: after.map_err(|error| Problem::field("cursor", error))? })
-    }
-}
-
-/// Which locks are revoked.
-struct Search {
-    owner: Option<Owner>,
-    prefix: String,
-    /// Only keys behind this one.
-    after: Option<Key>,
-}
-
-impl std::fmt::Display for Search {
-    fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let owner = self.owner.as_ref().map(|owner| format!("owner {:?}", owner.as_str()));
-        let prefix = (!self.prefix.is_empty()).then(|| format!("prefix {:?}", self.prefix));
-        write!(text, "leases of {}", owner.into_iter().chain(prefix).collect::<Vec<_>>().join(", "))
-    }
-}
-
-struct Found {
-    locks: Vec<Address>,
-    unreadable: Vec<String>,
-    next_cursor: Option<String>,
-}
-
-impl Search {
-    /// The next held locks that match.
-    async fn run(&self, context: &Context, caller: &Caller) -> Result<Found, Problem> {
-        let (mut locks, mut unreadable, mut after, mut scanned) = (Vec::new(), Vec::new(), self.after.clone(), 0);
-        loop {
-            let page = context.locks.list(caller.app(), &self.prefix, after.as_ref(), READ_MAX).await;
-            let (page, now) = page.map_err(|failure| Problem::of_failure(&failure))?;
-            let is_last = page.len() < READ_MAX;
-            scanned += page.len();
-            for (key, state) in page {
-                if locks.len() == REVOKED_MAX {
-                    return Ok(Found { locks, unreadable, next_cursor: after.map(|key| key.as_str().to_owned()) });
-                }
-                after = Some(key.clone());
-                let Some(mut state) = state else {
-                    unreadable.push(key.as_str().to_owned());
-                    continue;
-                };
-                let _ = state.settle(now);
-                if state.holders().iter().any(|lease| self.owner.as_ref().is_none_or(|owner| *owner == lease.owner)) {
-                    locks.push(Address { app: caller.app().clone(), key });
-                }
-            }
-            if is_last || scanned >= SCAN_MAX {
-                let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
-                return Ok(Found { locks, unreadable, next_cursor });
-            }
-        }
-    }
-}
-
 /// The leases that a request names, all of which its caller may use.
 fn named_leases<'a>(
     exchange: &Exchange,
     caller: &Caller,
     named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<(Address, LeaseId)>, Problem> {
-    if named.len() == 0 || named.len() > LEASES_PER_CALL_MAX {
-        return Err(Problem::field("leases", format!("must be from 1 to {LEASES_PER_CALL_MAX}")));
-    }
+    within("leases", named.len(), 1..=LEASES_PER_CALL_MAX)?;
     access::count(exchange, named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::{LeaseTerms, Mode};
+use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,11 +17,11 @@ use super::exchange::{Authenticated, Exchange};
 use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{
-    ModeFields, ModeName, acquire_body, check_priority, check_unchanged, lease_id, parse_metadata, parse_owner,
+    ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
 use super::locks::ticket::{Requested, Resumed};
 use super::permissions::check_keys;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, within};
 use super::{access, answer, quotas};
 use crate::access::Caller;
 use crate::format::{ms, rfc3339};
@@ -156,6 +156,7 @@ pub async fn acquire(
 
 impl MultilockRequest {
     fn parse(self, context: &Context, caller: &Caller) -> Result<LockManyRequest, Problem> {
+        within("locks", self.locks.len(), 1..=MANY_MAX)?;
         let addresses = addresses(caller, self.locks.iter().map(|lock| &lock.key))?;
         let mut locks = Vec::with_capacity(addresses.len());
         for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
@@ -185,16 +186,10 @@ fn addresses<'a>(caller: &Caller, keys: impl IntoIterator<Item = &'a String>) ->
         let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
         check_keys(caller, key.as_str()).map_err(|problem| problem.with("index", index))?;
         let address = Address { app: caller.app().clone(), key };
-        if addresses.len() == MANY_MAX {
-            return Err(Problem::field("locks", format!("must name at most {MANY_MAX} keys")));
-        }
         if addresses.contains(&address) {
             return Err(Problem::field("locks", "must name each key once").with("index", index));
         }
         addresses.push(address);
-    }
-    if addresses.is_empty() {
-        return Err(Problem::field("locks", "must name at least one key"));
     }
     Ok(addresses)
 }

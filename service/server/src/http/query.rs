@@ -5,7 +5,7 @@ use axum::http::Uri;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, within};
 
 /// Parses a query.
 ///
@@ -39,16 +39,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Most entries of one page.
+/// Most entries of one page: 100 if the request does not say.
 ///
 /// # Errors
-/// `invalid-request` when `requested` is 0 or above `max`.
-pub fn page_limit(requested: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
-    let limit = requested.unwrap_or(default);
-    if limit == 0 || limit > max {
-        return Err(Problem::field("limit", format!("must be from 1 to {max}")));
-    }
-    Ok(limit)
+/// `invalid-request`
+pub fn page_limit(requested: Option<usize>) -> Result<usize, Problem> {
+    within("limit", requested.unwrap_or(100), 1..=1_000)
 }
 
 /// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.

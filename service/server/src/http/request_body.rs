@@ -18,14 +18,14 @@ pub struct RequestBody {
 impl RequestBody {
     pub fn new(incoming: Incoming, client: Arc<Client>) -> Self {
         let mut body = Self { incoming, client: Some(client) };
-        body.notify_if_read();
+        if body.incoming.is_end_stream() {
+            body.notify_read();
+        }
         body
     }
 
-    fn notify_if_read(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some(client) = self.client.take()
-        {
+    fn notify_read(&mut self) {
+        if let Some(client) = self.client.take() {
             client.body_read();
         }
     }
@@ -37,7 +37,10 @@ impl Body for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.incoming).poll_frame(cx);
-        self.notify_if_read();
+        // Of a body in chunks, the end shows only when it is read.
+        if matches!(frame, Poll::Ready(None)) || self.incoming.is_end_stream() {
+            self.notify_read();
+        }
         frame
     }
 

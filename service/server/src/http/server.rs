@@ -22,7 +22,6 @@ use super::client::{Client, ClientStream};
 use super::connections::Connections;
 use super::endpoints::spellings;
 use super::exchange::Exchange;
-use super::path::Spellings;
 use super::proxies::TrustedProxies;
 use super::request_body::RequestBody;
 use super::threads::Threads;
@@ -62,8 +61,8 @@ pub async fn serve(
     let closing = Arc::clone(&connections).close_idle(limits.header_timeout);
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
-    let requests = Requests { router, spellings: spellings(), limits: Arc::new(limits) };
-    let limits = Arc::clone(&requests.limits);
+    let limits = Arc::new(limits);
+    let requests = Requests { router, limits: Arc::clone(&limits) };
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -126,7 +125,6 @@ pub async fn serve(
 #[derive(Clone)]
 struct Requests {
     router: Router,
-    spellings: &'static Spellings,
     limits: Arc<ServerLimits>,
 }
 
@@ -139,7 +137,7 @@ fn serving(
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
-        requests.spellings.normalize(&mut request);
+        spellings().normalize(&mut request);
         let from = requests.limits.proxies.client(peer, request.headers());
         let exchange = Exchange::new(from, request.uri(), Arc::clone(&client));
         request.extensions_mut().insert(exchange);

@@ -25,6 +25,7 @@ use super::stack_config::StackConfig;
 use super::{query, target};
 
 /// The handlers of an endpoint behind the layers. `route` is its index in the metrics.
+#[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn layered(
     config: &Arc<StackConfig>,
     endpoint: &'static Endpoint,
@@ -101,7 +102,7 @@ mod tests {
     use crate::access::FixedKeys;
     use crate::config::{Cli, Command};
     use crate::http::client::Client;
-    use crate::http::endpoint::get;
+    use crate::http::endpoint::row;
     use crate::http::request_ids::RequestIds;
 
     #[derive(Default)]
@@ -117,8 +118,9 @@ mod tests {
         }
     }
 
-    static PANICKING: Endpoint =
-        get("/", "", Needs::Nothing, "other", |m| on(m, async || -> &'static str { panic!("it is {}", "broken") }));
+    static PANICKING: Endpoint = row("GET", "/", "", Needs::Nothing, "other", |m| {
+        on(m, async || -> &'static str { panic!("it is {}", "broken") })
+    });
 
     #[tokio::test]
     async fn a_panic_is_a_500_and_its_message_is_logged_under_the_request_id() {

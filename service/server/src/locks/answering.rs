@@ -125,11 +125,13 @@ impl Shard {
         let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
         let now = self.node.clock.latest().unwrap_or_default();
         let Some(state) = self.cache.last_known(&address) else { return };
-        let waiters = self.waiters_of(&address, state);
+        let queue = self.queues.get_mut(&address);
+        let here = queue.as_ref().map_or(0, |queue| queue.queue.waiting());
+        let waiters = state.waiting_elsewhere(&self.node.id) + here as u64;
         for (reply, outcome) in input.replies.drain(..).zip(outcomes) {
-            reply.send(outcome, &Shown { state, waiters, queue: self.queues.get(&address) }, now);
+            reply.send(outcome, &Shown { state, waiters, queue: queue.as_deref() }, now);
         }
-        let Some(queue) = self.queues.get_mut(&address) else { return };
+        let Some(queue) = queue else { return };
         // The state has been written since, or loaded with what was written: nothing is uncertain any more.
         for rank in queue.uncertain.drain(..) {
             if let Some(reply) = queue.queue.reply_mut(rank) {
@@ -199,6 +201,9 @@ impl Shard {
     /// Replies to the waits that end with this batch, if its evaluation has not answered them. If it failed, it is not known
     /// whether the caller has the lease: an earlier request with its lease id may have been granted at another node.
     pub(super) fn answer_ended(&mut self, address: &Address, ended: &[Rank], failure: Option<&Failure>) {
+        if ended.is_empty() {
+            return;
+        }
         let now = self.node.clock.latest().unwrap_or_default();
         let Some(KeyQueue { queue, uncertain }) = self.queues.get_mut(address) else { return };
         let unknown = LockState::default();
@@ -227,11 +232,5 @@ impl Shard {
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
-    }
-
-    /// How many waiters the key has, here and at other nodes.
-    fn waiters_of(&self, address: &Address, state: &LockState) -> u64 {
-        let here = self.queues.get(address).map_or(0, |queue| queue.queue.waiting());
-        state.waiting_elsewhere(&self.node.id) + here as u64
     }
 }

@@ -215,11 +215,11 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
-        let is_missing = |work: &Box<Work>| work.base.is_none() || work.epoch != epoch || !has_time;
-        if !open.iter().any(is_missing) {
+        let is_missing = |work: &Work| work.base.is_none() || work.epoch != epoch || !has_time;
+        if !open.iter().any(|work| is_missing(work)) {
             return open;
         }
-        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(is_missing);
+        let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(|work| is_missing(work));
         let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
         match self.timed(used, load, |loaded| loaded.now).await {
@@ -356,6 +356,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         if versions.iter().any(Option::is_some) {
             self.node.health.committed();
         }
+        self.served.done.reserve(changed.len());
         let mut lost = Vec::new();
         let mut has_events = false;
         for (index, (((work, evaluation, uncounted), change), version)) in
@@ -452,7 +453,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned()));
         };
         let answer = answer?;
-        self.node.clock.learn(used.index, time_of(&answer), sent, Instant::now());
+        self.node.clock.learn(used.clock(), time_of(&answer), sent, Instant::now());
         Ok(answer)
     }
 }

@@ -60,7 +60,7 @@ impl Locks {
         let clock = StoreClock::default();
         let sent = Instant::now();
         match store.used() {
-            Ok(used) => clock.learn(used.index, used.store.ping().await?, sent, Instant::now()),
+            Ok(used) => clock.learn(used.clock(), used.store.ping().await?, sent, Instant::now()),
             // The node was started without one engine, and the operator has to switch to one.
             Err(error) => tracing::warn!(%error, "no engine is in use yet"),
         }
@@ -125,7 +125,7 @@ impl Locks {
         }
         let began = Instant::now();
         self.allow_lease(Some(request.lease.ttl_ms)).await?;
-        request.wait = request.wait.saturating_sub(began.elapsed());
+        request.wait = left_of(request.wait, began);
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
@@ -323,6 +323,11 @@ impl Locks {
     pub(super) fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
         &self.shards[shard_of(address, self.shards.len())]
     }
+}
+
+/// What is left of a wait that has begun. Its end is answered as that of a wait even if nothing is.
+pub(super) fn left_of(wait: Duration, began: Instant) -> Duration {
+    wait.saturating_sub(began.elapsed()).max(wait.min(Duration::from_millis(1)))
 }
 
 /// Leaves the queue when the handler is dropped, because the client has gone.

@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 
 use super::answers::{acquired, too_late};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
-use super::handle::{Locks, unanswered};
+use super::handle::{Locks, left_of, unanswered};
 use super::node::Node;
 use super::together::{Decision, Undone};
 
@@ -88,7 +88,7 @@ impl Locks {
     pub async fn acquire_many(&self, mut request: LockManyRequest) -> Answer<AcquiredMany> {
         let began = Instant::now();
         self.allow_lease(Some(request.lease.ttl_ms)).await?;
-        request.wait = request.wait.saturating_sub(began.elapsed());
+        request.wait = left_of(request.wait, began);
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
         let may_wait = !request.wait.is_zero();

@@ -1,6 +1,5 @@
 //! What the shards of a node share: its name, its store, the store's clock, and the notifications.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +17,7 @@ use super::waker::Waker;
 use crate::engines::{LockEngines, UsedLocks};
 use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
-use crate::store::{Loaded, LockedStates, StoreError};
+use crate::store::{Loaded, LockedStates, StoreError, hash_of};
 
 pub(super) struct Node {
     pub id: NodeId,
@@ -70,7 +69,7 @@ impl Node {
                 timeout_at(deadline, self.store.checked(used.epoch, used.store.lock(used.epoch, addresses))).await;
             match locked.unwrap_or(Err(StoreError::Contended("other callers keep these keys locked"))) {
                 Ok((loaded, locked)) => {
-                    self.clock.learn(used.index, loaded.now, sent, Instant::now());
+                    self.clock.learn(used.clock(), loaded.now, sent, Instant::now());
                     return Ok(Some((loaded, locked)));
                 }
                 Err(StoreError::EpochOver) => return Ok(None),
@@ -137,7 +136,6 @@ const LOCK_ATTEMPT: Duration = Duration::from_millis(100);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) fn shard_of(address: &Address, shards: usize) -> usize {
-    let mut hasher = DefaultHasher::new();
-    address.hash(&mut hasher);
-    usize::try_from(hasher.finish() % shards as u64).unwrap_or_default()
+    let hash = hash_of(&address.app, &address.key).cast_unsigned();
+    usize::try_from(hash % shards as u64).unwrap_or_default()
 }

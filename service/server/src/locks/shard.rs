@@ -320,10 +320,8 @@ impl Shard {
         if input.must_load || !input.commands.is_empty() || !input.ended.is_empty() {
             return false;
         }
-        let state = self.cache.last_known_in(address, epoch);
-        let (Some(queue), Some(state), Some(now)) = (self.queues.get(address), state, self.node.clock.now()) else {
-            return false;
-        };
+        let Some(state) = self.cache.last_known_in(address, epoch) else { return false };
+        let (Some(queue), Some(now)) = (self.queues.get(address), self.node.clock.now()) else { return false };
         can_only_wait(state, &input.arrived, &queue.queue, &self.node.id, now)
     }
 

@@ -123,10 +123,10 @@ where
 {
     let sent = Instant::now();
     let used = node.store.used().map_err(|error| error.reason())?;
-    let index = used.index;
+    let clock = used.clock();
     match tokio::time::timeout(node.limits.store_timeout, call(used)).await {
         Ok(Ok(shown)) => {
-            node.clock.learn(index, shown, sent, Instant::now());
+            node.clock.learn(clock, shown, sent, Instant::now());
             Ok(true)
         }
         Ok(Err(StoreError::Contended(_))) => Ok(false),

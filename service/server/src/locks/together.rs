@@ -126,7 +126,7 @@ async fn round<T>(
             return Err(Undone { failure, uncertain: is_uncertain.then_some(result) });
         }
     };
-    node.clock.learn(used.index, shown, sent, Instant::now());
+    node.clock.learn(used.clock(), shown, sent, Instant::now());
     node.health.committed();
     // Otherwise the clock was off.
     let CommitResult::Checked(versions) = checked else {

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{token_at, token_time};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::StoreError;
 
@@ -71,8 +72,9 @@ impl fmt::Display for Epoch {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = EngineStateName)]
 pub enum EngineState {
     /// Ready to become active; what it holds does not count.
     Standby,
@@ -131,9 +133,9 @@ pub struct EngineRecord {
     /// the same.
     #[serde(default)]
     pub forced_until: Timestamp,
-    /// When a node last dealt with a jump of the store's clock, by the clock since then.
+    /// How far the store's clock has jumped ahead, as far as nodes have dealt with it, in ms: the sum of all jumps.
     #[serde(default)]
-    pub jumped_at: Timestamp,
+    pub jumped_ms: u64,
     /// The longest lease that the cluster has needed so far, in ms: see [`lease_step`]. A hold-off lasts as long. The first longer
     /// lease raises it; only an operator lowers it.
     pub lease_ms_max: u64,
@@ -197,7 +199,7 @@ impl EngineRecord {
             pair: pair.to_vec(),
             hold_off_until: Timestamp::default(),
             forced_until: Timestamp::default(),
-            jumped_at: Timestamp::default(),
+            jumped_ms: 0,
             lease_ms_max,
             lowered: Epoch::NONE,
             copied: 0,

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 pub use self::documents::DocumentStore;
 pub use self::dump::{CopiedState, DumpPage, page_of, position_after, read_position};
 pub use self::engine_record::{EngineState, Epoch, PoolUse, RecordStore};
-pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched};
+pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched, hash_of};
 pub use self::process_clock::machine_time;
 
 /// A state and its version.

@@ -30,6 +30,8 @@ pub struct StoreClock {
 struct Bounds {
     /// Which engine of a pair: their clocks differ.
     of: usize,
+    /// `jumped_ms` of the engine record, with the jumps that these bounds have and the record had not yet.
+    jumped_ms: u64,
     low: f64,
     high: f64,
     at: Instant,
@@ -43,10 +45,10 @@ pub const JUMP_MS_MIN: u64 = 1_000;
 /// The store's clock has jumped ahead: leases may seem to have ended that have not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
-    /// By how much.
+    /// By how much, in ms.
     pub ms: u64,
-    /// When the store last answered before, by the clock as it is now.
-    pub after: Timestamp,
+    /// `jumped_ms` of the engine record before.
+    pub before_ms: u64,
 }
 
 impl Default for StoreClock {
@@ -61,13 +63,14 @@ impl Default for StoreClock {
 }
 
 impl StoreClock {
-    /// Takes note that the clock of an engine showed `shown` between the two instants.
-    pub fn learn(&self, engine: usize, shown: Timestamp, sent: Instant, answered: Instant) {
+    /// Takes note that the clock of an engine showed `shown` between the two instants. `jumped_ms` is that of its record.
+    pub fn learn(&self, (engine, jumped_ms): (usize, u64), shown: Timestamp, sent: Instant, answered: Instant) {
         #[allow(clippy::cast_precision_loss, reason = "ms since 1970 are exact in an f64 for 285 000 years")]
         let shown_ms = shown.as_ms() as f64;
         // The store cut off a fraction of a ms.
         let fresh = Bounds {
             of: engine,
+            jumped_ms,
             suspended_ms: suspended_ms(),
             low: shown_ms - self.since_origin_ms(answered),
             high: shown_ms + 1.0 - self.since_origin_ms(sent),
@@ -76,8 +79,8 @@ impl StoreClock {
         let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         *bounds = Some(match *bounds {
             Some(known) if known.of == engine => {
-                self.note_jump(known, fresh);
-                known.narrowed(fresh)
+                let jumped_ms = self.note_jump(known, fresh);
+                Bounds { jumped_ms, ..known.narrowed(fresh) }
             }
             _ => fresh,
         });
@@ -93,24 +96,28 @@ impl StoreClock {
         let _ = self.jump.lock().unwrap_or_else(PoisonError::into_inner).take_if(|known| *known == jump);
     }
 
-    fn note_jump(&self, known: Bounds, fresh: Bounds) {
+    /// Returns `jumped_ms` of the fresh bounds.
+    fn note_jump(&self, known: Bounds, fresh: Bounds) -> u64 {
+        let jumped_ms = known.jumped_ms.max(fresh.jumped_ms);
         // The monotonic clock stands still while the machine is suspended.
-        let suspended_ms = fresh.suspended_ms - known.suspended_ms;
-        let ahead_ms = fresh.low - known.high - suspended_ms;
-        if ahead_ms > JUMP_MS_MIN as f64 {
-            tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");
-            let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
-            let by = to_timestamp(ahead_ms.ceil()).as_ms();
-            let after = to_timestamp(self.since_origin_ms(known.at) + fresh.low - suspended_ms);
-            *jump =
-                Some(jump.map_or(Jump { ms: by, after }, |first| Jump {
-                    ms: first.ms + by,
-                    after: first.after.plus_ms(by),
-                }));
-        } else if known.low - fresh.high > JUMP_MS_MIN as f64 {
+        let ahead_ms = fresh.low - known.high - (fresh.suspended_ms - known.suspended_ms);
+        let dealt_with_ms = (jumped_ms - known.jumped_ms) as f64;
+        if known.low - fresh.high > JUMP_MS_MIN as f64 {
             let back_ms = known.low - fresh.high;
             tracing::warn!(back_ms, "the store's clock was set back: leases last longer by as much");
         }
+        // If other nodes have dealt with more than this node sees, that was another jump.
+        if ahead_ms <= JUMP_MS_MIN as f64 || (ahead_ms - dealt_with_ms).abs() <= JUMP_MS_MIN as f64 {
+            return jumped_ms;
+        }
+        tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");
+        let new_ms = if ahead_ms > dealt_with_ms { ahead_ms - dealt_with_ms } else { ahead_ms };
+        let ms = to_timestamp(new_ms.ceil()).as_ms();
+        let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
+        // The one before is still to be dealt with.
+        let all = jump.map_or(Jump { ms, before_ms: jumped_ms }, |first| Jump { ms: first.ms + ms, ..first });
+        *jump = Some(all);
+        jumped_ms + ms
     }
 
     /// The estimate of the store's clock; `None` before the first answer.
@@ -158,15 +165,16 @@ impl StoreClock {
     }
 }
 
-/// How long the machine has been suspended since it was started, in ms. Elsewhere than on Linux: 0.
+/// How long the machine has been suspended since it was started, in ms, to a tenth of a second: the two clocks are read one after the other.
+/// Elsewhere than on Linux: 0.
 pub fn suspended_ms() -> f64 {
     #[cfg(target_os = "linux")]
     {
         use nix::time::{ClockId, clock_gettime};
-        if let (Ok(passed), Ok(awake)) =
-            (clock_gettime(ClockId::CLOCK_BOOTTIME), clock_gettime(ClockId::CLOCK_MONOTONIC))
+        if let (Ok(awake), Ok(passed)) =
+            (clock_gettime(ClockId::CLOCK_MONOTONIC), clock_gettime(ClockId::CLOCK_BOOTTIME))
         {
-            return Duration::from(passed).saturating_sub(awake.into()).as_secs_f64() * 1_000.0;
+            return (Duration::from(passed).saturating_sub(awake.into()).as_secs_f64() * 10.0).floor() * 100.0;
         }
     }
     0.0
@@ -197,8 +205,8 @@ mod tests {
     fn a_slow_answer_does_not_spoil_a_good_estimate() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
-        clock.learn(0, Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_010), start + 9 * MS, start + 900 * MS);
         let estimate = clock.at(start + 100 * MS).unwrap();
         assert!(estimate.ms_apart(Timestamp::from_ms(10_100)) <= 1, "{estimate:?}");
     }
@@ -207,8 +215,8 @@ mod tests {
     fn the_estimate_follows_a_clock_that_was_set_at_once() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
-        clock.learn(0, Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn((0, 0), Timestamp::from_ms(3_610_001), start + MS, start + 2 * MS);
         let estimate = clock.at(start + 2 * MS).unwrap();
         assert!(estimate.ms_apart(Timestamp::from_ms(3_610_002)) <= 1, "{estimate:?}");
     }
@@ -217,9 +225,9 @@ mod tests {
     fn arrivals_stay_in_order_when_the_estimate_goes_back() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(0, Timestamp::from_ms(10_000), start, start + 80 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_000), start, start + 80 * MS);
         let earlier = clock.arrival(start + 80 * MS).unwrap();
-        clock.learn(0, Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_001), start + 80 * MS, start + 81 * MS);
         assert!(clock.at(start + 82 * MS).unwrap() < earlier);
         assert!(clock.arrival(start + 82 * MS).unwrap() >= earlier);
     }
@@ -228,9 +236,9 @@ mod tests {
     fn a_clock_that_was_set_back_restarts_the_order_of_arrivals() {
         let clock = StoreClock::default();
         let start = Instant::now();
-        clock.learn(0, Timestamp::from_ms(3_600_000), start, start + MS);
+        clock.learn((0, 0), Timestamp::from_ms(3_600_000), start, start + MS);
         clock.arrival(start + MS).unwrap();
-        clock.learn(0, Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_000), start + MS, start + 2 * MS);
         for after in 2..5 {
             assert!(clock.arrival(start + after * MS).unwrap() < Timestamp::from_ms(20_000));
         }
@@ -239,18 +247,26 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_ahead_is_noticed_until_it_is_dealt_with() {
         let (clock, start) = (StoreClock::default(), Instant::now());
-        clock.learn(0, Timestamp::from_ms(10_000), start, start + MS);
-        clock.learn(0, Timestamp::from_ms(10_900), start + MS, start + 2 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_000), start, start + MS);
+        clock.learn((0, 0), Timestamp::from_ms(10_900), start + MS, start + 2 * MS);
         assert_eq!(clock.jump(), None);
-        clock.learn(0, Timestamp::from_ms(12_000), start + 2 * MS, start + 3 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(12_000), start + 2 * MS, start + 3 * MS);
         // A later answer does not hide it.
-        clock.learn(0, Timestamp::from_ms(12_001), start + 3 * MS, start + 4 * MS);
+        clock.learn((0, 0), Timestamp::from_ms(12_001), start + 3 * MS, start + 4 * MS);
         let jump = clock.jump().unwrap();
-        assert!((1_090..1_110).contains(&jump.ms) && (11_990..12_000).contains(&jump.after.as_ms()), "{jump:?}");
+        assert!((1_090..1_110).contains(&jump.ms) && jump.before_ms == 0, "{jump:?}");
+        clock.jump_was_dealt_with(jump);
+        // Of the other ones, another node has dealt with the first, and only with a part of the second.
+        clock.learn((0, 61_100), Timestamp::from_ms(72_002), start + 4 * MS, start + 5 * MS);
+        assert_eq!(clock.jump(), None);
+        clock.learn((0, 61_100), Timestamp::from_ms(12_002), start + 5 * MS, start + 6 * MS);
+        clock.learn((0, 63_100), Timestamp::from_ms(20_002), start + 6 * MS, start + 7 * MS);
+        let jump = clock.jump().unwrap();
+        assert!((5_990..6_010).contains(&jump.ms) && jump.before_ms == 63_100, "{jump:?}");
         clock.jump_was_dealt_with(jump);
         // The other engine of a pair has another clock, and a clock that is set back prolongs leases.
-        clock.learn(1, Timestamp::from_ms(90_000), start + 4 * MS, start + 5 * MS);
-        clock.learn(1, Timestamp::from_ms(80_000), start + 5 * MS, start + 6 * MS);
+        clock.learn((1, 0), Timestamp::from_ms(90_000), start + 7 * MS, start + 8 * MS);
+        clock.learn((1, 0), Timestamp::from_ms(80_000), start + 8 * MS, start + 9 * MS);
         assert_eq!(clock.jump(), None);
     }
 

@@ -2,7 +2,7 @@
 
 use latchgate::store::gate::{Change, Write, Written};
 use latchgate_core::gate::{
-    AttemptId, Claim, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
+    AttemptId, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
 };
 
 use crate::on_every_store;
@@ -203,7 +203,7 @@ async fn what_counts_as_forgotten_is_not_shown(world: World) {
 async fn giving_back_a_re_entry_restores_the_attempt_before(world: World) {
     let operation = world.operation();
     let first = world.passed(&operation, OnExpiry::Retry).await;
-    let claim = Claim { tentative: true, ..operation.claim() };
+    let claim = operation.claim();
     let Outcome::Go(reentry) = world.tell(0, &operation, &Command::Pre(claim.clone())).await else { panic!("no go") };
     assert_eq!((reentry.attempt, reentry.reentry), (2, true));
     for node in [1, 0] {
@@ -224,7 +224,7 @@ async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: World)
     world.passed(&passed, OnExpiry::Retry).await;
     for operation in [&fresh, &passed] {
         let seen = world.store().load(FENCE, &operation.address).await.unwrap().answer;
-        let claim = Claim { tentative: true, ..operation.claim() };
+        let claim = operation.claim();
         let (now, before) = (world.now().await, seen.as_ref().map(|stored| stored.record.clone()));
         let late = step(before, Command::Pre(claim.clone()), now).record.unwrap();
         let given_back = world.tell(1, operation, &Command::GiveBack(Box::new(claim))).await;

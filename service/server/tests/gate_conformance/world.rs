@@ -249,7 +249,6 @@ impl Operation {
             store: StoreRole::Primary,
             waits_until: None,
             hold_off: HoldOff::default(),
-            tentative: false,
         }
     }
 

@@ -23,6 +23,13 @@ async fn a_client_that_goes_away_leaves_the_queue_whatever_it_has_sent_behind_it
         drop(gone);
         until_waiting(&node, "k", 0).await;
     }
+    // The end of a body in chunks is seen late.
+    let mut gone = Raw::connect(&node).await;
+    let head = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    gone.send(format!("{head}11\r\n{{\"wait_ms\":50000}}\r\n0\r\n\r\n")).await;
+    until_waiting(&node, "k", 1).await;
+    drop(gone);
+    until_waiting(&node, "k", 0).await;
     let next = waiting(&node, "k", json!({ "owner": "next", "wait_ms": 20_000 }));
     until_waiting(&node, "k", 1).await;
     release(&node, "k", &lease_id).await;

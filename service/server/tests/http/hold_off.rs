@@ -192,6 +192,10 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     assert_eq!(renew(&one, "held", &held.text("lease_id")).await.status, 200);
     let grants = || async { acquire(&other, "free", json!({})).await.status == 200 };
     assert!(eventually(LONG, grants).await, "{}", other.log());
+    // A jump to a time that the clock has shown before is one all the same.
+    granted(&one, "again", json!({ "ttl_ms": 30_000 })).await;
+    set_clock(&postgres, &database, 300_000).await;
+    acquire(&other, "again", json!({})).await.assert_problem(423, "lock-delayed");
 }
 
 #[tokio::test]

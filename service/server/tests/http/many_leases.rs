@@ -124,7 +124,13 @@ async fn the_leases_of_an_owner_or_a_prefix_are_revoked_and_never_all_by_an_empt
         granted(&node, key, json!({ "owner": owner, "mode": "shared" })).await;
     }
     granted(&node, "jobs%2F1", json!({ "owner": "ben", "mode": "shared" })).await;
-    for body in [json!({}), json!({ "reason": "all" }), json!({ "prefix": "" }), json!({ "owner": "" })] {
+    for body in [
+        json!({}),
+        json!({ "reason": "all" }),
+        json!({ "prefix": "" }),
+        json!({ "owner": "" }),
+        json!({ "owner": "ann", "prefix": "" }),
+    ] {
         leases(&node, "revoke", body).await.assert_problem(400, "invalid-request");
     }
     let body = json!({ "owner": "ann", "prefix": "jobs/", "reason": "deploy", "grace_ms": 0 });

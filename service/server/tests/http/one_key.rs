@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use crate::client::{BIN, acquire, begun, embedded, get, granted, many, on_postgres, post, pre, release, report};
+use crate::raw::{Raw, posting};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -257,4 +258,31 @@ async fn a_slow_operation_lets_no_other_caller_run_unguarded() {
         assert_ne!(next.body["guarded"], false, "{}", next.body);
     }
     assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
+}
+
+#[tokio::test]
+async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    let held_up = "create function latchgate.held_up() returns trigger language plpgsql as $$
+        begin perform pg_advisory_xact_lock_shared(7); return new; end $$;
+        create trigger held_up before insert on latchgate.operations for each row execute function latchgate.held_up();
+        select pg_advisory_lock(7)";
+    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
+    sqlx::raw_sql(held_up).execute(&mut other).await.unwrap();
+    let mut gone = Raw::connect(&node).await;
+    gone.send(posting("/v1/operations/pre", &charge)).await;
+    until("the claim is in mid-commit", || async {
+        let mut look = PgConnection::connect(&database).await.unwrap();
+        let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted
+            and database = (select oid from pg_database where datname = current_database())";
+        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut look).await.unwrap() > 0
+    })
+    .await;
+    drop(gone);
+    sqlx::query("select pg_advisory_unlock(7)").execute(&mut other).await.unwrap();
+    until("the operation may go", || async { pre(&node, charge.clone()).await.status == 201 }).await;
+    let record = get(&node, "/v1/operations").await.body["operations"][0].clone();
+    assert_eq!(record["attempt"], 1, "{record}");
 }

@@ -44,7 +44,8 @@ pub async fn an_expired_lock_is_granted_without_waiting(world: &World) {
 
 pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 2_000)).await.lease;
+    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 5_000)).await.lease;
+    // The first longer lease waits until every node knows of it.
     let renewed = node.renew(&key(), id("me"), Some(600_000), None).await.unwrap();
     assert!(matches!(renewed, Renewed::Renewed { .. }), "{renewed:?}");
     let waiting = join(&node, wait("next")).await;

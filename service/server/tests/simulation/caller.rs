@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
+use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, StampText};
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationId, OperationName, Outcome, Report,
@@ -263,7 +263,7 @@ impl Caller {
         self.line(|| format!("{}: heartbeat of {name}", node.name));
         // A renewal that is not answered may have been carried out.
         let answer = timeout(PATIENCE, node.operations.heartbeat(&App::default(), id, stamp, None)).await;
-        let Ok(Ok(Reply::Outcome { outcome, now })) = answer else { return };
+        let Ok(Ok((outcome, now))) = answer else { return };
         let Outcome::Beating { lease_until, .. } = outcome else { return };
         self.saw("heartbeat");
         self.site.promises.is_taken(name, stamp, &before);
@@ -291,7 +291,7 @@ impl Caller {
             self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
             return true;
         };
-        let Ok(Reply::Outcome { outcome, .. }) = answer else { return false };
+        let Ok((outcome, _)) = answer else { return false };
         match outcome {
             Outcome::Posted(posted) => {
                 self.line(|| format!("{name}: posted {report:?}, again: {}", posted.replayed));
@@ -323,7 +323,7 @@ impl Caller {
         self.line(|| format!("forgets {name}"));
         self.site.promises.change(name, |operation| operation.is_wild = true);
         let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&App::default(), id, true)).await;
-        if let Ok(Ok(Reply::Outcome { outcome: Outcome::Forgotten { .. }, .. })) = forgotten {
+        if let Ok(Ok((Outcome::Forgotten { .. }, _))) = forgotten {
             self.saw("forgotten");
         }
     }

@@ -142,13 +142,13 @@ impl AppUse {
         let Some(Limits { quotas, rates: Some(rates) }) = self.limits() else { return Ok(()) };
         let rate = if is_of_holder { &rates.of_holders } else { &rates.all };
         let limit = quotas.requests_per_second.unwrap_or_default();
-        let limit = if is_of_holder { limit.saturating_mul(RATE_OF_HOLDERS) } else { limit };
-        let more = before.saturating_add(more).min(limit) - before.min(limit);
+        let at_once = if is_of_holder { limit.saturating_mul(RATE_OF_HOLDERS) } else { limit };
+        let more = before.saturating_add(more).min(at_once) - before.min(at_once);
         let Some(more) = NonZeroU32::new(more) else { return Ok(()) };
         let retry_after = match rate.check_n(more) {
             Ok(Ok(())) => return Ok(()),
             // When it is repeated, it is counted from the beginning.
-            Ok(Err(until)) => until.wait_time_from(rate.clock().now()) + Duration::from_secs(1) * before / limit,
+            Ok(Err(until)) => until.wait_time_from(rate.clock().now()) + Duration::from_secs(1) * before / at_once,
             Err(_) => RETRY_AFTER,
         };
         Err(self.reached(Excess { quota: Quota::RequestsPerSecond, limit, remaining: 0, retry_after }))
@@ -258,7 +258,7 @@ mod tests {
         assert!((5..50).contains(&passed(false)));
         assert!((50..500).contains(&passed(true)));
         let excess = app_use.request(true, 0, 1).unwrap_err();
-        assert_eq!((excess.limit, excess.quota), (50, Quota::RequestsPerSecond));
+        assert_eq!((excess.limit, excess.quota), (5, Quota::RequestsPerSecond));
         assert!(excess.retry_after <= Duration::from_secs(1));
     }
 

@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
 use opentelemetry::trace::SpanContext;
 use tower::Service;
 use tracing::{Instrument as _, Span};
 
 use crate::format::ms;
-use crate::http::endpoint::Endpoint;
+use crate::http::endpoint::{Endpoint, Wait};
 use crate::http::exchange::Exchange;
 use crate::http::request_ids::REQUEST_ID;
 use crate::http::stack_config::StackConfig;
@@ -56,12 +56,12 @@ where
         let observed = Observed::begin(&self.observer, &request, exchange);
         let span = observed.span.clone();
         let answering = span.in_scope(|| self.inner.call(request));
-        async move {
-            let mut response = answering.instrument(span).await?;
+        // An async block would have `answering` twice.
+        let observed = answering.instrument(span).map_ok(|mut response| {
             observed.end(&mut response);
-            Ok(response)
-        }
-        .boxed()
+            response
+        });
+        observed.boxed()
     }
 }
 
@@ -86,9 +86,7 @@ impl Observed {
         let started = Instant::now();
         let Observer { config, endpoint, .. } = observer;
         exchange.set_endpoint(endpoint);
-        if endpoint.ends_with_client(request.uri()) {
-            exchange.client.end_request_with_client();
-        }
+        exchange.client.end_with_client(endpoint.ends_with_client(request.uri()));
         let id = config.ids.of(request.headers());
         let parent = traces::parent(request.headers());
         let request_id = id.to_str().unwrap_or_default();
@@ -106,6 +104,10 @@ impl Observed {
         counted.count(self.observer.route, status.as_u16(), self.started.elapsed());
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
+        // A client may read an answer late. A stream goes on.
+        if status != StatusCode::OK || self.observer.endpoint.wait != Wait::Stream {
+            self.exchange.client.end_with_client(false);
+        }
         let headers = response.headers_mut();
         if let Some(trace) = &self.trace {
             traces::name_in(headers, trace);

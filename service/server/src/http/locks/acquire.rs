@@ -2,23 +2,21 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, Position};
+use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN, Position};
 use latchgate_core::{Address, App};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answers::{Volatility, ended, left_ms, permits, refusal, unanswered};
-use super::fields::{
-    ModeFields, ModeName, acquire_body, check_priority, check_unchanged, lease_id, parse_metadata, parse_owner,
-};
+use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
 use crate::format::rfc3339;
 use crate::http::body::Json;
 use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, within};
 use crate::http::{answer, quotas};
 use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
 

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use latchgate_core::access::has_api_key;
 use latchgate_core::key::check_name;
-use latchgate_core::lock::{LeaseId, Metadata, Mode, Note, Owner, PRIORITY_MAX, PRIORITY_MIN};
+use latchgate_core::lock::{LeaseId, Metadata, Mode, Note, Owner};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::http::context::{Context, DELAY_MS_MAX, MAX_HOLD_MS_MAX, MIN_HOLD_MS_MAX, TTL_MS_MIN};
+use crate::http::context::{Context, MIN_HOLD_MS_MAX, TTL_MS_MIN};
 use crate::http::locks::ticket::Resumed;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::{Code, Problem, within};
 
 /// Longest `metadata`, in bytes of compact JSON.
 const METADATA_MAX_BYTES: usize = 1_024;
@@ -60,32 +60,17 @@ impl ModeFields {
             ModeName::Exclusive => Ok((Mode::Exclusive, None)),
             ModeName::Shared => Ok((Mode::Shared, None)),
             ModeName::Permits => {
-                let limit = self.limit.map(check_limit).transpose()?;
+                let limit = self.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
                 let permits = self.permits.unwrap_or(1);
-                if permits == 0 || permits > limit.unwrap_or(LIMIT_MAX) {
-                    return Err(Problem::field("permits", "must be from 1 to limit"));
-                }
-                Ok((Mode::Permits(permits), limit))
+                Ok((Mode::Permits(within("permits", permits, 1..=limit.unwrap_or(LIMIT_MAX))?), limit))
             }
         }
     }
 }
 
-pub fn check_limit(limit: u32) -> Result<u32, Problem> {
-    if (1..=LIMIT_MAX).contains(&limit) {
-        Ok(limit)
-    } else {
-        Err(Problem::field("limit", format!("must be from 1 to {LIMIT_MAX}")))
-    }
-}
-
 impl Context {
     pub fn check_ttl(&self, ttl_ms: u64) -> Result<u64, Problem> {
-        within("ttl_ms", ttl_ms, TTL_MS_MIN, self.limits.ttl_ms_max)
-    }
-
-    pub fn ttl_or_default(&self, ttl_ms: Option<u64>) -> Result<u64, Problem> {
-        ttl_ms.map_or(Ok(self.limits.ttl_ms_default), |ttl_ms| self.check_ttl(ttl_ms))
+        within("ttl_ms", ttl_ms, TTL_MS_MIN..=self.limits.ttl_ms_max)
     }
 
     /// How long a request waits. Longer than this node allows is shortened.
@@ -100,48 +85,18 @@ impl Context {
         if has_ended && wait >= Duration::from_millis(max) { problem.with("wait_ms_max", max) } else { problem }
     }
 
-    pub fn check_grace(&self, grace_ms: u64) -> Result<u64, Problem> {
-        within("grace_ms", grace_ms, 0, self.limits.ttl_ms_max)
-    }
-
-    pub fn check_delay(&self, delay_ms: Option<u64>) -> Result<u64, Problem> {
-        within("delay_ms", delay_ms.unwrap_or(0), 0, DELAY_MS_MAX)
-    }
-
     /// A shared lock or a permit that is not used any more keeps no other client from its part of the lock.
     pub fn check_min_hold(&self, min_hold_ms: Option<u64>, modes: &[Mode]) -> Result<u64, Problem> {
-        let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0, MIN_HOLD_MS_MAX)?;
+        let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0..=MIN_HOLD_MS_MAX)?;
         if min_hold_ms > 0 && modes.iter().any(|mode| *mode != Mode::Exclusive) {
             return Err(Problem::field("min_hold_ms", "is allowed only with the mode exclusive"));
         }
         Ok(min_hold_ms)
     }
-
-    pub fn check_max_hold(&self, max_hold_ms: Option<u64>) -> Result<Option<u64>, Problem> {
-        let check = |ms| within("max_hold_ms", ms, TTL_MS_MIN, MAX_HOLD_MS_MAX);
-        max_hold_ms.map(check).transpose()
-    }
-}
-
-fn within(field: &str, value: u64, min: u64, max: u64) -> Result<u64, Problem> {
-    if (min..=max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(Problem::field(field, format!("must be from {min} to {max}")))
-    }
 }
 
 pub fn check_token(token: u64) -> Result<u64, Problem> {
-    within("token", token, 0, TOKEN_MAX)
-}
-
-pub fn check_priority(priority: Option<u8>) -> Result<u8, Problem> {
-    let priority = priority.unwrap_or(PRIORITY_MIN);
-    if (PRIORITY_MIN..=PRIORITY_MAX).contains(&priority) {
-        Ok(priority)
-    } else {
-        Err(Problem::field("priority", format!("must be from {PRIORITY_MIN} to {PRIORITY_MAX}")))
-    }
+    within("token", token, 0..=TOKEN_MAX)
 }
 
 pub fn parse_owner(owner: Option<&str>) -> Result<Option<Owner>, Problem> {
@@ -261,22 +216,24 @@ macro_rules! acquire_body {
                 resumed: Option<Resumed>,
             ) -> Result<LockRequest, Problem> {
                 check_unchanged(resumed.as_ref(), self.lease_id.as_deref(), self.priority)?;
+                use crate::http::context::{DELAY_MS_MAX, MAX_HOLD_MS_MAX, TTL_MS_MIN};
+                let max_hold = |ms| within("max_hold_ms", ms, TTL_MS_MIN..=MAX_HOLD_MS_MAX);
                 Ok(LockRequest {
                     lease: LeaseTerms {
                         owner: parse_owner(self.owner.as_deref())?,
                         mode: Mode::Exclusive,
                         limit: None,
-                        ttl_ms: context.ttl_or_default(self.ttl_ms)?,
+                        ttl_ms: context.check_ttl(self.ttl_ms.unwrap_or(context.limits.ttl_ms_default))?,
                         reentrant: self.reentrant,
                         barge: false,
-                        delay_ms: context.check_delay(self.delay_ms)?,
+                        delay_ms: within("delay_ms", self.delay_ms.unwrap_or(0), 0..=DELAY_MS_MAX)?,
                         min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,
-                        max_hold_ms: context.check_max_hold(self.max_hold_ms)?,
+                        max_hold_ms: self.max_hold_ms.map(max_hold).transpose()?,
                         warn_after_ms: context.access.warn_after_ms(app),
                         metadata: self.metadata.map(parse_metadata).transpose()?,
                         lease_id: lease_id(resumed.as_ref(), self.lease_id.as_deref())?,
                     },
-                    priority: check_priority(self.priority)?,
+                    priority: within("priority", self.priority.unwrap_or(PRIORITY_MIN), PRIORITY_MIN..=PRIORITY_MAX)?,
                     wait: context.wait(self.wait_ms),
                     position: resumed.as_ref().map(|resumed| resumed.position),
                     is_new_lease: resumed.is_none() && self.lease_id.is_none(),

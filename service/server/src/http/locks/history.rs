@@ -8,28 +8,25 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
-use latchgate_core::Key;
 use latchgate_core::lock::EventKind;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 use utoipa::{IntoParams, ToSchema};
 
 use super::fields::ModeName;
+use super::search::parse_prefix;
 use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
 use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::permissions::check_keys;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
 use crate::http::waits::Waiting;
 use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
-const HISTORY_LIMIT_DEFAULT: usize = 100;
-const HISTORY_LIMIT_MAX: usize = 1_000;
 /// Pause after which a stream without events sends a comment, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -147,10 +144,9 @@ pub async fn history(
     Query(query): Query<HistoryQuery>,
 ) -> Result<Response, Problem> {
     check_kept(&context)?;
-    let limit = page_limit(query.limit, HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)?;
+    let limit = page_limit(query.limit)?;
     let before = parse_cursor("cursor", query.cursor.as_deref())?;
-    let events = context.locks.history(&address, before, limit).await;
-    let events = events.map_err(|failure| Problem::of_failure(&failure))?;
+    let events = context.locks.history(&address, before, limit).await?;
     let lost =
         "is of an engine, or of a time before a loss of data, that cannot be read any more: begin again without it";
     let events = events.ok_or_else(|| Problem::field("cursor", lost))?;
@@ -195,11 +191,7 @@ pub async fn all_events(
     Query(query): Query<AllEventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let prefix = query.prefix.unwrap_or_default();
-    if !prefix.is_empty() {
-        Key::parse(&prefix).map_err(|error| Problem::field("prefix", error))?;
-    }
-    check_keys(&caller, &prefix)?;
+    let prefix = parse_prefix(&caller, query.prefix)?;
     stream_of(&context, &caller, Watched::Prefix(prefix), query.after.as_deref(), &headers).await
 }
 
@@ -218,8 +210,7 @@ async fn stream_of(
     };
     let of_app = caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
     let waits = (context.waits.enter()?, of_app);
-    let watch = context.locks.watch(caller.app(), watched, after).await;
-    let watch = watch.map_err(|failure| Problem::of_failure(&failure))?;
+    let watch = context.locks.watch(caller.app(), watched, after).await?;
     let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())

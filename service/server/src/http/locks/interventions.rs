@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
-use super::fields::{check_limit, check_token, parse_note};
+use super::fields::{LIMIT_MAX, check_token, parse_note};
 use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
@@ -18,7 +18,7 @@ use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::permissions::check_admin;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::{Code, Problem, within};
 use crate::http::query::Query;
 
 /// The grace period, in ms, if the request names none.
@@ -141,7 +141,7 @@ pub async fn revoke(
 /// # Errors
 /// `invalid-request`, or `forbidden` if the grace is so short that the request ends a lease which is not the caller's.
 pub fn check_grace(context: &Context, caller: &Caller, grace_ms: Option<u64>) -> Result<u64, Problem> {
-    let grace_ms = context.check_grace(grace_ms.unwrap_or(GRACE_MS_DEFAULT))?;
+    let grace_ms = within("grace_ms", grace_ms.unwrap_or(GRACE_MS_DEFAULT), 0..=context.limits.ttl_ms_max)?;
     if grace_ms < GRACE_MS_MIN {
         check_admin(caller)?;
     }
@@ -197,7 +197,7 @@ pub async fn set_limit(
     PathAddress(address): PathAddress,
     Json(request): Json<LimitRequest>,
 ) -> Result<Response, Problem> {
-    let limit = request.limit.map(check_limit).transpose()?;
+    let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
     match command(&context, &address, Command::SetLimit(limit)).await? {
         Outcome::LimitSet { limit, held } => {
             Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
@@ -254,8 +254,7 @@ fn shown(note: &Note) -> String {
 }
 
 async fn command(context: &Context, address: &Address, command: Command) -> Result<Outcome, Problem> {
-    let done = context.locks.command(address, command).await;
-    done.map(|(outcome, _)| outcome).map_err(|failure| Problem::of_failure(&failure))
+    Ok(context.locks.command(address, command).await?.0)
 }
 
 pub fn unexpected(outcome: &Outcome) -> Problem {

@@ -7,4 +7,5 @@ pub mod history;
 pub mod interventions;
 pub mod leases;
 pub mod reading;
+pub mod search;
 pub mod ticket;

@@ -11,25 +11,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
+use super::search::{Found, Search};
 use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
 use crate::http::context::{Context, Shared};
 use crate::http::exchange::Authenticated;
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::permissions::check_keys;
 use crate::http::problem::Problem;
 use crate::http::query::{Query, page_limit};
 use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
-
-const HOLDERS_LIMIT_DEFAULT: usize = 100;
-const HOLDERS_LIMIT_MAX: usize = 1_000;
-const LIST_LIMIT_DEFAULT: usize = 100;
-const LIST_LIMIT_MAX: usize = 1_000;
-/// Most states that one statement of a listing reads, because states can be long.
-const LIST_READ_MAX: usize = 200;
-/// Most states that one listing reads to find matching ones.
-const LIST_SCAN_MAX: usize = 1_000;
 
 #[derive(Serialize, ToSchema)]
 pub struct LockAnswer {
@@ -177,13 +168,13 @@ pub async fn inspect(
     PathAddress(address): PathAddress,
     Query(query): Query<InspectQuery>,
 ) -> Result<Response, Problem> {
-    let limit = page_limit(query.limit, HOLDERS_LIMIT_DEFAULT, HOLDERS_LIMIT_MAX)?;
+    let limit = page_limit(query.limit)?;
     let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
     let wait = context.wait(query.wait_ms);
     let inspected = match query.until {
         Some(Until::Free) => until_free(&context, &caller, &address, wait).await?,
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
-        None => context.locks.inspect(&address).await.map_err(|failure| Problem::of_failure(&failure))?,
+        None => context.locks.inspect(&address).await?,
     };
     let page = HoldersPage { after: after.unwrap_or_default(), limit, has_cursor: true };
     let answer = lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page);
@@ -201,7 +192,7 @@ async fn until_free(
 ) -> Result<Inspected, Problem> {
     let _waits = context.waits.enter_for(caller, wait)?;
     let begun = Instant::now();
-    let inspected = context.locks.until_free(address, wait).await.map_err(|failure| Problem::of_failure(&failure))?;
+    let inspected = context.locks.until_free(address, wait).await?;
     if inspected.is_free() {
         return Ok(inspected);
     }
@@ -287,51 +278,20 @@ pub async fn list(
     if let Some(owner) = &query.owner {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;
     }
-    let limit = page_limit(query.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
-    let cursor = query.cursor.as_deref().map(Key::parse).transpose();
-    let mut after = cursor.map_err(|error| Problem::field("cursor", error))?;
-    let prefix = query.prefix.as_deref().unwrap_or_default();
-    if !prefix.is_empty() {
-        Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
-    }
-    check_keys(&caller, prefix)?;
-    // One row more than requested shows whether there is another page. A filter may drop most rows.
-    let is_filtered = query.owner.is_some() || query.held.is_some();
-    let rows_max = if is_filtered { LIST_READ_MAX } else { (limit + 1).min(LIST_READ_MAX) };
-    let (mut locks, mut unreadable) = (Vec::new(), Vec::new());
-    let mut scanned = 0;
-    loop {
-        let page = context.locks.list(caller.app(), prefix, after.as_ref(), rows_max).await;
-        let (page, now) = page.map_err(|failure| Problem::of_failure(&failure))?;
-        let is_last = page.len() < rows_max;
-        scanned += page.len();
-        for (key, state) in page {
-            if locks.len() == limit {
-                let next_cursor = after.map(|key| key.as_str().to_owned());
-                return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
-            }
-            after = Some(key.clone());
-            match state {
-                Some(state) => locks.extend(listed(&key, state, now, &query)),
-                None => unreadable.push(key.as_str().to_owned()),
-            }
+    let limit = page_limit(query.limit)?;
+    let search = Search::parse(&caller, query.prefix, query.cursor.as_deref())?;
+    let (owner, held) = (query.owner, query.held);
+    let listed = |key: &Key, state: LockState, now| {
+        let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
+        if held.is_some_and(|held| held == state.holders().is_empty()) || !owner.as_ref().is_none_or(is_owned) {
+            return None;
         }
-        if is_last || scanned >= LIST_SCAN_MAX {
-            let next_cursor = after.filter(|_| !is_last).map(|key| key.as_str().to_owned());
-            return Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }));
-        }
-    }
-}
-
-fn listed(key: &Key, mut state: LockState, now: Timestamp, query: &ListQuery) -> Option<LockAnswer> {
-    let _ = state.settle(now);
-    let is_held = !state.holders().is_empty();
-    let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
-    if query.held.is_some_and(|held| held != is_held) || !query.owner.as_ref().is_none_or(is_owned) {
-        return None;
-    }
-    let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
-    Some(lock_answer(key, &state, waiters, now, HoldersPage::OF_LISTING))
+        let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
+        Some(lock_answer(key, &state, waiters, now, HoldersPage::OF_LISTING))
+    };
+    let found = search.run(&context, &caller, limit, owner.is_some() || held.is_some(), listed).await?;
+    let Found { locks, unreadable, next_cursor } = found;
+    Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 
 fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page: HoldersPage) -> LockAnswer {

@@ -1,13 +1,13 @@
 //! Which problems each operation may answer, beside those that come from what all handlers share.
 
-use crate::http::endpoint::Needs;
+use crate::http::endpoint::{Endpoint, Needs};
 use crate::http::problem::Code;
 
 /// Any request may get these, so the description names them once.
 pub const OF_ALL: [Code; 4] = [Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
 
 /// The codes of an operation, in the order of their table.
-pub fn of(id: &str, method: &str, path: &str, has_body: bool, needs: Needs) -> Vec<Code> {
+pub fn of(&Endpoint { id, method, path, needs, .. }: &Endpoint, has_body: bool) -> Vec<Code> {
     let mut codes = own(id).to_vec();
     if path.contains("{key}") {
         codes.push(Code::InvalidKey);

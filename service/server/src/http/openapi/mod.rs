@@ -18,7 +18,7 @@ use serde_json::ser::PrettyFormatter;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, Header, ObjectBuilder, PathItem, Ref, ResponseBuilder, Type};
-use utoipa::{Modify, OpenApi, openapi};
+use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
 use super::endpoint::{Endpoint, Needs};
@@ -101,41 +101,42 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
 )]
 struct Api;
 
-/// What operations have in common: their API key and their problems.
-struct Common(&'static [Endpoint]);
-
-impl Modify for Common {
-    fn modify(&self, api: &mut openapi::OpenApi) {
-        let components = api.components.get_or_insert_default();
-        let api_key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
-        let api_key = api_key.description(Some("An API key. As long as the service has none, requests need none."));
-        components.security_schemes.insert("api_key".to_owned(), SecurityScheme::Http(api_key.build()).into());
-        let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
-        let mut retry_after = Header::new(seconds.build());
-        retry_after.description = Some("When to try again, in seconds; only with a `retry_after_ms`.".to_owned());
-        let of_all = named(&OF_ALL);
-        let problem = ResponseBuilder::new()
-            .description(format!("You may not proceed. Any operation may also answer {of_all}."))
-            .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
-            .header("Retry-After", retry_after);
-        components.responses.insert("Problem".to_owned(), problem.build().into());
-        for (path, item) in &mut api.paths.paths {
-            for (method, operation) in operations(item) {
-                let row = self.0.iter().find(|endpoint| operation.operation_id.as_deref() == Some(endpoint.id));
-                complete(row.map_or(Needs::ApiKey, |row| row.needs), method, path, operation);
-            }
+/// Adds what operations have in common: their API key and their problems.
+fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
+    let components = api.components.get_or_insert_default();
+    let api_key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
+    let api_key = api_key.description(Some("An API key. As long as the service has none, requests need none."));
+    components.security_schemes.insert("api_key".to_owned(), SecurityScheme::Http(api_key.build()).into());
+    let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+    let mut retry_after = Header::new(seconds.build());
+    retry_after.description = Some("When to try again, in seconds; only with a `retry_after_ms`.".to_owned());
+    let of_all = named(&OF_ALL);
+    let problem = ResponseBuilder::new()
+        .description(format!("You may not proceed. Any operation may also answer {of_all}."))
+        .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
+        .header("Retry-After", retry_after);
+    components.responses.insert("Problem".to_owned(), problem.build().into());
+    for endpoint in endpoints {
+        let item = api.paths.paths.get_mut(endpoint.path);
+        if let Some(operation) = item.and_then(|item| operation(item, endpoint.method)) {
+            complete_operation(endpoint, operation);
         }
     }
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
-    let PathItem { get, put, post, patch, delete, .. } = item;
-    let all = [("GET", get), ("PUT", put), ("POST", post), ("PATCH", patch), ("DELETE", delete)];
-    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+fn operation<'a>(item: &'a mut PathItem, method: &str) -> Option<&'a mut Operation> {
+    match method {
+        "GET" => item.get.as_mut(),
+        "PUT" => item.put.as_mut(),
+        "POST" => item.post.as_mut(),
+        "PATCH" => item.patch.as_mut(),
+        _ => item.delete.as_mut(),
+    }
 }
 
 /// Says which API key an operation needs, and which problems it may answer.
-fn complete(needs: Needs, method: &str, path: &str, operation: &mut Operation) {
+fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
+    let needs = endpoint.needs;
     let scope = match needs {
         Needs::Nothing | Needs::ApiKey => None,
         Needs::Scope(scope) => Some(scope),
@@ -145,8 +146,7 @@ fn complete(needs: Needs, method: &str, path: &str, operation: &mut Operation) {
     let security = (needs != Needs::Nothing)
         .then(|| SecurityRequirement::new("api_key", scope.iter().map(|scope| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
-    let id = operation.operation_id.as_deref().unwrap_or_default();
-    let codes = codes::of(id, method, path, operation.request_body.is_some(), needs);
+    let codes = codes::of(endpoint, operation.request_body.is_some());
     let mut text = operation.description.take().unwrap_or_default();
     if let Some(scope) = scope {
         let of_default = matches!(needs, Needs::Operator | Needs::Metrics);
@@ -176,7 +176,7 @@ fn named(codes: &[Code]) -> String {
 /// The description as JSON: exactly the bytes of `openapi/openapi.json`.
 pub fn text(endpoints: &'static [Endpoint]) -> String {
     let mut api = Api::openapi();
-    Common(endpoints).modify(&mut api);
+    complete(&mut api, endpoints);
     let mut text = Vec::new();
     let mut json = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b" "));
     let written = api.serialize(&mut json);

@@ -1,11 +1,11 @@
 //! The one schema of all problems. A problem is built where it happens, from its code and the fields that the code has.
 
+use latchgate_core::gate::Report;
 use serde_json::{Map, Value};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::http::locks::answers::Holder;
-use crate::http::operations::OutcomeName;
 use crate::http::problem::Code;
 
 macro_rules! problem {
@@ -122,8 +122,7 @@ problem! {
         /// What is left of the hold-off, in ms.
         hold_off_ms: u64,
         /// The outcome that remains.
-        #[schema(value_type = OutcomeName)]
-        recorded: String,
+        recorded: Report,
         /// How many superseded attempts have posted a success, too.
         suspected_double_runs: u32,
         /// In a batch, the answer to each operation: its `status`, and the fields of a pre that may proceed or of a problem.

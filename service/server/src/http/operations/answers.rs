@@ -2,20 +2,19 @@
 
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Canonical, Fingerprint, OperationId, Outcome, Posted, Report};
+use latchgate_core::gate::{OperationId, Outcome, Posted, Report, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::records::{Expiry, until};
-use super::refusals::{refusal, report_name};
-use super::requests::{OutcomeName, StateName};
+use super::refusals::refusal;
 use crate::format::rfc3339;
 use crate::gate::PreReply;
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::Problem;
 
 /// The client may do the operation.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 pub struct PreAnswer {
     /// The same for the same operation and contents.
     #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
@@ -79,21 +78,20 @@ impl Granted {
 pub struct PreviewAnswer {
     /// MD5 over app, operation and contents, each preceded by its length.
     #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-    id: String,
+    pub id: String,
     /// SHA-256 of the same bytes.
     #[schema(example = "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169")]
-    sha256: String,
+    pub sha256: String,
     /// The contents in canonical JSON (RFC 8785), as text.
     #[schema(example = r#"{"amount":"19.90","order":42}"#)]
-    canonical: String,
+    pub canonical: String,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct PostAnswer {
     id: String,
     /// `success`, `failure` or `unknown`, as reported.
-    #[schema(value_type = OutcomeName)]
-    outcome: &'static str,
+    outcome: Report,
     attempt: u32,
     /// This attempt had posted the same outcome before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -128,8 +126,7 @@ pub struct HeartbeatAnswer {
 pub struct ForgetAnswer {
     id: String,
     /// Its state before.
-    #[schema(value_type = StateName)]
-    was: &'static str,
+    was: State,
 }
 
 /// # Errors
@@ -164,30 +161,10 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
             Ok(Granted { status: if repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
         }
         PreReply::Unguarded { stamp } => {
-            let answer = PreAnswer {
-                id: id.to_string(),
-                stamp: stamp.to_string(),
-                attempt: None,
-                ttl_ms: None,
-                expires_at: None,
-                guarded: false,
-                degraded: false,
-                reentry: false,
-                durability: None,
-                possibly_repeated: false,
-                forced_ms: None,
-            };
+            let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
             Ok(Granted { status: StatusCode::OK, answer })
         }
         PreReply::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
-    }
-}
-
-pub fn preview(fingerprint: Fingerprint, canonical: &Canonical) -> PreviewAnswer {
-    PreviewAnswer {
-        id: fingerprint.id.to_string(),
-        sha256: fingerprint.sha256.to_string(),
-        canonical: String::from_utf8_lossy(canonical.as_bytes()).into_owned(),
     }
 }
 
@@ -197,7 +174,7 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
     match outcome {
         Outcome::Posted(posted) => Ok(PostAnswer {
             id: id.to_string(),
-            outcome: report_name(posted.report),
+            outcome: posted.report,
             attempt: posted.attempt,
             replayed: posted.replayed,
             late: posted.late,
@@ -235,7 +212,7 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
 /// When the record was not deleted.
 pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<ForgetAnswer, Problem> {
     match outcome {
-        Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: was.as_str() }),
+        Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: *was }),
         refused => Err(refusal(id, refused, None, now)),
     }
 }

@@ -20,7 +20,6 @@ use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, Previe
 use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
-pub use self::requests::OutcomeName;
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
@@ -33,7 +32,7 @@ use super::permissions::check_admin;
 use super::problem::Problem;
 use super::query::Query;
 use super::{access, quotas};
-use crate::gate::{ListFailure, Reply};
+use crate::gate::ListFailure;
 
 /// The id in a path.
 pub struct PathId(OperationId);
@@ -127,9 +126,13 @@ pub async fn preview(
     Authenticated(caller): Authenticated,
     Json(request): Json<PreviewRequest>,
 ) -> Result<Response, Problem> {
-    let (operation, contents) = request.parse()?;
-    let fingerprint = Fingerprint::of(caller.app(), &operation, &contents);
-    Ok(ok(&answers::preview(fingerprint, &contents)))
+    let (operation, canonical) = request.parse()?;
+    let fingerprint = Fingerprint::of(caller.app(), &operation, &canonical);
+    Ok(ok(&PreviewAnswer {
+        id: fingerprint.id.to_string(),
+        sha256: fingerprint.sha256.to_string(),
+        canonical: String::from_utf8_lossy(canonical.as_bytes()).into_owned(),
+    }))
 }
 
 /// Post the outcome of an attempt.
@@ -151,15 +154,10 @@ pub async fn post(
     Json(request): Json<PostRequest>,
 ) -> Result<Response, Problem> {
     let (stamp, call) = request.parse(&context)?;
-    let answer = context.operations.post(caller.app(), id, &stamp, call).await;
-    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => {
-            let posted = answers::post(id, &outcome, now)?;
-            quotas::end_operation(&caller, id);
-            Ok(ok(&posted))
-        }
-        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
-    }
+    let (outcome, now) = context.operations.post(caller.app(), id, &stamp, call).await?;
+    let posted = answers::post(id, &outcome, now)?;
+    quotas::end_operation(&caller, id);
+    Ok(ok(&posted))
 }
 
 /// Renew the lease of an attempt.
@@ -180,14 +178,9 @@ pub async fn heartbeat(
     Json(request): Json<HeartbeatRequest>,
 ) -> Result<Response, Problem> {
     let (stamp, ttl_ms) = request.parse(&context)?;
-    let answer = context.operations.heartbeat(caller.app(), id, &stamp, ttl_ms).await;
-    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => {
-            quotas::extend_operation(&caller, id, &outcome);
-            Ok(ok(&answers::heartbeat(id, &outcome, now)?))
-        }
-        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
-    }
+    let (outcome, now) = context.operations.heartbeat(caller.app(), id, &stamp, ttl_ms).await?;
+    quotas::extend_operation(&caller, id, &outcome);
+    Ok(ok(&answers::heartbeat(id, &outcome, now)?))
 }
 
 /// Show an operation.
@@ -203,11 +196,8 @@ pub async fn inspect(
     Authenticated(caller): Authenticated,
     PathId(id): PathId,
 ) -> Result<Response, Problem> {
-    let shown = context.operations.get(caller.app(), id).await;
-    match shown.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Some(shown) => Ok(ok(&records::operation(&shown))),
-        None => Err(refusals::not_found()),
-    }
+    let shown = context.operations.get(caller.app(), id).await?.ok_or_else(refusals::not_found)?;
+    Ok(ok(&records::operation(&shown)))
 }
 
 /// Delete the record of an operation.
@@ -236,15 +226,10 @@ pub async fn forget(
         // It ends what another client may still be doing.
         check_admin(&caller)?;
     }
-    let answer = context.operations.forget(caller.app(), id, force).await;
-    match answer.map_err(|failure| refusals::unanswered(&failure, None))? {
-        Reply::Outcome { outcome, now } => {
-            let forgotten = answers::forget(id, &outcome, now)?;
-            quotas::end_operation(&caller, id);
-            Ok(ok(&forgotten))
-        }
-        Reply::PermanentNeedsDurable => Err(permanent_needs_durable()),
-    }
+    let (outcome, now) = context.operations.forget(caller.app(), id, force).await?;
+    let forgotten = answers::forget(id, &outcome, now)?;
+    quotas::end_operation(&caller, id);
+    Ok(ok(&forgotten))
 }
 
 /// List operations.
@@ -265,13 +250,9 @@ pub async fn list(
     let page = context.operations.list(caller.app(), &filter, query.cursor.as_deref(), limit).await;
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
-        ListFailure::Failure(failure) => refusals::unanswered(&failure, None),
+        ListFailure::Failure(failure) => failure.into(),
     })?;
     let operations = page.records.iter().map(records::listed).collect();
     let unreadable = page.unreadable.iter().map(ToString::to_string).collect();
     Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next }))
-}
-
-fn permanent_needs_durable() -> Problem {
-    Problem::field("permanent", "is possible only for operations that were claimed with durability durable")
 }

@@ -1,12 +1,11 @@
 //! Operations as clients see them in inspections and listings.
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, StoreRole, Succeeded};
+use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, State, StoreRole, Succeeded};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::requests::{DurabilityName, OnExpiryName, StateName};
 use crate::format::rfc3339;
 use crate::gate::Shown;
 
@@ -18,8 +17,7 @@ pub struct OperationAnswer {
     #[schema(example = "charge")]
     operation: String,
     /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
-    #[schema(value_type = StateName)]
-    state: &'static str,
+    state: State,
     attempt: u32,
     /// When the first attempt began.
     #[schema(format = DateTime)]
@@ -42,28 +40,16 @@ pub struct OperationAnswer {
     #[serde(flatten)]
     expiry: Expiry,
     /// What happens when the lease passes: `retry` or `block`.
-    #[schema(value_type = OnExpiryName)]
-    on_expiry: &'static str,
+    on_expiry: OnExpiry,
     /// `fast` or `durable`.
-    #[schema(value_type = DurabilityName)]
-    durability: &'static str,
+    durability: Durability,
     /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
-    #[schema(value_type = ClaimedIn)]
-    claimed_in: &'static str,
+    claimed_in: StoreRole,
     /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
     /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
     suspected_double_runs: u32,
-}
-
-/// The store in which an operation was claimed.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `common`")]
-pub enum ClaimedIn {
-    Primary,
-    Fallback,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -129,7 +115,7 @@ fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
     OperationAnswer {
         id: id.to_string(),
         operation: record.operation.as_str().to_owned(),
-        state: record.state().as_str(),
+        state: record.state(),
         attempt: record.attempt,
         created_at: rfc3339(record.created_at),
         started_at: None,
@@ -137,18 +123,9 @@ fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
         result: None,
         result_omitted: false,
         expiry: Expiry::default(),
-        on_expiry: match record.on_expiry {
-            OnExpiry::Retry => "retry",
-            OnExpiry::Block => "block",
-        },
-        durability: match record.durability {
-            Durability::Fast => "fast",
-            Durability::Durable => "durable",
-        },
-        claimed_in: match record.claimed_in {
-            StoreRole::Primary => "primary",
-            StoreRole::Fallback => "fallback",
-        },
+        on_expiry: record.on_expiry,
+        durability: record.durability,
+        claimed_in: record.claimed_in,
         degraded: record.claimed_in == StoreRole::Fallback,
         suspected_double_runs: record.double_runs,
     }

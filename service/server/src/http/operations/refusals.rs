@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, Report, UnknownCause};
+use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, UnknownCause};
 
 use super::records::raw;
 use crate::format::{ms, rfc3339};
@@ -18,16 +18,12 @@ pub fn not_found() -> Problem {
     Problem::new(Code::OperationNotFound, "No operation has this id, or its retention has passed.")
 }
 
-/// The answer to a call that failed. A pre can be repeated with the same attempt id.
+/// The answer to a pre that failed, which can be repeated with the same attempt id.
 pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem {
-    let Failure::OutcomeUnknown(_) = failure else { return Problem::of_failure(failure) };
-    let problem = |detail| Problem::new(Code::OutcomeUnknown, detail).retry_after_ms(RETRY_AFTER_MAX_MS);
-    match attempt_id {
-        Some(attempt_id) => {
-            problem("The node does not know whether the store committed: repeat the request with this attempt_id.")
-                .with("attempt_id", attempt_id.as_str())
-        }
-        None => problem("The node does not know whether the store committed: repeat the request."),
+    let problem = Problem::of_failure(failure);
+    match (failure, attempt_id) {
+        (Failure::OutcomeUnknown(_), Some(attempt_id)) => problem.with("attempt_id", attempt_id.as_str()),
+        _ => problem,
     }
 }
 
@@ -80,8 +76,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             problem(Code::ContentsMismatch, detail.to_owned()).with("field", "checked")
         }
         Outcome::OutcomeConflict { recorded } => {
-            let recorded = report_name(*recorded);
-            problem(Code::OutcomeConflict, format!("This attempt has already posted {recorded}, which remains."))
+            problem(Code::OutcomeConflict, "This attempt has already posted another outcome, which remains.".to_owned())
                 .with("recorded", recorded)
         }
         Outcome::Superseded { attempt, double_runs, counted } => {
@@ -99,8 +94,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         }
         Outcome::NotFound => not_found().with("id", id.to_string()),
         Outcome::Ended { recorded } => {
-            let recorded = report_name(*recorded);
-            problem(Code::OperationEnded, format!("This attempt has posted {recorded}.")).with("recorded", recorded)
+            problem(Code::OperationEnded, "This attempt has posted its outcome.".to_owned()).with("recorded", recorded)
         }
         Outcome::StillStarted { attempt, lease_until, remaining_ms } => {
             let detail = format!("Attempt {attempt} may still run: only force=true deletes the record.");
@@ -136,12 +130,4 @@ fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Probl
 
 fn retry_after_ms(remaining_ms: u64) -> u64 {
     remaining_ms.clamp(1, RETRY_AFTER_MAX_MS)
-}
-
-pub const fn report_name(report: Report) -> &'static str {
-    match report {
-        Report::Success => "success",
-        Report::Failure => "failure",
-        Report::Unknown => "unknown",
-    }
 }

@@ -13,14 +13,12 @@ use crate::config::YEAR_MS;
 use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
-const LIST_LIMIT_DEFAULT: usize = 100;
-const LIST_LIMIT_MAX: usize = 1_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,45 +49,13 @@ pub struct PreRequest {
     wait_ms: Option<u64>,
     /// What happens when the lease passes without a post.
     #[serde(default)]
-    on_expiry: OnExpiryName,
+    on_expiry: OnExpiry,
     /// How durable the claim is.
     #[serde(default)]
-    durability: DurabilityName,
+    durability: Durability,
     /// What to do when the gate's store does not answer.
     #[serde(default)]
-    on_outage: OnOutageName,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnExpiryName {
-    /// The next pre may proceed.
-    #[default]
-    Retry,
-    /// No pre may proceed until the outcome is known.
-    Block,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DurabilityName {
-    /// As durable as the gate's first store.
-    #[default]
-    Fast,
-    /// The claim is committed to disk.
-    Durable,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnOutageName {
-    /// The request is refused.
-    #[default]
-    Closed,
-    /// Claim in the second store; the answer says `degraded`.
-    Fallback,
-    /// Proceed without a claim; the answer says `guarded: false`.
-    Open,
+    on_outage: OnOutage,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -120,7 +86,7 @@ pub struct PostRequest {
     /// From the answer to pre.
     #[schema(min_length = 1, max_length = 2048)]
     stamp: String,
-    outcome: OutcomeName,
+    outcome: Report,
     /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
     /// than 64 KiB is dropped, and `result_omitted` is true.
     #[serde(default)]
@@ -132,17 +98,6 @@ pub struct PostRequest {
     /// Keep a success forever.
     #[serde(default)]
     permanent: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OutcomeName {
-    /// The operation is done and must not be done again.
-    Success,
-    /// The operation was not done: the next pre may proceed at once.
-    Failure,
-    /// The operation may have been done: no pre may proceed until the outcome is known.
-    Unknown,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -173,7 +128,7 @@ pub struct OperationsQuery {
     operation: Option<String>,
     /// Only operations in this state.
     #[param(inline)]
-    state: Option<StateName>,
+    state: Option<State>,
     /// Only operations with a suspected double run.
     suspect: bool,
     /// Most operations in the answer: 1 to 1 000; 100 if absent.
@@ -182,16 +137,6 @@ pub struct OperationsQuery {
     /// `next_cursor` of the page before.
     #[param(min_length = 1, max_length = 512)]
     pub cursor: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StateName {
-    Started,
-    Succeeded,
-    Unknown,
-    /// Deleted, and shown only because a double run is suspected.
-    Vacant,
 }
 
 /// Names of fields in problems. Those of a batch's item begin with its index.
@@ -247,9 +192,9 @@ impl PreRequest {
                 None => OPERATION_TTL_MS_DEFAULT.min(context.limits.operation_ttl_ms_max),
             },
             wait: context.wait(self.wait_ms),
-            on_expiry: self.on_expiry.into(),
-            durability: self.durability.into(),
-            on_outage: self.on_outage.into(),
+            on_expiry: self.on_expiry,
+            durability: self.durability,
+            on_outage: self.on_outage,
         })
     }
 }
@@ -257,12 +202,7 @@ impl PreRequest {
 impl BatchRequest {
     /// The pres, and whether to claim all or none.
     pub fn parse(self, context: &Context, app: &App) -> Result<(Vec<PreCall>, bool), Problem> {
-        if self.operations.is_empty() || self.operations.len() > BATCH_MAX {
-            return Err(Problem::field(
-                "operations",
-                format!("must be from 1 to {BATCH_MAX}, not {}", self.operations.len()),
-            ));
-        }
+        within("operations", self.operations.len(), 1..=BATCH_MAX)?;
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
         let mut calls: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
@@ -299,17 +239,12 @@ impl PostRequest {
             return Err(Problem::field("retention_ms", "is not allowed with permanent"));
         }
         let retention_ms = self.retention_ms.unwrap_or(context.limits.retention_ms_default);
-        if !(RETENTION_MS_MIN..=YEAR_MS).contains(&retention_ms) {
-            return Err(Problem::field("retention_ms", format!("must be from {RETENTION_MS_MIN} to {YEAR_MS}")));
+        let retention_ms = within("retention_ms", retention_ms, RETENTION_MS_MIN..=YEAR_MS)?;
+        if let Some(result) = &self.result {
+            check_result("result", result.get().as_bytes()).map_err(refused_json)?;
         }
-        let result = match self.result {
-            Some(result) => {
-                check_result("result", result.get().as_bytes()).map_err(refused_json)?;
-                Some(result.get().into())
-            }
-            None => None,
-        };
-        Ok((stamp, PostCall { report: self.outcome.into(), result, retention_ms, permanent: self.permanent }))
+        let result = self.result.map(|result| result.get().into());
+        Ok((stamp, PostCall { report: self.outcome, result, retention_ms, permanent: self.permanent }))
     }
 }
 
@@ -323,10 +258,10 @@ impl HeartbeatRequest {
 impl OperationsQuery {
     /// The filter, and the most operations of the page.
     pub fn parse(&self) -> Result<(Filter, usize), Problem> {
-        let limit = page_limit(self.limit, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX)?;
+        let limit = page_limit(self.limit)?;
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
-        Ok((Filter { operation, state: self.state.map(State::from), suspect: self.suspect }, limit))
+        Ok((Filter { operation, state: self.state, suspect: self.suspect }, limit))
     }
 }
 
@@ -360,12 +295,7 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
 }
 
 fn check_ttl(context: &Context, ttl_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
-    let (min, max) = (OPERATION_TTL_MS_MIN, context.limits.operation_ttl_ms_max);
-    if (min..=max).contains(&ttl_ms) {
-        Ok(ttl_ms)
-    } else {
-        Err(fields.problem("ttl_ms", format!("must be from {min} to {max}")))
-    }
+    within(&fields.name("ttl_ms"), ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
 }
 
 /// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
@@ -373,53 +303,4 @@ fn new_attempt_id() -> AttemptId {
     let mut buffer = uuid::Uuid::encode_buffer();
     let text = uuid::Uuid::new_v4().simple().encode_lower(&mut buffer);
     AttemptId::parse(text).expect("a UUID is an attempt id")
-}
-
-impl From<OnExpiryName> for OnExpiry {
-    fn from(name: OnExpiryName) -> Self {
-        match name {
-            OnExpiryName::Retry => Self::Retry,
-            OnExpiryName::Block => Self::Block,
-        }
-    }
-}
-
-impl From<DurabilityName> for Durability {
-    fn from(name: DurabilityName) -> Self {
-        match name {
-            DurabilityName::Fast => Self::Fast,
-            DurabilityName::Durable => Self::Durable,
-        }
-    }
-}
-
-impl From<OnOutageName> for OnOutage {
-    fn from(name: OnOutageName) -> Self {
-        match name {
-            OnOutageName::Closed => Self::Closed,
-            OnOutageName::Fallback => Self::Fallback,
-            OnOutageName::Open => Self::Open,
-        }
-    }
-}
-
-impl From<OutcomeName> for Report {
-    fn from(name: OutcomeName) -> Self {
-        match name {
-            OutcomeName::Success => Self::Success,
-            OutcomeName::Failure => Self::Failure,
-            OutcomeName::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl From<StateName> for State {
-    fn from(name: StateName) -> Self {
-        match name {
-            StateName::Started => Self::Started,
-            StateName::Succeeded => Self::Succeeded,
-            StateName::Unknown => Self::Unknown,
-            StateName::Vacant => Self::Vacant,
-        }
-    }
 }

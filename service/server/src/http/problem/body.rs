@@ -1,5 +1,8 @@
 //! The body of a problem: `application/problem+json` (RFC 9457).
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use latchgate_core::access::ChangeRefused;
@@ -14,6 +17,17 @@ use crate::access::quota::Excess;
 use crate::failure::Failure;
 use crate::http::answer::json_line;
 use crate::store::StoreError;
+
+/// The value of a field, if it is in the range.
+///
+/// # Errors
+/// `invalid-request`
+pub fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclusive<T>) -> Result<T, Problem> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(Problem::field(field, format!("must be from {} to {}", range.start(), range.end())))
+}
 
 /// An answer that does not let the client proceed.
 #[derive(Clone, Debug)]
@@ -30,7 +44,7 @@ impl Problem {
     }
 
     /// A field of the request is wrong; `rule` says what it must be.
-    pub fn field(field: &str, rule: impl std::fmt::Display) -> Self {
+    pub fn field(field: &str, rule: impl Display) -> Self {
         Self::new(Code::InvalidRequest, format!("{field} {rule}")).with("field", field)
     }
 
@@ -113,7 +127,7 @@ impl Problem {
             }
             Failure::OutcomeUnknown(_) => retry_later(
                 Code::OutcomeUnknown,
-                "The node does not know whether the store committed: repeat the request with the same lease_id.",
+                "The node does not know whether the store committed: repeat the request, with the same lease_id or attempt_id.",
             ),
             Failure::Unreadable { key, .. } => {
                 let problem =
@@ -127,7 +141,16 @@ impl Problem {
             Failure::NoDurableStore => {
                 Self::field("durability", "must be fast: this service has no store that commits to disk")
             }
+            Failure::PermanentNeedsDurable => {
+                Self::field("permanent", "is possible only for operations that were claimed with durability durable")
+            }
         }
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self::of_failure(&failure)
     }
 }
 

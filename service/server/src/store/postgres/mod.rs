@@ -54,6 +54,8 @@ const READ_CONNECTIONS: usize = 4;
 /// A connection for the collection, which must continue however much clients read.
 const UPKEEP_CONNECTIONS: usize = 1;
 
+/// Rows that a listing reads at once behind some whose key is none.
+const PASSED_OVER_AT_ONCE: usize = 200;
 /// Connections for multilocks. Each shard has some more, for keys that are served apart.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
@@ -207,18 +209,18 @@ impl LockStore for PostgresStore {
         let mut connection = self.reads.check_out().await?;
         let mut after = after.map_or("", Key::as_str).to_owned();
         let page = async {
-            let mut page = Page::new();
+            let (mut page, mut wanted) = (Page::new(), limit);
             loop {
-                let wanted = limit - page.len();
                 let query = connection.query(statements::LIST).bind(app.as_str()).bind(prefix).bind(after);
                 let query = query.bind(i64::try_from(wanted).unwrap_or(i64::MAX)).bind(super::end_of_prefix(prefix));
                 let rows = query.fetch_all(&mut *connection).await?;
                 // Rows whose key is none are passed over.
-                page.extend(rows.iter().filter_map(read_listed));
+                page.extend(rows.iter().filter_map(read_listed).take(limit - page.len()));
                 match rows.last() {
                     Some(last) if rows.len() == wanted && page.len() < limit => after = last.try_get(0)?,
                     _ => return Ok(page),
                 }
+                wanted = PASSED_OVER_AT_ONCE;
             }
         };
         let page = page.await;

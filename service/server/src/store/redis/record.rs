@@ -63,6 +63,7 @@ pub(in crate::store) async fn write(
 ) -> Result<bool, StoreError> {
     let body = serde_json::to_string(next).map_err(|error| StoreError::Unavailable(error.to_string()))?;
     let head = beginning(next.state, next.epoch);
-    let arguments = [read.revision.to_string(), read.server.clone(), head, format!("{} 0 {body}", random_number())];
+    let (revision, read_at) = (read.revision.to_string(), read.now.as_ms().to_string());
+    let arguments = [revision, read.server.clone(), head, format!("{} 0 {body}", random_number()), read_at];
     link.write(&RECORD, &[key], &arguments).await
 }

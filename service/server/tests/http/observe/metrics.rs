@@ -54,7 +54,6 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
         (r#"latchgate_operations_total{outcome="in_progress"}"#, 1.0),
         (r#"latchgate_operations_total{outcome="success"}"#, 1.0),
         (r#"latchgate_engine{of="locks",engine="sqlite",kind="sqlite"}"#, 1.0),
-        (r#"latchgate_store{kind="sqlite"}"#, 1.0),
     ] {
         assert_eq!(value(&page, metric), expected, "{metric} in\n{page}");
     }
