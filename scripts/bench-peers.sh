@@ -3,7 +3,7 @@
 #
 #   scripts/bench-peers.sh [ARGS]
 #
-# Arguments go to `latchgate-bench peers`: --rounds 3 --seconds 4 --connections 128 --only pairs,hot --json PATH. Variables:
+# Arguments go to service/bench/peers/peers.py: --rounds 3 --seconds 4 --connections 128 --only pairs,hot --json PATH. Variables:
 #   SIDES            what to measure; all if absent: floor postgres postgres-no-history sqlite sqlite-no-history redis redis-no-history
 #                    gate postgres-0ms postgres-1ms three-nodes etcd webdis curator octostore
 #   CLUSTER_BINARY   a `latchgate` to use instead of building one
@@ -16,7 +16,7 @@ SIDES=${SIDES:-floor postgres postgres-no-history sqlite sqlite-no-history redis
     three-nodes etcd webdis curator octostore}
 is_meant() { [[ " ${SIDES//$'\n'/ } " == *" $1 "* ]]; }
 
-ensure_packages cc curl postgres
+ensure_packages cc curl postgres python3
 # Linux distributes the processors among sessions before processes (sched_autogroup). Servers in sessions of their own would distort
 # the measurement.
 ONE_SESSION=yes
@@ -247,4 +247,4 @@ try webdis side_webdis
 try curator side_curator
 try octostore side_octostore
 
-"$bench" peers "${sides[@]}" "$@"
+python3 service/bench/peers/peers.py --latchgate "$latchgate" --bench "$bench" "${sides[@]}" "$@"

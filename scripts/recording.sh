@@ -2,17 +2,17 @@
 # For test-faults.sh, test-ha.sh and soak.sh: a cluster under load, faults in it, and what its clients saw.
 #
 #   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
-#   BENCH_BINARY     a `latchgate-bench`, likewise
+#   TESTKIT_BINARY   a `latchgate-testkit`, likewise
 #   KEEP_LOGS        a directory that gets the logs of a run that fails
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 ensure_packages cc curl jq
 export CLUSTER_DIR=$SCRATCH/cluster TMPDIR=$SCRATCH
 
-BENCH_BINARY=${BENCH_BINARY-}
-if [[ -z $BENCH_BINARY ]]; then
-    cargo build --release --locked -p latchgate-bench
-    BENCH_BINARY=${CARGO_TARGET_DIR:-target}/release/latchgate-bench
+TESTKIT_BINARY=${TESTKIT_BINARY-}
+if [[ -z $TESTKIT_BINARY ]]; then
+    cargo build --release --locked -p latchgate-testkit
+    TESTKIT_BINARY=${CARGO_TARGET_DIR:-target}/release/latchgate-testkit
 fi
 
 KEYS=8
@@ -94,11 +94,11 @@ now_ms() { echo $((${EPOCHREALTIME/[^0-9]/} / 1000)); }
 record() {
     rm -f "$SCRATCH/over"
     # Both recorders run until they are stopped.
-    start recorder "$BENCH_BINARY" record --urls "$NGINX" --keys "$KEYS" --clients "$CLIENTS" --seconds 86400 --ttl-ms 3000 \
+    start recorder "$TESTKIT_BINARY" record --urls "$NGINX" --keys "$KEYS" --clients "$CLIENTS" --seconds 86400 --ttl-ms 3000 \
         --abandon-one-in 0 --out "$HISTORY"
     RECORDER=$STARTED_PID
     # Other locks, whose holders often vanish: the next holder must wait for the end of the lease.
-    start vanishing "$BENCH_BINARY" record --urls "$NGINX" --keys 4 --clients 8 --seconds 86400 --ttl-ms 1000 \
+    start vanishing "$TESTKIT_BINARY" record --urls "$NGINX" --keys 4 --clients 8 --seconds 86400 --ttl-ms 1000 \
         --abandon-one-in 20 --out "$HISTORY-vanishing"
     VANISHING=$STARTED_PID
     touch "$HISTORY" "$SCRATCH/done"
@@ -224,7 +224,7 @@ longest_gap() {
 
 # check_history FILE: fails if a lock broke a promise; prints a summary.
 check_history() {
-    "$BENCH_BINARY" check "$1" --handovers-min 100 || die "the recorded history shows a broken promise"
+    "$TESTKIT_BINARY" check "$1" --handovers-min 100 || die "the recorded history shows a broken promise"
 }
 
 # summarise JSON: prints what check_history has found, for a person.

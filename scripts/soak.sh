@@ -7,7 +7,7 @@
 #   scripts/soak.sh [--minutes N]   (30)
 #
 #   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
-#   BENCH_BINARY     a `latchgate-bench`, likewise
+#   TESTKIT_BINARY   a `latchgate-testkit`, likewise
 #   SOAK_SEED        repeats the faults of an earlier run
 #
 # Disks are filled only as root: the data is then on file systems in memory.
@@ -70,7 +70,7 @@ start_sqlite() {
 
 # start_mixed NAME URLS: clients of every kind.
 start_mixed() {
-    start "mixed-$1" "$BENCH_BINARY" mixed --urls "$2" --clients 16 --seconds 86400
+    start "mixed-$1" "$TESTKIT_BINARY" mixed --urls "$2" --clients 16 --seconds 86400
     MIXED+=("$1 $STARTED_PID")
 }
 

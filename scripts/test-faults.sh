@@ -4,7 +4,7 @@
 # holders.
 #
 #   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
-#   BENCH_BINARY     a `latchgate-bench`, likewise
+#   TESTKIT_BINARY   a `latchgate-testkit`, likewise
 #   ROUNDS           how often each part is killed (1)
 source "$(dirname "$0")/recording.sh"
 

@@ -6,7 +6,7 @@
 # can end it.
 #
 #   CLUSTER_BINARY   a built `latchgate`; if absent, cargo builds one
-#   BENCH_BINARY     a `latchgate-bench`, likewise
+#   TESTKIT_BINARY   a `latchgate-testkit`, likewise
 source "$(dirname "$0")/recording.sh"
 
 # Longest recovery in s: Patroni replaces a primary that does not answer after 20 s.

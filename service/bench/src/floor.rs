@@ -11,11 +11,10 @@ use tokio::net::TcpListener;
 
 pub async fn serve(listen: SocketAddr) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await?;
-    println!("the floor listens on http://{}", listener.local_addr()?);
-    serve_on(listener, routes()).await
-}
-
-pub async fn serve_on(listener: TcpListener, routes: Router) -> anyhow::Result<()> {
+    let routes = Router::new()
+        .route("/readyz", get(|| async { "ready" }))
+        .route("/v1/locks/{key}/acquire", post(acquire))
+        .route("/v1/locks/{key}/release", post(release));
     let listener = listener.tap_io(|stream| {
         // A connection that has already broken fails on its first read.
         let _ = stream.set_nodelay(true);
@@ -23,70 +22,46 @@ pub async fn serve_on(listener: TcpListener, routes: Router) -> anyhow::Result<(
     Ok(axum::serve(listener, routes).await?)
 }
 
-fn routes() -> Router {
-    Router::new()
-        .route("/readyz", get(|| async { "ready" }))
-        .route("/v1/locks/{key}/acquire", post(acquire))
-        .route("/v1/locks/{key}/release", post(release))
-}
-
 /// The fields of the service's own request.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AcquireBody {
-    pub lease_id: String,
-    pub owner: String,
-    pub ttl_ms: u64,
-    #[serde(default)]
-    pub wait_ms: u64,
-    #[serde(default)]
-    pub reentrant: Option<bool>,
+struct AcquireBody {
+    lease_id: String,
+    owner: String,
+    ttl_ms: u64,
 }
 
 #[derive(Serialize)]
-pub struct Grant {
-    pub key: String,
-    pub lease_id: String,
-    pub owner: String,
-    pub mode: &'static str,
-    pub token: u64,
-    pub ttl_ms: u64,
-    pub expires_at: &'static str,
-    pub waited_ms: u64,
+struct Grant {
+    key: String,
+    lease_id: String,
+    owner: String,
+    mode: &'static str,
+    token: u64,
+    ttl_ms: u64,
+    expires_at: &'static str,
+    waited_ms: u64,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReleaseBody {
-    pub lease_id: String,
+struct ReleaseBody {
+    lease_id: String,
 }
 
 #[derive(Serialize)]
-pub struct Released {
-    pub key: String,
-    pub lease_id: String,
-    pub released: bool,
-    pub still_held: bool,
-}
-
-impl Grant {
-    pub fn of(key: String, body: AcquireBody, token: u64) -> Self {
-        let AcquireBody { lease_id, owner, ttl_ms, .. } = body;
-        let expires_at = "2000-01-01T00:00:30.000Z";
-        Self { key, lease_id, owner, mode: "exclusive", token, ttl_ms, expires_at, waited_ms: 0 }
-    }
-}
-
-impl Released {
-    pub fn of(key: String, body: ReleaseBody) -> Self {
-        Self { key, lease_id: body.lease_id, released: true, still_held: false }
-    }
+struct Released {
+    still_held: u32,
+    already: bool,
 }
 
 async fn acquire(Path(key): Path<String>, Json(body): Json<AcquireBody>) -> Json<Grant> {
-    Json(Grant::of(key, body, 1_750_000_000_000_000))
+    let AcquireBody { lease_id, owner, ttl_ms } = body;
+    let (token, expires_at) = (1_750_000_000_000_000, "2000-01-01T00:00:30.000Z");
+    Json(Grant { key, lease_id, owner, mode: "exclusive", token, ttl_ms, expires_at, waited_ms: 0 })
 }
 
-async fn release(Path(key): Path<String>, Json(body): Json<ReleaseBody>) -> Json<Released> {
-    Json(Released::of(key, body))
+async fn release(Path(_): Path<String>, Json(body): Json<ReleaseBody>) -> Json<Released> {
+    drop(body.lease_id);
+    Json(Released { still_held: 0, already: false })
 }

@@ -1,18 +1,9 @@
-//! Load for Latchgate: the ratios that its design promises, measured side by side in one run, and recorded histories that show
-//! whether its locks keep their promises.
+//! The workloads of `latchgate bench`, which the comparisons of `make bench` and `make bench-peers` use too.
 
-pub mod beside;
-pub mod beside_app;
-pub mod check;
-pub mod compare;
-pub mod compare_handoffs;
-pub mod cost;
-pub mod delay;
-pub mod floor;
-pub mod mixed;
+mod background;
+pub mod cpu;
+pub mod drive;
+mod hot;
+pub mod http;
 pub mod pairs;
-pub mod peers;
-pub mod record;
-
-#[cfg(test)]
-mod fake;
+pub mod work;

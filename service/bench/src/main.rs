@@ -1,15 +1,20 @@
-//! The load command behind `make bench` and the tests of clusters.
+//! What scripts/bench.sh and scripts/bench-peers.sh need beside `latchgate bench`.
+
+mod delay;
+mod floor;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
-use latchgate_bench::{
-    beside, beside_app, check, compare, compare_handoffs, cost, delay, floor, mixed, pairs, peers, record,
-};
-use latchgate_load::handoff;
+use clap::{Args, Parser, Subcommand};
+use latchgate_bench::cpu::Watched;
+use latchgate_bench::http::Target;
+use latchgate_bench::pairs::{Pair, Post};
+use latchgate_bench::work::{self, Settings};
 
 #[derive(Parser)]
-#[command(name = "latchgate-bench", version, about = "Load and ratios for Latchgate")]
+#[command(name = "latchgate-bench", version, about = "Servers and clients for comparisons with `latchgate bench`")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,59 +27,86 @@ enum Command {
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7079")]
         listen: SocketAddr,
     },
-    /// Acquire and release without contention, each connection with its own keys; prints a JSON line
-    Pairs(pairs::Args),
-    /// Pass one lock between many waiters; prints a JSON line, and fails if two waiters held it at once
-    Handoff(handoff::Args),
-    /// Measure a node beside the floor, and many waiters beside few, in turns; prints medians and ratios
-    Compare(compare::Args),
-    /// Measure hand-offs across nodes beside those on one node, in turns; prints medians and ratios
-    CompareHandoffs(compare_handoffs::Args),
-    /// Measure other keys beside one key in trouble, and beside a healthy one, in turns; prints rates and their ratio
-    Beside(beside::Args),
-    /// Measure the CPU time per request of a node with a feature beside one without it, in turns; prints the difference
-    Cost(cost::Args),
-    /// Measure an app beside another one that is at its quotas, and alone, in turns; prints the p99 of acquires and their ratio
-    BesideApp(beside_app::Args),
-    /// Measure Latchgate beside other lock services, in rounds; prints tables, and the targets with what was reached
-    Peers(peers::Args),
     /// Pass connections on to a server, and delay its answers
     DelayProxy(delay::Args),
-    /// Take, renew and release locks as careful clients do, and record each call as a JSON line
-    Record(record::Args),
-    /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
-    /// excluded each other
-    Mixed(mixed::Args),
-    /// Check what `record` wrote; fails if a lock broke a promise
-    Check(check::Args),
+    /// Make pairs of POSTs, and print a JSON line, with failed calls in `errors`. Paths and bodies may contain {run}, {worker},
+    /// {sequence}, {key}, {id}, and those of the second POST {.FIELD}, a text of the first answer
+    Pairs(PairsArgs),
+}
+
+#[derive(Args)]
+struct PairsArgs {
+    #[arg(long)]
+    url: String,
+    #[arg(long = "api-key")]
+    key: Option<String>,
+    #[arg(long, default_value_t = 128)]
+    connections: usize,
+    /// In seconds
+    #[arg(long, default_value_t = 4.0)]
+    duration: f64,
+    /// In seconds
+    #[arg(long, default_value_t = 1.0)]
+    warmup: f64,
+    /// Pairs per second in an open loop
+    #[arg(long)]
+    rate: Option<f64>,
+    /// A new {key} for each pair; otherwise each connection has one
+    #[arg(long)]
+    fresh: bool,
+    /// After each pair that succeeds
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
+    /// Path, body, and optionally the answer, where a 2xx status does not mean success
+    #[arg(long, num_args = 2..=3, required = true, value_names = ["PATH", "BODY"])]
+    acquire: Vec<String>,
+    #[arg(long, num_args = 2..=3, value_names = ["PATH", "BODY"])]
+    release: Vec<String>,
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    node_pid: Vec<u32>,
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    store_pid: Vec<u32>,
+}
+
+impl PairsArgs {
+    fn pair(&self) -> Pair {
+        let post = |name, words: &[String]| match words {
+            [path, body, rest @ ..] => Some(Post { answer: rest.first().cloned(), ..Post::new(name, path, body) }),
+            _ => None,
+        };
+        let none = Post::new("acquire", "/", "");
+        Pair {
+            first: post("acquire", &self.acquire).unwrap_or(none),
+            second: post("release", &self.release),
+            is_fresh: self.fresh,
+            pause: Duration::from_millis(self.pause_ms),
+        }
+    }
+
+    fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            targets: vec![Target::with_key(&self.url, self.key.as_deref())?],
+            connections: self.connections,
+            warmup: Duration::try_from_secs_f64(self.warmup)?,
+            measured: Duration::try_from_secs_f64(self.duration)?,
+            rate: self.rate,
+            polls: 0,
+            leases: 0,
+            every: Duration::ZERO,
+            watched: Watched { node: self.node_pid.clone(), store: self.store_pid.clone() },
+        })
+    }
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::FloorServer { listen } => floor::serve(listen).await,
+        Command::DelayProxy(args) => delay::run(&args),
         Command::Pairs(args) => {
-            println!("{}", serde_json::to_string(&pairs::run(&args).await?)?);
+            let report = work::pairs(&args.pair(), &args.settings()?, &Arc::default()).await?;
+            println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }
-        Command::Handoff(args) => {
-            let report = handoff::run(&args).await?;
-            println!("{}", serde_json::to_string(&report)?);
-            report.check()
-        }
-        Command::Compare(args) => compare::run(&args).await,
-        Command::CompareHandoffs(args) => compare_handoffs::run(&args).await,
-        Command::Beside(args) => beside::run(&args).await,
-        Command::Cost(args) => cost::run(&args).await,
-        Command::BesideApp(args) => beside_app::run(&args).await,
-        Command::Peers(args) => peers::run(&args).await,
-        Command::DelayProxy(args) => delay::run(&args),
-        Command::Record(args) => record::run(&args).await,
-        Command::Mixed(args) => {
-            let report = mixed::run(&args).await?;
-            println!("{}", serde_json::to_string(&report)?);
-            report.check()
-        }
-        Command::Check(args) => check::run(&args),
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum as _;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use latchgate_load::drive::Meter;
-use latchgate_load::work::{self, Report, Settings, Workload};
+use latchgate_bench::drive::Meter;
+use latchgate_bench::work::{self, Report, Settings, Workload};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::interval;
 
@@ -42,10 +41,6 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
     reports.iter().try_for_each(Report::check)
 }
 
-fn name(workload: Workload) -> String {
-    workload.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
 /// Awaits the workload. Meanwhile a bar on a terminal shows how far it is; without a terminal, a line says that it has begun.
 async fn shown<T>(work: impl Future<Output = T>, workload: Workload, settings: &Settings, meter: &Meter) -> T {
     let rounds = if matches!(workload, Workload::Idle | Workload::Renewals | Workload::Held) { 2 } else { 1 };
@@ -54,9 +49,9 @@ async fn shown<T>(work: impl Future<Output = T>, workload: Workload, settings: &
     if let Ok(style) = ProgressStyle::with_template("{prefix:<13}{wide_bar} {msg}") {
         bar.set_style(style);
     }
-    bar.set_prefix(name(workload));
+    bar.set_prefix(workload.name());
     if bar.is_hidden() {
-        eprintln!("latchgate: {}, {} s", name(workload), total.as_secs());
+        eprintln!("latchgate: {}, {} s", workload.name(), total.as_secs());
     }
     let begin = Instant::now();
     let showing = async {
@@ -98,7 +93,7 @@ fn table(reports: &[Report]) -> String {
         for (row, (call, us)) in report.latency_us.iter().enumerate() {
             let first = |text: String| if row == 0 { text } else { String::new() };
             table.add_row([
-                first(name(report.workload)),
+                first(report.workload.clone()),
                 (*call).to_owned(),
                 first(format!("{:.0}", report.operations_per_second)),
                 format!("{:.0}", us.mean),
@@ -115,10 +110,10 @@ fn table(reports: &[Report]) -> String {
     let mut text = format!("{table}\n\nAll times in µs; CPU time per operation.\n");
     for report in reports {
         for (what, value) in &report.also {
-            let _ = writeln!(text, "{}: {} {value}", name(report.workload), what.replace('_', " "));
+            let _ = writeln!(text, "{}: {} {value}", report.workload, what.replace('_', " "));
         }
         for (what, count) in &report.errors {
-            let _ = writeln!(text, "{}: failed {count} times: {what}", name(report.workload));
+            let _ = writeln!(text, "{}: failed {count} times: {what}", report.workload);
         }
     }
     text

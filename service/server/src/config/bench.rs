@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-use latchgate_load::cpu::Watched;
-use latchgate_load::http::Target;
-use latchgate_load::work::{Settings, Workload};
+use latchgate_bench::cpu::Watched;
+use latchgate_bench::http::Target;
+use latchgate_bench::work::{Settings, Workload};
 
 use super::NodeArgs;
 use super::duration::{duration, some_duration};
@@ -14,7 +14,6 @@ use super::duration::{duration, some_duration};
 const EXAMPLES: &str = "\
 Examples:
   latchgate bench                                  # repeated and fresh keys, one hot key, the gate
-  latchgate bench zipf --keys 1000 --skew 1.1 --connections 64
   latchgate bench repeated --rate 2000 --json      # an open loop: latencies at a given load
   latchgate bench idle --polls 1000
 ";
@@ -49,26 +48,6 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: Option<u32>,
 
-    /// Keys of `zipf`, `readers`, `semaphore` and `multilock`.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub keys: u32,
-
-    /// How much more often some of these keys are used than others: the key of rank r in proportion to 1 / r^SKEW.
-    #[arg(long, value_name = "SKEW", default_value_t = 0.99, value_parser = skew)]
-    pub skew: f64,
-
-    /// How many of the acquires of `readers` are shared, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub readers: u8,
-
-    /// Permits of each key of `semaphore`.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub permits: u32,
-
-    /// Locks that each operation of `multilock` takes.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub together: u8,
-
     /// Clients of `idle` that wait.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub polls: u32,
@@ -81,13 +60,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_duration)]
     pub every: Duration,
 
-    /// The process of the node. If absent, and the URL names this machine: the one that listens there.
-    #[arg(long, value_name = "PID")]
-    pub node_pid: Option<u32>,
+    /// The processes of the nodes. If absent, and the URL names this machine: the one that listens there.
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub node_pid: Vec<u32>,
 
-    /// The process of its store. If absent: the local ones to which that process is connected.
-    #[arg(long, value_name = "PID")]
-    pub store_pid: Option<u32>,
+    /// The processes of their stores. If absent: the local ones to which those processes are connected.
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub store_pid: Vec<u32>,
 
     /// Print each result as a JSON object on a line.
     #[arg(long)]
@@ -112,11 +91,6 @@ impl BenchArgs {
             warmup: self.warmup,
             measured: self.duration,
             rate: self.rate.map(f64::from),
-            keys: self.keys.into(),
-            skew: self.skew,
-            readers: self.readers,
-            permits: self.permits,
-            together: self.together.into(),
             polls: self.polls as usize,
             leases: self.leases.into(),
             every: self.every,
@@ -130,12 +104,7 @@ impl BenchArgs {
             watched.node.extend(found.node);
             watched.store.extend(found.store);
         }
-        watched.node = self.node_pid.map_or(watched.node, |pid| vec![pid]);
-        watched.store = self.store_pid.map_or(watched.store, |pid| vec![pid]);
-        watched
+        let given = |pids: &Vec<u32>, found| if pids.is_empty() { found } else { pids.clone() };
+        Watched { node: given(&self.node_pid, watched.node), store: given(&self.store_pid, watched.store) }
     }
-}
-
-fn skew(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|skew| (0.0..=5.0).contains(skew)).ok_or_else(|| "must be from 0 to 5".to_owned())
 }

@@ -9,20 +9,7 @@ use crate::world::{Desk, node};
 async fn every_workload_of_the_bench_runs_without_an_error() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
-    let workloads = [
-        "repeated",
-        "fresh",
-        "hot",
-        "zipf",
-        "readers",
-        "semaphore",
-        "multilock",
-        "idle",
-        "renewals",
-        "held",
-        "gate",
-        "gate-durable",
-    ];
+    let workloads = ["repeated", "fresh", "hot", "idle", "renewals", "held", "gate", "gate-durable"];
     let few = [
         "--duration",
         "1s",
@@ -30,8 +17,6 @@ async fn every_workload_of_the_bench_runs_without_an_error() {
         "0",
         "--connections",
         "4",
-        "--keys",
-        "8",
         "--polls",
         "20",
         "--leases",

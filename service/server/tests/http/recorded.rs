@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use latchgate_bench::{check, record};
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::recorded::{self, Call};
+use latchgate_testkit::recorded::{self, Call, history};
+use latchgate_testkit::recorder;
 use tokio::sync::oneshot;
 
 use crate::client::on_postgres;
@@ -21,7 +21,7 @@ async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
         nodes.push(on_postgres(&database).await);
     }
     let dir = tempfile::tempdir().unwrap();
-    let args = record::Args {
+    let args = recorder::Args {
         urls: nodes.iter().map(Node::base_url).collect(),
         keys: 4,
         clients: 12,
@@ -34,7 +34,7 @@ async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
     let out = args.out.clone();
     let grants = || recorded::check(&whole_lines(&out)).grants;
     let (end, ended) = oneshot::channel::<()>();
-    let recording = tokio::spawn(async move { record::until(async { drop(ended.await) }, &args).await });
+    let recording = tokio::spawn(async move { recorder::until(async { drop(ended.await) }, &args).await });
     for node in &mut nodes {
         let before = grants();
         assert!(eventually(LONG, || async { grants() > before + 50 }).await);
@@ -45,7 +45,7 @@ async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
     }
     drop(end);
     recording.await.unwrap().unwrap();
-    let report = recorded::check(&check::read(&out).unwrap());
+    let report = recorded::check(&history::read(&out).unwrap());
     let shown: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
     assert!(shown.is_empty(), "{}", shown.join("\n"));
     assert!(report.handovers > 100 && report.unknown_outcomes > 0, "{report:?}");

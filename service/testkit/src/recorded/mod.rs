@@ -1,8 +1,9 @@
 //! Histories of locks as their clients recorded them, one line per call, and the check of such a history.
 //!
-//! `latchgate-bench record` writes the lines. They contain only what a client can know.
+//! `latchgate-testkit record` writes the lines. They contain only what a client can know.
 
 mod check;
+pub mod history;
 #[cfg(test)]
 mod tests;
 

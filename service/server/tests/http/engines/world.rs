@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use latchgate_bench::record;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::recorded::{self, Report};
+use latchgate_testkit::recorder;
 use latchgate_testkit::redis::Redis;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -150,7 +150,7 @@ pub struct Load {
 impl Load {
     pub fn start(nodes: &[Wired], seconds: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let args = record::Args {
+        let args = recorder::Args {
             urls: nodes.iter().map(|wired| wired.node.base_url()).collect(),
             keys: 6,
             clients: 18,
@@ -159,7 +159,7 @@ impl Load {
             abandon_one_in: 100,
             out: dir.path().join("history"),
         };
-        let running = tokio::spawn(async move { record::run(&args).await });
+        let running = tokio::spawn(async move { recorder::run(&args).await });
         Self { dir, running }
     }
 

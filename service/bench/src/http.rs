@@ -35,12 +35,6 @@ impl Target {
         Ok(Self { address: address.to_string(), authorization })
     }
 
-    /// In the form that [`Target::parse`] takes.
-    pub fn url(&self) -> String {
-        let key = self.authorization.strip_prefix("authorization: Bearer ").map(|key| format!("{}@", key.trim_end()));
-        format!("http://{}{}", key.unwrap_or_default(), self.address)
-    }
-
     /// The port, by which the node is found if it runs on this machine.
     pub fn port(&self) -> Option<u16> {
         self.address.rsplit_once(':')?.1.parse().ok()
@@ -81,18 +75,15 @@ pub struct Request {
 impl Request {
     /// `path` and `body` may contain [`SEQUENCE`] and [`KEY`].
     pub fn post(target: &Target, path: &str, body: &str) -> Self {
-        Self::text(post(target, path, body))
-    }
-
-    pub fn text(text: String) -> Self {
+        let text = post(target, path, body);
         let all = |mark: &str| text.match_indices(mark).map(|(at, _)| at).collect();
         Self { sequences: all(SEQUENCE), keys: all(KEY), bytes: text.into_bytes() }
     }
 
     /// The request with these numbers.
     pub fn with(&mut self, sequence: u64, key: u64) -> &[u8] {
-        for (places, number) in [(&self.sequences, sequence), (&self.keys, key)] {
-            for at in places {
+        for (offsets, number) in [(&self.sequences, sequence), (&self.keys, key)] {
+            for at in offsets {
                 write_hex(&mut self.bytes[*at..][..DIGITS], number);
             }
         }
@@ -109,14 +100,10 @@ fn write_hex(digits: &mut [u8], number: u64) {
 }
 
 /// The text of a POST.
-pub fn post(target: &Target, path: &str, body: &str) -> String {
-    with_body("POST", target, path, body)
-}
-
-pub fn with_body(method: &str, target: &Target, path: &str, body: &str) -> String {
-    let (Target { address, authorization }, length) = (target, body.len());
+pub fn post(Target { address, authorization }: &Target, path: &str, body: &str) -> String {
+    let length = body.len();
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     )
 }
@@ -126,30 +113,14 @@ pub fn get(Target { address, authorization }: &Target, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}\r\n")
 }
 
-/// Lease ids in the form of UUIDs: random for a run, then the connection, then a sequence number.
-pub struct LeaseIds {
-    run: u64,
-    connection: usize,
+/// A lease id in the form of a UUID: random for a run, then the connection, then a sequence number.
+pub fn lease_id(run: u64, connection: usize, sequence: u64) -> String {
+    lease_id_template(run, connection).replace(SEQUENCE, &format!("{sequence:0DIGITS$x}"))
 }
 
-impl LeaseIds {
-    pub fn new(run: u64, connection: usize) -> Self {
-        Self { run, connection }
-    }
-
-    pub fn text(&self, sequence: u64) -> String {
-        format!("{}{sequence:0DIGITS$x}", self.before_sequence())
-    }
-
-    /// With [`SEQUENCE`] in place of the number.
-    pub fn template(&self) -> String {
-        format!("{}{SEQUENCE}", self.before_sequence())
-    }
-
-    fn before_sequence(&self) -> String {
-        let (run, connection) = (self.run & 0xffff_ffff, self.connection & 0xffff);
-        format!("{run:08x}-{connection:04x}-4000-8000-")
-    }
+/// With [`SEQUENCE`] in place of the number.
+pub fn lease_id_template(run: u64, connection: usize) -> String {
+    format!("{:08x}-{:04x}-4000-8000-{SEQUENCE}", run & 0xffff_ffff, connection & 0xffff)
 }
 
 /// Random, so that no two runs share keys or lease ids.
@@ -158,16 +129,12 @@ pub fn run_id() -> u64 {
 }
 
 /// A request without a 2xx answer.
+#[derive(Debug)]
 pub struct Failure {
     /// The request, with the status and problem code of the answer: `acquire 423 lock-held`.
     pub what: String,
     /// The request may have been carried out: repeat it with the same lease id, so that no lease is left behind.
     pub outcome_unknown: bool,
-}
-
-/// Whether the next call may use new ids: after an unknown outcome the same call is repeated.
-pub fn is_decided<T>(done: &Result<T, Failure>) -> bool {
-    done.as_ref().err().is_none_or(|failure| !failure.outcome_unknown)
 }
 
 pub struct Connection {
@@ -284,7 +251,7 @@ mod tests {
     #[test]
     fn the_numbers_of_a_request_are_replaced_in_place() {
         let target = Target::parse("http://127.0.0.1:1/").unwrap();
-        let body = format!(r#"{{"lease_id":"{}"}}"#, LeaseIds::new(0xabcd, 7).template());
+        let body = format!(r#"{{"lease_id":"{}"}}"#, lease_id_template(0xabcd, 7));
         let mut request = Request::post(&target, &format!("/x/{KEY}"), &body);
         request.with(5, 6);
         let text = String::from_utf8(request.with(0x1f, 0x2e).to_vec()).unwrap();

@@ -7,16 +7,15 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
-use latchgate_testkit::recorded::Call;
-use tokio::signal::unix::{SignalKind, signal};
+use latchgate_bench::http::{Target, run_id};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use self::client::Client;
-use latchgate_load::http::{Target, run_id};
+use crate::caller;
+use crate::recorded::Call;
 
 #[derive(Clone, clap::Args)]
 pub struct Args {
@@ -43,21 +42,12 @@ pub struct Args {
 
 /// Records until the time is up, or until SIGTERM or SIGINT.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
-    let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let time = Duration::from_secs(args.seconds);
-    let end = async move {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-            () = sleep(time) => {}
-        }
-    };
-    until(end, args).await
+    until(caller::end(args.seconds)?, args).await
 }
 
 /// Records until `end`, and then until every client has its last answer: a history without it would be incomplete.
 pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
-    let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let targets = caller::targets(&args.urls)?;
     let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
     let recorder = Arc::new(Recorder {
         targets,
@@ -109,11 +99,38 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
-    use latchgate_testkit::recorded::{self, Rule};
+    use std::sync::atomic::AtomicU64;
+
+    use axum::extract::Path;
+    use axum::routing::post;
+    use axum::{Json, Router};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::check;
-    use crate::fake::fake_node;
+    use crate::recorded::{self, Rule, history};
+
+    /// A node with one lock, in memory, that admits `holders` at once.
+    async fn fake_node(holders: usize) -> String {
+        let (free, tokens) = (Arc::new(Semaphore::new(holders)), Arc::new(AtomicU64::new(0)));
+        let freed = free.clone();
+        let acquire = async move |Path(_): Path<String>, Json(body): Json<Value>| {
+            free.acquire().await.unwrap().forget();
+            Json(json!({ "token": 1 + tokens.fetch_add(1, Ordering::Relaxed), "ttl_ms": body["ttl_ms"] }))
+        };
+        let release = async move |Path(_): Path<String>| {
+            freed.add_permits(1);
+            Json(json!({ "still_held": 0 }))
+        };
+        let routes = Router::new()
+            .route("/v1/locks/{key}/acquire", post(acquire))
+            .route("/v1/locks/{key}/release", post(release));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async { axum::serve(listener, routes).await });
+        url
+    }
 
     /// Records and checks one key of a lock that admits `holders` at once.
     async fn recorded_and_checked(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
@@ -122,8 +139,8 @@ mod tests {
         let urls = vec![fake_node(holders).await];
         let args = Args { urls, keys: 1, clients: 8, seconds: 1, ttl_ms: 3_000, abandon_one_in: 0, out: file.clone() };
         run(&args).await.unwrap();
-        let report = recorded::check(&check::read(&file).unwrap());
-        (report, check::run(&check::Args { file, handovers_min: 1 }))
+        let report = recorded::check(&history::read(&file).unwrap());
+        (report, history::run(&history::Args { file, handovers_min: 1 }))
     }
 
     #[tokio::test]

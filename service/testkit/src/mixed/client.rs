@@ -1,19 +1,15 @@
 //! One client: a random call after the other.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use latchgate_bench::http::lease_id;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::holders::Share;
-use latchgate_load::http::{Connection, LeaseIds, post};
+use crate::caller::{Answer, Caller, hold, one_in, pause};
 
-const HOLD_MAX: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How long a client waits for an answer, in addition to `wait_ms`.
-const PATIENCE: Duration = Duration::from_secs(10);
 const WAIT_MS_MAX: u64 = 1_500;
 const LIMIT: u64 = 4;
 /// One in this many holders vanishes with what it holds.
@@ -26,42 +22,14 @@ const RETENTION_MS: u64 = 1_000;
 
 pub(super) struct Client {
     shared: Arc<Shared>,
-    connections: Vec<Option<Connection>>,
-    ids: LeaseIds,
+    caller: Caller,
     number: u64,
     sequence: u64,
 }
 
-struct Answer {
-    sent: Instant,
-    status: Option<u16>,
-    body: Value,
-}
-
-impl Answer {
-    fn is_success(&self) -> bool {
-        matches!(self.status, Some(200..300))
-    }
-
-    fn code(&self) -> &str {
-        self.body["code"].as_str().unwrap_or_default()
-    }
-
-    /// Until when the client may rely on it, counted from before the request.
-    fn until(&self, field: &str) -> Instant {
-        self.sent + Duration::from_millis(self.body[field].as_u64().unwrap_or(0))
-    }
-}
-
 impl Client {
     pub(super) fn new(number: u64, shared: &Arc<Shared>) -> Self {
-        Self {
-            connections: shared.targets.iter().map(|_| None).collect(),
-            ids: LeaseIds::new(shared.run, usize::try_from(number).unwrap_or(usize::MAX)),
-            shared: Arc::clone(shared),
-            number,
-            sequence: 0,
-        }
+        Self { caller: Caller::new(&shared.targets), shared: Arc::clone(shared), number, sequence: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -81,7 +49,7 @@ impl Client {
 
     fn fresh_id(&mut self) -> String {
         self.sequence += 1;
-        self.ids.text(self.sequence)
+        lease_id(self.shared.run, usize::try_from(self.number).unwrap_or(usize::MAX), self.sequence)
     }
 
     fn key(&self, kind: &str) -> String {
@@ -115,14 +83,14 @@ impl Client {
         let mut answer = self.call("acquire", &format!("{path}/acquire"), &request, wait_ms).await;
         for _ in 0..TICKETS_MAX {
             let ticket = answer.body["ticket"].clone();
-            if answer.status != Some(423) || ticket.is_null() {
+            if answer.status != Ok(423) || ticket.is_null() {
                 break;
             }
             request["ticket"] = ticket;
             answer = self.call("acquire", &format!("{path}/acquire"), &request, wait_ms).await;
         }
         if answer.is_success() {
-            let entered = self.shared.holders.enter(&key, &id, share, answer.until("ttl_ms"));
+            let entered = self.shared.holders.enter(&key, &id, share, answer.until());
             hold().await;
             if one_in(4) {
                 self.call("renew", &format!("{path}/renew"), &json!({ "lease_id": id }), 0).await;
@@ -148,7 +116,7 @@ impl Client {
         });
         let answer = self.call("acquire-many", "/v1/multilocks/acquire", &request, wait_ms).await;
         if answer.is_success() {
-            let until = answer.until("ttl_ms");
+            let until = answer.until();
             let enter = |key: &String| self.shared.holders.enter(key, &id, Share::Exclusive, until);
             let entered: Vec<u64> = keys.iter().map(enter).collect();
             hold().await;
@@ -163,7 +131,7 @@ impl Client {
 
     /// Gives back what was granted, or may have been.
     async fn end(&mut self, answer: &Answer, name: &str, path: &str, release: &Value) {
-        if answer.is_success() || matches!(answer.status, None | Some(500..)) {
+        if answer.is_success() || answer.is_undecided() {
             self.call(name, path, release, 0).await;
         }
         if !answer.is_success() {
@@ -174,12 +142,8 @@ impl Client {
     /// Closes the connection while the node waits for the lock.
     async fn hang_up(&mut self) {
         let (key, id) = (self.key("lock"), self.fresh_id());
-        let request = self.request(&id, Share::Exclusive, 2 * WAIT_MS_MAX).to_string();
-        let index = rand::random_range(0..self.shared.targets.len());
-        let target = &self.shared.targets[index];
-        let Ok(mut connection) = Connection::open(target).await else { return pause().await };
-        let bytes = post(target, &format!("/v1/locks/{key}/acquire"), &request);
-        let _ = timeout(PAUSE_MAX.mul_f64(rand::random()), connection.send(bytes.as_bytes())).await;
+        let request = self.request(&id, Share::Exclusive, 2 * WAIT_MS_MAX);
+        self.caller.hang_up(&format!("/v1/locks/{key}/acquire"), &request).await;
         self.shared.count("hang up".to_owned());
     }
 
@@ -195,7 +159,7 @@ impl Client {
         let answer = self.call("pre", "/v1/operations/pre", &request, WAIT_MS_MAX).await;
         let (true, Some(id)) = (answer.is_success(), answer.body["id"].as_str()) else { return pause().await };
         let stamp = answer.body["stamp"].to_string();
-        let entered = self.shared.holders.enter(id, &stamp, Share::Exclusive, answer.until("ttl_ms"));
+        let entered = self.shared.holders.enter(id, &stamp, Share::Exclusive, answer.until());
         hold().await;
         if one_in(VANISH_ONE_IN) {
             return;
@@ -209,42 +173,11 @@ impl Client {
         self.call("post", &format!("/v1/operations/{id}/post"), &report, 0).await;
     }
 
-    /// Calls a random target.
+    /// Calls a random node, and counts the answer.
     async fn call(&mut self, name: &str, path: &str, body: &Value, wait_ms: u64) -> Answer {
-        let index = rand::random_range(0..self.shared.targets.len());
-        let request = post(&self.shared.targets[index], path, &body.to_string());
-        let sent = Instant::now();
-        let patience = Duration::from_millis(wait_ms) + PATIENCE;
-        let answered = timeout(patience, self.exchange(index, request.as_bytes())).await.unwrap_or(None);
-        if answered.is_none() {
-            self.connections[index] = None;
-        }
-        let (status, body) = answered.map_or((None, Value::Null), |(status, body)| (Some(status), body));
-        let answer = Answer { sent, status, body };
-        let status = status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
-        self.shared.count(format!("{name} {status} {}", answer.code()).trim_end().to_owned());
+        let answer = self.caller.call(path, body, Duration::from_millis(wait_ms)).await;
+        let status = answer.status.as_ref().map_or_else(|_| "no answer".to_owned(), u16::to_string);
+        self.shared.count(format!("{name} {status} {}", answer.code().unwrap_or_default()).trim_end().to_owned());
         answer
     }
-
-    async fn exchange(&mut self, index: usize, request: &[u8]) -> Option<(u16, Value)> {
-        let connection = match &mut self.connections[index] {
-            Some(connection) => connection,
-            none => none.insert(Connection::open(&self.shared.targets[index]).await.ok()?),
-        };
-        let (status, body) = connection.send(request).await.ok()?;
-        Some((status, serde_json::from_slice(body).unwrap_or_default()))
-    }
-}
-
-fn one_in(count: u64) -> bool {
-    rand::random_range(0..count) == 0
-}
-
-async fn hold() {
-    sleep(HOLD_MAX.mul_f64(rand::random())).await;
-}
-
-/// Of random length, so that clients that fail together do not return together.
-async fn pause() {
-    sleep(PAUSE_MAX.mul_f64(rand::random())).await;
 }

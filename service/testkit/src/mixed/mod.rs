@@ -7,17 +7,15 @@ mod holders;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::ensure;
+use latchgate_bench::http::{Target, run_id};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use self::client::Client;
 use self::holders::Holders;
-use latchgate_load::http::{Target, run_id};
+use crate::caller;
 
 #[derive(Clone, clap::Args)]
 pub struct Args {
@@ -57,8 +55,7 @@ impl Report {
 
 /// Runs until the time is up, or until SIGTERM or SIGINT.
 pub async fn run(args: &Args) -> anyhow::Result<Report> {
-    let targets = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
-    let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (targets, end) = (caller::targets(&args.urls)?, caller::end(args.seconds)?);
     let shared = Arc::new(Shared {
         targets,
         run: run_id(),
@@ -71,11 +68,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Report> {
     for number in 0..args.clients {
         clients.spawn(Client::new(number, &shared).run());
     }
-    tokio::select! {
-        _ = terminated.recv() => {}
-        _ = interrupted.recv() => {}
-        () = sleep(Duration::from_secs(args.seconds)) => {}
-    }
+    end.await;
     shared.is_over.store(true, Ordering::Relaxed);
     clients.join_all().await;
     let answers = std::mem::take(&mut *shared.answers.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,11 +1,12 @@
-//! Checks a recorded history.
+//! The files of recorded histories.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use latchgate_testkit::recorded::{self, Call};
+
+use super::Call;
 
 /// Most violations to print: a broken lock may have very many.
 const SHOWN_MAX: usize = 10;
@@ -21,7 +22,7 @@ pub struct Args {
 
 /// Prints the result as a JSON line. An error if a rule was broken, or if the history has too few hand-overs.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let report = recorded::check(&read(&args.file)?);
+    let report = super::check(&read(&args.file)?);
     println!("{}", serde_json::to_string(&report)?);
     for violation in report.violations.iter().take(SHOWN_MAX) {
         eprintln!("{violation}");
@@ -38,5 +39,5 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The calls of a whole history.
 pub fn read(file: &Path) -> anyhow::Result<Vec<Call>> {
     let lines = File::open(file).with_context(|| format!("opening {}", file.display()))?;
-    recorded::read(BufReader::new(lines)).with_context(|| format!("reading {}", file.display()))
+    super::read(BufReader::new(lines)).with_context(|| format!("reading {}", file.display()))
 }
