@@ -90,10 +90,8 @@ impl PairsArgs {
             warmup: Duration::try_from_secs_f64(self.warmup)?,
             measured: Duration::try_from_secs_f64(self.duration)?,
             rate: self.rate,
-            polls: 0,
-            leases: 0,
-            every: Duration::ZERO,
             watched: Watched { node: self.node_pid.clone(), store: self.store_pid.clone() },
+            ..Settings::default()
         })
     }
 }

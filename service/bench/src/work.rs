@@ -45,7 +45,7 @@ impl Workload {
 }
 
 /// What to measure, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The connections are distributed over them in turn.
     pub targets: Vec<Target>,
