@@ -14,7 +14,6 @@ use super::audit;
 use super::context::Context;
 use super::endpoint::{Endpoint, Needs};
 use super::exchange::Exchange;
-use super::permissions::lacks;
 use super::problem::{Code, Problem};
 use crate::access::Denied;
 use crate::audit::Actor;
@@ -64,6 +63,12 @@ pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     let more = u32::try_from(count).unwrap_or(u32::MAX);
     let counted = caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more);
     counted.map_err(|excess| Problem::of_excess(&excess))
+}
+
+/// The answer to a caller without the scope; `of_default` says of which app.
+pub fn lacks(of_default: &str, scope: Scope) -> Problem {
+    let detail = format!("This needs an API key{of_default} with the scope {scope}.");
+    Problem::new(Code::Forbidden, detail).with("scope", scope)
 }
 
 /// The answer to a request whose API key was revoked while it waited.

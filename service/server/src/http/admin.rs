@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::Response;
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answer::ok;
-use super::audit::Audited;
 use super::body::Json;
-use super::context::{Context, Shared};
+use super::call::{Answered, Call};
+use super::context::Context;
 use super::problem::{Code, Problem};
 use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
 use crate::format::rfc3339;
@@ -147,18 +146,18 @@ pub struct SwitchRequest {
 
 impl SwitchRequest {
     /// Carries it out.
-    async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, audited: &Audited) -> Result<(), Problem> {
+    async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, call: &Call) -> Result<(), Problem> {
         let Self { engine, stopped, force, lease_ms_max } = self;
         let order = SwitchOrder { to: engine, is_stopped: stopped, force };
         let carried_out = match lease_ms_max {
             None => {
-                audited.detail(|| shown(&order));
+                call.detail(|| shown(&order));
                 engines.switch(&order, PATIENCE).await
             }
             Some(lease_ms_max)
                 if order == SwitchOrder::default() && (LEASE_MS_SHORT..=YEAR_MS).contains(&lease_ms_max) =>
             {
-                audited.detail(|| format!("lease_ms_max {lease_ms_max}"));
+                call.detail(|| format!("lease_ms_max {lease_ms_max}"));
                 engines.lower_lease_max(lease_ms_max).await
             }
             Some(_) => {
@@ -200,8 +199,8 @@ pub struct HoldOffAnswer {
     get, path = "/v1/admin/engines", tag = "admin", operation_id = "listEngines",
     responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
 )]
-pub async fn engines(State(context): State<Shared>) -> Response {
-    ok(&answer(&context))
+pub async fn engines(call: Call) -> Response {
+    ok(&answer(&call.context))
 }
 
 /// Switch all nodes to the other engine of the pair.
@@ -217,15 +216,11 @@ pub async fn engines(State(context): State<Shared>) -> Response {
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
     )
 )]
-pub async fn switch_locks(
-    State(context): State<Shared>,
-    audited: Audited,
-    Json(request): Json<SwitchRequest>,
-) -> Result<Response, Problem> {
-    request.carry_out(context.locks.engines(), &audited).await?;
+pub async fn switch_locks(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
+    request.carry_out(call.context.locks.engines(), &call).await?;
     // So that the next call does not find the store unavailable.
-    context.locks.until_ready(READY_PATIENCE).await;
-    Ok(ok(&answer(&context)))
+    call.context.locks.until_ready(READY_PATIENCE).await;
+    Ok(ok(&answer(&call.context)))
 }
 
 /// Switch the gate of all nodes to the other one of its two stores.
@@ -243,13 +238,9 @@ pub async fn switch_locks(
         (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
     )
 )]
-pub async fn switch_gate(
-    State(context): State<Shared>,
-    audited: Audited,
-    Json(request): Json<SwitchRequest>,
-) -> Result<Response, Problem> {
-    request.carry_out(context.operations.engines(), &audited).await?;
-    Ok(ok(&answer(&context)))
+pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
+    request.carry_out(call.context.operations.engines(), &call).await?;
+    Ok(ok(&answer(&call.context)))
 }
 
 /// Begin, shorten, extend or end a hold-off.
@@ -266,23 +257,19 @@ pub async fn switch_gate(
         (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
     )
 )]
-pub async fn hold_off(
-    State(context): State<Shared>,
-    audited: Audited,
-    Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>,
-) -> Result<Response, Problem> {
+pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
         let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
         return Err(problem.with("field", "for_ms"));
     }
-    audited.resource(match of {
+    call.resource(match of {
         HoldOffOf::Locks => "locks",
         HoldOffOf::Gate => "gate",
     });
-    audited.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
+    call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
     let ordered = match of {
-        HoldOffOf::Locks => context.locks.engines().order_hold_off(for_ms).await,
-        HoldOffOf::Gate => context.operations.order_hold_off(for_ms).await,
+        HoldOffOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
+        HoldOffOf::Gate => call.context.operations.order_hold_off(for_ms).await,
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
 }

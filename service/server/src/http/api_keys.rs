@@ -1,17 +1,13 @@
 //! `/v1/admin/api-keys`: the API keys of apps, for operators.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::answer::{json, ok};
-use super::audit::Audited;
 use super::body::Json;
-use super::context::Shared;
-use super::exchange::Authenticated;
-use super::problem::Problem;
+use super::call::{Answered, Call};
 use super::query::Query;
 use crate::access::answers::{KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::KeyRequest;
@@ -32,8 +28,8 @@ pub struct KeysQuery {
         (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
     )
 )]
-pub async fn list_keys(State(context): State<Shared>, Query(query): Query<KeysQuery>) -> Result<Response, Problem> {
-    Ok(ok(&context.access.api_keys(query.app.as_deref())?))
+pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
+    Ok(ok(&call.context.access.api_keys(query.app.as_deref())?))
 }
 
 /// Create an API key.
@@ -46,13 +42,8 @@ pub async fn list_keys(State(context): State<Shared>, Query(query): Query<KeysQu
         (status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer),
     )
 )]
-pub async fn create_key(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    audited: Audited,
-    Json(request): Json<KeyRequest>,
-) -> Result<Response, Problem> {
-    Ok(json(StatusCode::CREATED, &audited.order(&context, &caller).create_key(request, false).await?))
+pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
+    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request, false).await?))
 }
 
 /// Revoke an API key.
@@ -66,11 +57,6 @@ pub async fn create_key(
         (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
     )
 )]
-pub async fn revoke_key(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    audited: Audited,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    Ok(ok(&audited.order(&context, &caller).revoke_key(&id).await?))
+pub async fn revoke_key(call: Call, Path(id): Path<String>) -> Answered {
+    Ok(ok(&call.order()?.revoke_key(&id).await?))
 }

@@ -1,17 +1,14 @@
 //! `/v1/admin/apps`: apps, their quotas and notices, for operators.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::answer::{json, ok};
-use super::audit::Audited;
 use super::body::Json;
-use super::context::Shared;
-use super::exchange::Authenticated;
-use super::problem::Problem;
+use super::call::{Answered, Call};
 use crate::access::answers::{AppAnswer, AppsAnswer};
 use crate::access::operator::AppChangeRequest;
 
@@ -28,8 +25,8 @@ pub struct AppRequest {
     get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
     responses((status = 200, description = "All apps.", body = AppsAnswer))
 )]
-pub async fn list_apps(State(context): State<Shared>) -> Response {
-    ok(&context.access.apps())
+pub async fn list_apps(call: Call) -> Response {
+    ok(&call.context.access.apps())
 }
 
 /// Create an app.
@@ -43,13 +40,8 @@ pub async fn list_apps(State(context): State<Shared>) -> Response {
         (status = 200, description = "The app was there. It is enabled.", body = AppAnswer),
     )
 )]
-pub async fn create_app(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    audited: Audited,
-    Json(request): Json<AppRequest>,
-) -> Result<Response, Problem> {
-    let (app, is_new) = audited.order(&context, &caller).create_app(&request.app).await?;
+pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered {
+    let (app, is_new) = call.order()?.create_app(&request.app).await?;
     Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &app))
 }
 
@@ -62,12 +54,6 @@ pub async fn create_app(
     request_body(content = ref("#/components/schemas/AppChangeRequest"), content_type = "application/json", example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000})),
     responses((status = 200, description = "The app is changed.", body = AppAnswer))
 )]
-pub async fn change_app(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    audited: Audited,
-    Path(app): Path<String>,
-    Json(request): Json<AppChangeRequest>,
-) -> Result<Response, Problem> {
-    Ok(ok(&audited.order(&context, &caller).change_app(&app, request).await?))
+pub async fn change_app(call: Call, Path(app): Path<String>, Json(request): Json<AppChangeRequest>) -> Answered {
+    Ok(ok(&call.order()?.change_app(&app, request).await?))
 }

@@ -1,52 +1,26 @@
 //! Audit records of requests.
 
-use std::sync::Arc;
-
-use axum::extract::FromRequestParts;
 use axum::http::Uri;
-use axum::http::request::Parts;
 use axum::response::Response;
 use latchgate_core::access::KeyId;
 
-use super::context::Context;
+use super::call::Call;
 use super::endpoint::Endpoint;
 use super::exchange::Exchange;
-use super::problem::{Code, Problem};
+use super::problem::Code;
 use crate::access::Caller;
-use crate::access::operator::Order;
 use crate::audit::{Action, Actor, Entry};
 
-/// The record of the request that a handler serves, for details.
-pub struct Audited(Entry);
-
-impl Audited {
-    /// Says more about the action. It must contain no secret.
-    pub fn detail(&self, detail: impl FnOnce() -> String) {
-        self.0.detail(detail());
-    }
-
-    /// What this record is about: an order of the caller.
-    pub fn order<'a>(&'a self, context: &'a Context, by: &'a Arc<Caller>) -> Order<'a> {
-        Order { access: &context.access, by, record: &self.0 }
-    }
-
-    /// Of what only the handler knows.
-    pub fn resource(&self, resource: &str) {
-        self.0.resource(resource);
+/// Begins the record of a request to this endpoint, if it leaves one.
+pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
+    if let (Some(action), Some(caller)) = (endpoint.action, exchange.caller()) {
+        exchange.set_record(entry(action, endpoint, uri, exchange, caller));
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Audited {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        parts.extensions.get::<Entry>().cloned().map(Self).ok_or_else(Problem::defect)
-    }
-}
-
-/// The record of a request to this endpoint, if it leaves one.
-pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) -> Option<Entry> {
-    Some(entry(endpoint.action?, endpoint, uri, exchange, exchange.caller()?))
+/// Begins the record of what only the handler recognises as an action that leaves one.
+pub fn begin_action(call: &Call, action: Action, resource: &str) {
+    call.exchange.set_record(Entry::begin(action, actor(&call.exchange, &call.caller), resource));
 }
 
 pub fn end(entry: &Entry, response: &Response) {
@@ -62,22 +36,6 @@ pub fn forbidden(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &C
     if let Some(action) = endpoint.action {
         entry(action, endpoint, uri, exchange, caller).end(Code::Forbidden.info().name);
     }
-}
-
-/// Does what only the handler recognises as an action that leaves a record.
-///
-/// # Errors
-/// Those of `act`.
-pub async fn recorded<T>(
-    exchange: &Exchange,
-    caller: &Caller,
-    (action, resource): (Action, &str),
-    act: impl AsyncFnOnce(Audited) -> Result<T, Problem>,
-) -> Result<T, Problem> {
-    let entry = Entry::begin(action, actor(exchange, caller), resource);
-    let done = act(Audited(entry.clone())).await;
-    entry.end(done.as_ref().map_or_else(|problem| problem.code().info().name, |_| "done"));
-    done
 }
 
 fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &Caller) -> Entry {

@@ -4,8 +4,6 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
 use axum::http::{Extensions, Uri};
 
 use super::client::Client;
@@ -13,6 +11,7 @@ use super::endpoint::Endpoint;
 use super::problem::Problem;
 use super::target;
 use crate::access::Caller;
+use crate::audit::Entry;
 
 pub struct Exchange {
     /// The address of the client.
@@ -24,14 +23,17 @@ pub struct Exchange {
     endpoint: OnceLock<&'static Endpoint>,
     /// Set when the request has been permitted.
     caller: OnceLock<Arc<Caller>>,
+    /// The audit record, if the request leaves one.
+    record: OnceLock<Entry>,
     /// As how many requests it has been counted, against the rate of its app.
     counted: AtomicU32,
 }
 
 impl Exchange {
     pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>) -> Arc<Self> {
-        let (endpoint, caller, counted) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
-        Arc::new(Self { from, has_key_in_url: target::has_api_key(uri), client, endpoint, caller, counted })
+        let has_key_in_url = target::has_api_key(uri);
+        let (endpoint, caller, record, counted) = Default::default();
+        Arc::new(Self { from, has_key_in_url, client, endpoint, caller, record, counted })
     }
 
     /// # Errors
@@ -58,20 +60,16 @@ impl Exchange {
         self.caller.get()
     }
 
+    pub fn set_record(&self, record: Entry) {
+        let _ = self.record.set(record);
+    }
+
+    pub fn record(&self) -> Option<&Entry> {
+        self.record.get()
+    }
+
     /// Counts the request as so many more. Returns as how many it was counted before.
     pub fn count(&self, more: u32) -> u32 {
         self.counted.fetch_add(more, Ordering::Relaxed)
-    }
-}
-
-/// The caller of a request, for handlers. An endpoint that needs nothing has none.
-pub struct Authenticated(pub Arc<Caller>);
-
-impl<S: Sync> FromRequestParts<S> for Authenticated {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let caller = Exchange::of(&parts.extensions)?.caller();
-        caller.map(|caller| Self(Arc::clone(caller))).ok_or_else(Problem::defect)
     }
 }

@@ -1,28 +1,20 @@
 //! `/v1/leases/`: many leases in one call. Each is its own: one may fail and another not.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
-use axum::response::Response;
 use futures::{StreamExt, stream};
 use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Outcome, Revoke};
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::audit::Audited;
 use super::body::Json;
-use super::context::{LEASES_PER_CALL_MAX, Shared};
-use super::exchange::{Authenticated, Exchange};
+use super::call::{Answered, Call};
+use super::context::LEASES_PER_CALL_MAX;
 use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, unexpected};
 use super::locks::search::{Found, Search};
-use super::permissions::check_keys;
 use super::problem::{Code, Problem, within};
-use super::{access, answer, quotas};
-use crate::access::Caller;
+use super::{answer, quotas};
 use crate::format::rfc3339;
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
@@ -202,23 +194,18 @@ enum LeaseResult<T> {
         (status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer),
     )
 )]
-pub async fn renew(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Extension(exchange): Extension<Arc<Exchange>>,
-    Json(request): Json<RenewLeasesRequest>,
-) -> Result<Response, Problem> {
+pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&exchange, &caller, named)?;
+    let leases = named_leases(&call, named)?;
     let mut renewals = Vec::with_capacity(leases.len());
     for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
-        let ttl_ms = requested.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose();
+        let ttl_ms = requested.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
         renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
     }
     let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
-        let (context, caller) = (&context, &caller);
+        let call = &call;
         async move {
-            let renewed = quotas::renew(context, caller, &address, &lease_id, ttl_ms, None).await;
+            let renewed = quotas::renew(call, &address, &lease_id, ttl_ms, None).await;
             let renewed = renewed.map(|(lease, now)| RenewedLease {
                 key: address.key.as_str().to_owned(),
                 lease_id: lease_id.as_str().to_owned(),
@@ -231,8 +218,11 @@ pub async fn renew(
         }
     };
     let results = stream::iter(renewals).map(renew).buffered(AT_ONCE).collect().await;
-    let answer =
-        |results| RenewLeasesAnswer { results, durability: context.durability(), forced_ms: context.forced_ms() };
+    let answer = |results| RenewLeasesAnswer {
+        results,
+        durability: call.context.durability(),
+        forced_ms: call.context.forced_ms(),
+    };
     all(results).map(|results| answer::ok(&answer(results)))
 }
 
@@ -247,18 +237,13 @@ pub async fn renew(
         (status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer),
     )
 )]
-pub async fn release(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Extension(exchange): Extension<Arc<Exchange>>,
-    Json(request): Json<ReleaseLeasesRequest>,
-) -> Result<Response, Problem> {
+pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&exchange, &caller, named)?;
+    let leases = named_leases(&call, named)?;
     let release = |(address, lease_id): (Address, LeaseId)| {
-        let (context, caller) = (&context, &caller);
+        let call = &call;
         async move {
-            let released = quotas::release(context, caller, &address, &lease_id).await;
+            let released = quotas::release(call, &address, &lease_id).await;
             let released = released.map(|(still_held, already)| ReleasedLease {
                 key: address.key.as_str().to_owned(),
                 lease_id: lease_id.as_str().to_owned(),
@@ -284,37 +269,32 @@ pub async fn release(
         (status = 200, description = "The leases that matched are revoked. With `next_cursor`, there may be more.", body = RevokeLeasesAnswer),
     )
 )]
-pub async fn revoke(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    audited: Audited,
-    Json(request): Json<RevokeLeasesRequest>,
-) -> Result<Response, Problem> {
+pub async fn revoke(call: Call, Json(request): Json<RevokeLeasesRequest>) -> Answered {
     let owner = parse_owner(request.owner.as_deref())?;
     if let Some(prefix) = &request.prefix {
         Key::parse(prefix).map_err(|error| Problem::field("prefix", error))?;
     }
-    let search = Search::parse(&caller, request.prefix, request.cursor.as_deref())?;
+    let search = Search::parse(&call, request.prefix, request.cursor.as_deref())?;
     let of_owner = owner.as_ref().map(|owner| format!("owner {:?}", owner.as_str()));
     let of_prefix = (!search.prefix.is_empty()).then(|| format!("prefix {:?}", search.prefix));
     if of_owner.is_none() && of_prefix.is_none() {
         return Err(Problem::field("owner", "or prefix is needed: no request revokes every lease"));
     }
     let of = of_owner.into_iter().chain(of_prefix).collect::<Vec<_>>().join(", ");
-    audited.resource(&format!("leases of {of}"));
-    let grace_ms = check_grace(&context, &caller, request.grace_ms)?;
+    call.resource(&format!("leases of {of}"));
+    let grace_ms = check_grace(&call, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let is_revoked = |lease: &Lease| owner.as_ref().is_none_or(|owner| *owner == lease.owner);
     let held = |key: &Key, state: LockState, _| {
         let is_found = state.holders().iter().any(is_revoked);
-        is_found.then(|| Address { app: caller.app().clone(), key: key.clone() })
+        is_found.then(|| Address { app: call.app().clone(), key: key.clone() })
     };
-    let found = search.run(&context, &caller, REVOKED_MAX, true, held).await?;
+    let found = search.run(&call, REVOKED_MAX, true, held).await?;
     let revoke = Revoke { note, grace_ms, token: None, owner };
     let revoke = |address: Address| {
-        let (context, command) = (&context, Command::Revoke(revoke.clone()));
+        let (call, command) = (&call, Command::Revoke(revoke.clone()));
         async move {
-            let revoked = match context.locks.command(&address, command).await {
+            let revoked = match call.context.locks.command(&address, command).await {
                 Ok((Outcome::Revoking { leases, deadline }, _)) => Ok(RevokedLock {
                     key: address.key.as_str().to_owned(),
                     status: 200,
@@ -332,7 +312,7 @@ pub async fn revoke(
     // The leases of the others have ended since the search.
     let revoked = || results.iter().flatten().filter(|revoked| revoked.leases > 0);
     let leases = revoked().map(|revoked| revoked.leases).fold(0, u32::saturating_add);
-    audited.detail(|| format!("{leases} leases of {} locks", revoked().count()));
+    call.detail(|| format!("{leases} leases of {} locks", revoked().count()));
     let mut results: Vec<RevokedLock> = all(results)?;
     results.retain(|revoked| revoked.leases > 0);
     let Found { unreadable, next_cursor, .. } = found;
@@ -341,17 +321,15 @@ pub async fn revoke(
 
 /// The leases that a request names, all of which its caller may use.
 fn named_leases<'a>(
-    exchange: &Exchange,
-    caller: &Caller,
+    call: &Call,
     named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<(Address, LeaseId)>, Problem> {
     within("leases", named.len(), 1..=LEASES_PER_CALL_MAX)?;
-    access::count(exchange, named.len() - 1)?;
+    call.count(named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");
         let key = Key::parse(key).map_err(invalid)?;
-        check_keys(caller, key.as_str())?;
-        Ok((Address { app: caller.app().clone(), key }, parse_lease_id(lease_id)?))
+        Ok((call.address(key)?, parse_lease_id(lease_id)?))
     };
     let with_index = |(index, lease)| parse(lease).map_err(|problem: Problem| problem.with("index", index));
     named.enumerate().map(with_index).collect()

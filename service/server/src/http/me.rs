@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::ok;
-use super::exchange::Authenticated;
+use super::call::Call;
 use crate::access::answers::ScopeName;
 
 #[derive(Serialize, ToSchema)]
@@ -32,11 +32,11 @@ pub struct MeAnswer {
         (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
     )
 )]
-pub async fn me(Authenticated(caller): Authenticated) -> Response {
-    let permissions = &caller.permissions;
+pub async fn me(call: Call) -> Response {
+    let permissions = &call.caller.permissions;
     ok(&MeAnswer {
         app: permissions.app.as_str().to_owned(),
-        api_key_id: caller.key_id.map(|id| id.to_string()),
+        api_key_id: call.caller.key_id.map(|id| id.to_string()),
         scopes: permissions.scopes.iter().collect(),
         prefixes: permissions.prefixes.clone(),
         operator: permissions.is_operator(),

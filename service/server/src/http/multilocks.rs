@@ -1,10 +1,5 @@
 //! The endpoints of multilocks: several keys as one lock.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
-use axum::response::Response;
 use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
 use serde::{Deserialize, Serialize};
@@ -12,18 +7,16 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::body::Json;
-use super::context::{Context, Shared};
-use super::exchange::{Authenticated, Exchange};
+use super::call::{Answered, Call};
+use super::context::Context;
 use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{
     ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
 use super::locks::ticket::{Requested, Resumed};
-use super::permissions::check_keys;
 use super::problem::{Code, Problem, within};
-use super::{access, answer, quotas};
-use crate::access::Caller;
+use super::{answer, quotas};
 use crate::format::{ms, rfc3339};
 use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
@@ -98,24 +91,19 @@ pub struct LockedKeyAnswer<'a> {
         (status = 200, description = "All locks are yours.", body = MultilockAnswer),
     )
 )]
-pub async fn acquire(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Extension(exchange): Extension<Arc<Exchange>>,
-    Json(request): Json<MultilockRequest>,
-) -> Result<Response, Problem> {
-    let request = request.parse(&context, &caller)?;
-    access::count(&exchange, request.locks.len() - 1)?;
-    let _waits = context.waits.enter_for(&caller, request.wait)?;
+pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
+    let request = request.parse(&call)?;
+    call.count(request.locks.len() - 1)?;
+    let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
-    let reserved = quotas::check_leases(&context, &caller, &wanted, &request.lease).await?;
-    match context.locks.acquire_many(request).await {
+    let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
+    match call.context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
-            quotas::count_leases(&context, &caller, &reserved, &granted, now)?;
+            quotas::count_leases(&call, &reserved, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
             let Some(first) = first else {
                 return Err(Problem::defect());
@@ -134,40 +122,40 @@ pub async fn acquire(
                 ttl_ms: left_ms(first, now),
                 expires_at: rfc3339(first.expires_at),
                 waited_ms: ms(waited),
-                durability: context.durability(),
-                forced_ms: context.forced_ms(),
+                durability: call.context.durability(),
+                forced_ms: call.context.forced_ms(),
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => {
             let keys: Vec<(&Address, Requested)> =
                 locks.iter().map(|(address, requested)| (address, *requested)).collect();
-            let problem = context.with_wait_max(with_ticket(&context, &keys, &lease_id, &refused), wait);
+            let problem = call.context.with_wait_max(with_ticket(&call.context, &keys, &lease_id, &refused), wait);
             Err(problem.with("key", locks[index].0.key.as_str()))
         }
         Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
         Ok(AcquiredMany::WaitFailed { failure, position }) => {
             let keys: Vec<(&Address, Requested)> =
                 locks.iter().map(|(address, requested)| (address, *requested)).collect();
-            Err(wait_failed(&context, &keys, &lease_id, &failure, position))
+            Err(wait_failed(&call.context, &keys, &lease_id, &failure, position))
         }
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }
 
 impl MultilockRequest {
-    fn parse(self, context: &Context, caller: &Caller) -> Result<LockManyRequest, Problem> {
+    fn parse(self, call: &Call) -> Result<LockManyRequest, Problem> {
         within("locks", self.locks.len(), 1..=MANY_MAX)?;
-        let addresses = addresses(caller, self.locks.iter().map(|lock| &lock.key))?;
+        let addresses = addresses(call, self.locks.iter().map(|lock| &lock.key))?;
         let mut locks = Vec::with_capacity(addresses.len());
         for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
             let fields = ModeFields { mode: lock.mode, permits: lock.permits, limit: lock.limit };
             let (mode, limit) = fields.parse().map_err(|problem| problem.with("index", index))?;
             locks.push(RequestedLock { address, mode, limit });
         }
-        let resumed = self.resumed(context, &locks)?;
+        let resumed = self.resumed(&call.context, &locks)?;
         let modes: Vec<Mode> = locks.iter().map(|lock| lock.mode).collect();
         let LockRequest { lease, priority, wait, position, .. } =
-            self.lock_request(context, caller.app(), &modes, resumed)?;
+            self.lock_request(&call.context, call.app(), &modes, resumed)?;
         Ok(LockManyRequest { locks, lease, priority, wait, position })
     }
 
@@ -179,13 +167,12 @@ impl MultilockRequest {
     }
 }
 
-fn addresses<'a>(caller: &Caller, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
+fn addresses<'a>(call: &Call, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
     let mut addresses: Vec<Address> = Vec::new();
     for (index, key) in keys.into_iter().enumerate() {
         let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "locks");
         let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
-        check_keys(caller, key.as_str()).map_err(|problem| problem.with("index", index))?;
-        let address = Address { app: caller.app().clone(), key };
+        let address = call.address(key).map_err(|problem| problem.with("index", index))?;
         if addresses.contains(&address) {
             return Err(Problem::field("locks", "must name each key once").with("index", index));
         }

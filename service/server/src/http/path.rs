@@ -7,11 +7,10 @@ use latchgate_core::{Address, Key};
 use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
 
+use super::call::Call;
+use super::context::Shared;
 use super::endpoint::Endpoint;
-use super::exchange::{Authenticated, Exchange};
-use super::permissions::check_keys;
 use super::problem::{Code, Problem};
-use crate::access::Caller;
 
 pub const LOCKS: &str = "/v1/locks/";
 const TERRAFORM: &str = "/v1/terraform/";
@@ -30,13 +29,12 @@ pub struct LockKey {
 /// The address of the lock that a path names, which the caller may use.
 pub struct PathAddress(pub Address);
 
-impl<S: Sync> FromRequestParts<S> for PathAddress {
+impl FromRequestParts<Shared> for PathAddress {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Authenticated(caller) = Authenticated::from_request_parts(parts, state).await?;
-        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
-        address(&caller, endpoint.parameter(parts.uri.path())).map(Self)
+    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
+        let call = Call::from_request_parts(parts, context).await?;
+        address(&call, call.exchange.endpoint()?.parameter(parts.uri.path())).map(Self)
     }
 }
 
@@ -44,15 +42,13 @@ impl<S: Sync> FromRequestParts<S> for PathAddress {
 ///
 /// # Errors
 /// `invalid-key`, with the rule that the key breaks; `forbidden`.
-pub fn address(caller: &Caller, encoded: &str) -> Result<Address, Problem> {
+pub fn address(call: &Call, encoded: &str) -> Result<Address, Problem> {
     let text = match encoded.contains('%') {
         true => percent_decode_str(encoded).decode_utf8(),
         false => Ok(encoded.into()),
     };
     let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
-    let key = Key::parse(&text).map_err(|_| invalid_key(&text))?;
-    check_keys(caller, key.as_str())?;
-    Ok(Address { app: caller.app().clone(), key })
+    call.address(Key::parse(&text).map_err(|_| invalid_key(&text))?)
 }
 
 /// Says which rule a key breaks.

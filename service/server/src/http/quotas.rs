@@ -7,10 +7,9 @@ use latchgate_core::gate::{OperationId, Outcome, Phase};
 use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
-use super::context::Context;
+use super::call::Call;
 use super::locks::answers::{key_full, lease_lost, unanswered};
 use super::problem::Problem;
-use crate::access::Caller;
 use crate::access::quota::Reserved;
 use crate::failure::Answer;
 use crate::gate::PreReply;
@@ -28,12 +27,11 @@ pub type ReservedLeases<'a> = Option<Reserved<'a, (Key, LeaseId)>>;
 /// # Errors
 /// `quota-reached`.
 pub async fn check_leases<'a>(
-    context: &Context,
-    caller: &'a Caller,
+    call: &'a Call,
     wanted: &[&Address],
     lease: &LeaseTerms,
 ) -> Result<ReservedLeases<'a>, Problem> {
-    let Some((table, limit)) = caller.app_use.leases() else { return Ok(None) };
+    let Some((table, limit)) = call.caller.app_use.leases() else { return Ok(None) };
     let leases: Vec<(Key, LeaseId)> = wanted.iter().map(|address| lease_of(address, &lease.lease_id)).collect();
     let check = || match lease.reentrant {
         true => table.reserve(&leases, limit).map(Some),
@@ -42,8 +40,8 @@ pub async fn check_leases<'a>(
     if let Ok(reserved) = check() {
         return Ok(reserved);
     }
-    table.look(|leases| look_at_leases(context, caller, leases)).await;
-    check().map_err(|excess| Problem::of_excess(&caller.app_use.reached(excess)))
+    table.look(|leases| look_at_leases(call, leases)).await;
+    check().map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
 }
 
 /// Counts leases that were granted since [`check_leases`].
@@ -51,13 +49,12 @@ pub async fn check_leases<'a>(
 /// # Errors
 /// `quota-reached`, if other requests of the app were granted leases meanwhile. Then these are given back.
 pub fn count_leases(
-    context: &Context,
-    caller: &Caller,
+    call: &Call,
     reserved: &ReservedLeases<'_>,
     granted: &[(&Address, &Lease)],
     now: Timestamp,
 ) -> Result<(), Problem> {
-    let Some((table, limit)) = caller.app_use.leases() else { return Ok(()) };
+    let Some((table, limit)) = call.caller.app_use.leases() else { return Ok(()) };
     let begun = granted.iter().map(|(address, lease)| (lease_of(address, &lease.lease_id), lasts(lease, now)));
     if let Some(reserved) = reserved {
         begun.for_each(|(lease, lasts)| reserved.begin(&lease, lasts));
@@ -66,8 +63,8 @@ pub fn count_leases(
     // A grant that is repeated has been answered before.
     let must = granted.iter().any(|(_, lease)| lease.acknowledged);
     table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
-        granted.iter().for_each(|(address, lease)| context.locks.give_back(address, lease));
-        Problem::of_excess(&caller.app_use.reached(excess))
+        granted.iter().for_each(|(address, lease)| call.context.locks.give_back(address, lease));
+        Problem::of_excess(&call.caller.app_use.reached(excess))
     })
 }
 
@@ -75,17 +72,13 @@ pub fn count_leases(
 ///
 /// # Errors
 /// `quota-reached`, or that of the acquire.
-pub async fn acquire(
-    context: &Context,
-    caller: &Caller,
-    address: &Address,
-    request: LockRequest,
-) -> Result<Acquired, Problem> {
+pub async fn acquire(call: &Call, address: &Address, request: LockRequest) -> Result<Acquired, Problem> {
     let lease_id = request.lease.lease_id.clone();
-    let reserved = check_leases(context, caller, &[address], &request.lease).await?;
-    let acquired = context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
+    let reserved = check_leases(call, &[address], &request.lease).await?;
+    let acquired =
+        call.context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
     if let Acquired::Granted(granted) = &acquired {
-        count_leases(context, caller, &reserved, &[(address, &granted.lease)], granted.now)?;
+        count_leases(call, &reserved, &[(address, &granted.lease)], granted.now)?;
     }
     Ok(acquired)
 }
@@ -95,20 +88,19 @@ pub async fn acquire(
 /// # Errors
 /// `lease-lost`, `key-full`, or that of a call that failed.
 pub async fn renew(
-    context: &Context,
-    caller: &Caller,
+    call: &Call,
     address: &Address,
     lease_id: &LeaseId,
     ttl_ms: Option<u64>,
     metadata: Option<Metadata>,
 ) -> Result<(Lease, Timestamp), Problem> {
-    match context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
+    match call.context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
         Ok(Renewed::Renewed { lease, now }) => {
-            extend_lease(caller, address, &lease, now);
+            extend_lease(call, address, &lease, now);
             Ok((lease, now))
         }
         Ok(Renewed::LeaseLost(lost)) => {
-            end_lease(caller, address, lease_id);
+            end_lease(call, address, lease_id);
             Err(lease_lost(&lost))
         }
         Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
@@ -120,30 +112,25 @@ pub async fn renew(
 ///
 /// # Errors
 /// `lease-lost`, or that of a call that failed.
-pub async fn release(
-    context: &Context,
-    caller: &Caller,
-    address: &Address,
-    lease_id: &LeaseId,
-) -> Result<(u32, bool), Problem> {
-    let released = context.locks.release(address, lease_id.clone()).await;
+pub async fn release(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<(u32, bool), Problem> {
+    let released = call.context.locks.release(address, lease_id.clone()).await;
     let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
     // Neither a released nor a lost lease is live.
-    end_lease(caller, address, lease_id);
+    end_lease(call, address, lease_id);
     match released {
         Released::Released { still_held, already } => Ok((still_held, already)),
         Released::LeaseLost(lost) => Err(lease_lost(&lost)),
     }
 }
 
-fn extend_lease(caller: &Caller, address: &Address, lease: &Lease, now: Timestamp) {
-    if let Some((table, _)) = caller.app_use.leases() {
+fn extend_lease(call: &Call, address: &Address, lease: &Lease, now: Timestamp) {
+    if let Some((table, _)) = call.caller.app_use.leases() {
         table.extend(&lease_of(address, &lease.lease_id), lasts(lease, now));
     }
 }
 
-fn end_lease(caller: &Caller, address: &Address, lease_id: &LeaseId) {
-    if let Some((table, _)) = caller.app_use.leases() {
+fn end_lease(call: &Call, address: &Address, lease_id: &LeaseId) {
+    if let Some((table, _)) = call.caller.app_use.leases() {
         table.end(&lease_of(address, lease_id));
     }
 }
@@ -156,16 +143,15 @@ pub type ReservedOperations<'a> = Reserved<'a, OperationId>;
 /// # Errors
 /// `quota-reached`.
 pub async fn reserve_operations<'a>(
-    context: &Context,
-    caller: &'a Caller,
+    call: &'a Call,
     ids: &[OperationId],
 ) -> Result<Option<ReservedOperations<'a>>, Problem> {
-    let Some((table, limit)) = caller.app_use.operations() else { return Ok(None) };
+    let Some((table, limit)) = call.caller.app_use.operations() else { return Ok(None) };
     if let Ok(reserved) = table.reserve(ids, limit) {
         return Ok(Some(reserved));
     }
-    table.look(|ids| look_at_operations(context, caller, ids)).await;
-    table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&caller.app_use.reached(excess)))
+    table.look(|ids| look_at_operations(call, ids)).await;
+    table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
 }
 
 /// Counts an operation that has started.
@@ -175,14 +161,14 @@ pub fn count_operation(reserved: Option<&ReservedOperations<'_>>, id: OperationI
     }
 }
 
-pub fn extend_operation(caller: &Caller, id: OperationId, outcome: &Outcome) {
-    if let (Some((table, _)), Outcome::Beating { remaining_ms, .. }) = (caller.app_use.operations(), outcome) {
+pub fn extend_operation(call: &Call, id: OperationId, outcome: &Outcome) {
+    if let (Some((table, _)), Outcome::Beating { remaining_ms, .. }) = (call.caller.app_use.operations(), outcome) {
         table.extend(&id, Duration::from_millis(*remaining_ms));
     }
 }
 
-pub fn end_operation(caller: &Caller, id: OperationId) {
-    if let Some((table, _)) = caller.app_use.operations() {
+pub fn end_operation(call: &Call, id: OperationId) {
+    if let Some((table, _)) = call.caller.app_use.operations() {
         table.end(&id);
     }
 }
@@ -196,14 +182,10 @@ fn lasts(lease: &Lease, now: Timestamp) -> Duration {
     Duration::from_millis(lease.expires_at.ms_since(now) + CLOCK_BOUND_MS)
 }
 
-async fn look_at_leases(
-    context: &Context,
-    caller: &Caller,
-    leases: Vec<(Key, LeaseId)>,
-) -> Vec<((Key, LeaseId), Option<Duration>)> {
+async fn look_at_leases(call: &Call, leases: Vec<(Key, LeaseId)>) -> Vec<((Key, LeaseId), Option<Duration>)> {
     let look = |(key, lease_id): (Key, LeaseId)| async move {
-        let address = Address { app: caller.app().clone(), key };
-        let inspected = context.locks.inspect(&address).await.ok()?;
+        let address = Address { app: call.app().clone(), key };
+        let inspected = call.context.locks.inspect(&address).await.ok()?;
         let held = inspected.state.holders().iter().find(|lease| lease.lease_id == lease_id);
         let left = held.map(|lease| lasts(lease, inspected.now));
         Some(((address.key, lease_id), left))
@@ -211,13 +193,9 @@ async fn look_at_leases(
     stream::iter(leases).map(look).buffer_unordered(LOOKS_AT_ONCE).filter_map(std::future::ready).collect().await
 }
 
-async fn look_at_operations(
-    context: &Context,
-    caller: &Caller,
-    ids: Vec<OperationId>,
-) -> Vec<(OperationId, Option<Duration>)> {
+async fn look_at_operations(call: &Call, ids: Vec<OperationId>) -> Vec<(OperationId, Option<Duration>)> {
     let look = |id: OperationId| async move {
-        let shown = context.operations.get(caller.app(), id).await.ok()?;
+        let shown = call.context.operations.get(call.app(), id).await.ok()?;
         let left_ms = shown.and_then(|shown| match &shown.record.phase {
             Phase::Started(started) => Some(started.lease_until.ms_since(shown.now)),
             Phase::Succeeded(_) | Phase::Unknown { .. } | Phase::Vacant { .. } => None,

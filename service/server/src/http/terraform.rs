@@ -2,30 +2,24 @@
 //!
 //! Terraform does not renew a lock, and shows its id to users that are refused, so that they can unlock it by force.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::response::Response;
 use latchgate_core::Address;
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::audit::{self, Audited};
 use super::body::Json;
+use super::call::{Answered, Call};
 use super::context::Shared;
-use super::exchange::{Authenticated, Exchange};
 use super::locks::acquire::granted_answer;
 use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
-use super::permissions::check_admin;
 use super::problem::Problem;
 use super::query::Query;
-use super::{answer, path, quotas};
+use super::{answer, audit, path, quotas};
 use crate::audit::Action;
 use crate::format::rfc3339;
 use crate::locks::{Acquired, LockRequest, Refused};
@@ -63,13 +57,12 @@ pub struct LockQuery {
 /// The lock of a state, which the caller may use.
 pub struct StateAddress(Address);
 
-impl<S: Sync> FromRequestParts<S> for StateAddress {
+impl FromRequestParts<Shared> for StateAddress {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Authenticated(caller) = Authenticated::from_request_parts(parts, state).await?;
-        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
-        path::address(&caller, &format!("{PREFIX}{}", endpoint.parameter(parts.uri.path()))).map(Self)
+    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
+        let call = Call::from_request_parts(parts, context).await?;
+        path::address(&call, &format!("{PREFIX}{}", call.exchange.endpoint()?.parameter(parts.uri.path()))).map(Self)
     }
 }
 
@@ -85,19 +78,18 @@ impl<S: Sync> FromRequestParts<S> for StateAddress {
     )
 )]
 pub async fn lock(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
+    call: Call,
     StateAddress(address): StateAddress,
     Query(LockQuery { ttl_ms }): Query<LockQuery>,
     Json(info): Json<LockInfo>,
-) -> Result<Response, Problem> {
-    let ttl_ms = ttl_ms.map_or(Ok(context.limits.ttl_ms_max), |ttl_ms| context.check_ttl(ttl_ms))?;
+) -> Answered {
+    let ttl_ms = ttl_ms.map_or(Ok(call.context.limits.ttl_ms_max), |ttl_ms| call.context.check_ttl(ttl_ms))?;
     let lease_id = info.lease_id()?;
     let mut request = LockRequest::new(lease_id, ttl_ms);
     request.lease.owner = parse_owner(Some(&*info.who).filter(|who| !who.is_empty()))?;
     request.lease.metadata = Some(info.metadata()?);
-    match quotas::acquire(&context, &caller, &address, request).await? {
-        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&context, &address, &granted))),
+    match quotas::acquire(&call, &address, request).await? {
+        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&call.context, &address, &granted))),
         Acquired::Refused(refused) => Err(LockInfo::of_holder(&refused).show(refusal(&refused))),
         other => Err(ended(&other)),
     }
@@ -115,22 +107,18 @@ pub async fn lock(
     )
 )]
 pub async fn unlock(
-    State(context): State<Shared>,
-    Extension(exchange): Extension<Arc<Exchange>>,
-    Authenticated(caller): Authenticated,
+    call: Call,
     StateAddress(address): StateAddress,
     Query(LockQuery { .. }): Query<LockQuery>,
     info: Option<Json<LockInfo>>,
-) -> Result<Response, Problem> {
+) -> Answered {
     let Some(Json(info)) = info else {
-        let force = async |audited: Audited| {
-            check_admin(&caller)?;
-            end_all(&context, &address, &audited, parse_note(Some("force-unlock"), None)?).await?;
-            Ok(answer::ok(&ReleaseAnswer { still_held: 0, already: false }))
-        };
-        return audit::recorded(&exchange, &caller, (Action::Force, address.key.as_str()), force).await;
+        audit::begin_action(&call, Action::Force, address.key.as_str());
+        call.check_admin()?;
+        end_all(&call, &address, parse_note(Some("force-unlock"), None)?).await?;
+        return Ok(answer::ok(&ReleaseAnswer { still_held: 0, already: false }));
     };
-    let (still_held, already) = quotas::release(&context, &caller, &address, &info.lease_id()?).await?;
+    let (still_held, already) = quotas::release(&call, &address, &info.lease_id()?).await?;
     Ok(answer::ok(&ReleaseAnswer { still_held, already }))
 }
 

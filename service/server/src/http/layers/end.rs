@@ -1,6 +1,7 @@
 //! What is between the checks and the handler: audit records, waits that end with their API key, and bodies that no handler takes.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -28,14 +29,13 @@ pub async fn around(
             return Ok(problem.into_response());
         }
     }
-    let exchange = Exchange::of(request.extensions()).ok();
-    let caller = exchange.and_then(|exchange| exchange.caller()).cloned();
-    let entry = exchange.and_then(|exchange| audit::begin(endpoint, request.uri(), exchange));
-    if let Some(entry) = &entry {
-        request.extensions_mut().insert(entry.clone());
-    }
+    let exchange = match Exchange::of(request.extensions()) {
+        Ok(exchange) => Arc::clone(exchange),
+        Err(problem) => return Ok(problem.into_response()),
+    };
+    audit::begin(endpoint, request.uri(), &exchange);
     let answering = handler.call(request);
-    let response = match (endpoint.wait, caller) {
+    let response = match (endpoint.wait, exchange.caller()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         (Wait::Poll | Wait::PollUntil, Some(caller)) => tokio::select! {
             biased;
@@ -48,8 +48,8 @@ pub async fn around(
         }),
         _ => answering.await?,
     };
-    if let Some(entry) = entry {
-        audit::end(&entry, &response);
+    if let Some(entry) = exchange.record() {
+        audit::end(entry, &response);
     }
     Ok(response)
 }

@@ -1,7 +1,5 @@
 //! `POST /v1/locks/{key}/acquire`.
 
-use axum::extract::State;
-use axum::response::Response;
 use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN, Position};
 use latchgate_core::{Address, App};
 use serde::{Deserialize, Serialize};
@@ -13,8 +11,8 @@ use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_i
 use super::ticket::{Requested, Resumed};
 use crate::format::rfc3339;
 use crate::http::body::Json;
-use crate::http::context::{Context, Shared};
-use crate::http::exchange::Authenticated;
+use crate::http::call::{Answered, Call};
+use crate::http::context::Context;
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::problem::{Problem, within};
 use crate::http::{answer, quotas};
@@ -85,27 +83,22 @@ pub struct AcquireAnswer<'a> {
         (status = 200, description = "The lock is yours.", body = AcquireAnswer),
     )
 )]
-pub async fn acquire(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathAddress(address): PathAddress,
-    Json(request): Json<AcquireRequest>,
-) -> Result<Response, Problem> {
-    let request = request.parse(&context, &address)?;
-    let reserved = quotas::check_leases(&context, &caller, &[&address], &request.lease).await?;
-    let _waits = context.waits.enter_for(&caller, request.wait)?;
+pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
+    let request = request.parse(&call.context, &address)?;
+    let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
+    let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let (lease_id, requested) = (request.lease.lease_id.clone(), (request.lease.mode, request.lease.limit));
     let wait = request.wait;
-    match context.locks.acquire(&address, request).await {
+    match call.context.locks.acquire(&address, request).await {
         Ok(Acquired::Granted(granted)) => {
-            quotas::count_leases(&context, &caller, &reserved, &[(&address, &granted.lease)], granted.now)?;
-            Ok(answer::ok(&granted_answer(&context, &address, &granted)))
+            quotas::count_leases(&call, &reserved, &[(&address, &granted.lease)], granted.now)?;
+            Ok(answer::ok(&granted_answer(&call.context, &address, &granted)))
         }
-        Ok(Acquired::Refused(refused)) => {
-            Err(context.with_wait_max(with_ticket(&context, &[(&address, requested)], &lease_id, &refused), wait))
-        }
+        Ok(Acquired::Refused(refused)) => Err(call
+            .context
+            .with_wait_max(with_ticket(&call.context, &[(&address, requested)], &lease_id, &refused), wait)),
         Ok(Acquired::WaitFailed { failure, position }) => {
-            Err(wait_failed(&context, &[(&address, requested)], &lease_id, &failure, position))
+            Err(wait_failed(&call.context, &[(&address, requested)], &lease_id, &failure, position))
         }
         Ok(other) => Err(ended(&other)),
         Err(failure) => Err(unanswered(&failure, &lease_id)),

@@ -3,10 +3,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::IntoResponse;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::lock::EventKind;
 use serde::{Deserialize, Serialize};
@@ -15,11 +14,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::fields::ModeName;
 use super::search::parse_prefix;
-use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
-use crate::http::context::{Context, Shared};
-use crate::http::exchange::Authenticated;
+use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
@@ -138,15 +135,11 @@ pub struct AllEventsQuery {
         (status = 200, description = "One page, newest first.", body = HistoryAnswer),
     )
 )]
-pub async fn history(
-    State(context): State<Shared>,
-    PathAddress(address): PathAddress,
-    Query(query): Query<HistoryQuery>,
-) -> Result<Response, Problem> {
-    check_kept(&context)?;
+pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
+    check_kept(&call)?;
     let limit = page_limit(query.limit)?;
     let before = parse_cursor("cursor", query.cursor.as_deref())?;
-    let events = context.locks.history(&address, before, limit).await?;
+    let events = call.context.locks.history(&address, before, limit).await?;
     let lost =
         "is of an engine, or of a time before a loss of data, that cannot be read any more: begin again without it";
     let events = events.ok_or_else(|| Problem::field("cursor", lost))?;
@@ -169,13 +162,12 @@ pub async fn history(
     )
 )]
 pub async fn events(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
+    call: Call,
     PathAddress(address): PathAddress,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
-    stream_of(&context, &caller, Watched::Key(address.key), query.after.as_deref(), &headers).await
+) -> Answered {
+    stream_of(&call, Watched::Key(address.key), query.after.as_deref(), &headers).await
 }
 
 /// Watch all locks, or those whose keys have a prefix.
@@ -185,32 +177,21 @@ pub async fn events(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
     )
 )]
-pub async fn all_events(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Query(query): Query<AllEventsQuery>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let prefix = parse_prefix(&caller, query.prefix)?;
-    stream_of(&context, &caller, Watched::Prefix(prefix), query.after.as_deref(), &headers).await
+pub async fn all_events(call: Call, Query(query): Query<AllEventsQuery>, headers: HeaderMap) -> Answered {
+    let prefix = parse_prefix(&call, query.prefix)?;
+    stream_of(&call, Watched::Prefix(prefix), query.after.as_deref(), &headers).await
 }
 
-async fn stream_of(
-    context: &Context,
-    caller: &Caller,
-    watched: Watched,
-    after: Option<&str>,
-    headers: &HeaderMap,
-) -> Result<Response, Problem> {
-    check_kept(context)?;
+async fn stream_of(call: &Call, watched: Watched, after: Option<&str>, headers: &HeaderMap) -> Answered {
+    check_kept(call)?;
     let resumed = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = match resumed {
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let of_app = caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
-    let waits = (context.waits.enter()?, of_app);
-    let watch = context.locks.watch(caller.app(), watched, after).await?;
+    let of_app = call.caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
+    let waits = (call.context.waits.enter()?, of_app);
+    let watch = call.context.locks.watch(call.app(), watched, after).await?;
     let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())
@@ -252,8 +233,8 @@ fn kinds() -> Object {
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
 }
 
-fn check_kept(context: &Context) -> Result<(), Problem> {
-    if context.locks.keeps_history() {
+fn check_kept(call: &Call) -> Result<(), Problem> {
+    if call.context.locks.keeps_history() {
         return Ok(());
     }
     Err(Problem::new(Code::HistoryOff, "This node keeps no history and streams no events."))

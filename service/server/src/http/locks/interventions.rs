@@ -1,7 +1,5 @@
 //! Requests about a lock by clients that do not hold it: `revoke`, `DELETE`, `limit` and `fence`.
 
-use axum::extract::State;
-use axum::response::Response;
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
 use serde::{Deserialize, Serialize};
@@ -9,15 +7,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
-use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
-use crate::http::audit::Audited;
 use crate::http::body::Json;
-use crate::http::context::{Context, Shared};
-use crate::http::exchange::Authenticated;
+use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::permissions::check_admin;
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::Query;
 
@@ -117,19 +111,13 @@ pub struct FenceAnswer<'a> {
         (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
     )
 )]
-pub async fn revoke(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathAddress(address): PathAddress,
-    audited: Audited,
-    Json(request): Json<RevokeRequest>,
-) -> Result<Response, Problem> {
-    let grace_ms = check_grace(&context, &caller, request.grace_ms)?;
+pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request): Json<RevokeRequest>) -> Answered {
+    let grace_ms = check_grace(&call, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
-    audited.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
+    call.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
     let token = request.token.map(check_token).transpose()?;
     let revoke = Revoke { note, grace_ms, token, owner: None };
-    match command(&context, &address, Command::Revoke(revoke)).await? {
+    match command(&call, &address, Command::Revoke(revoke)).await? {
         Outcome::Revoking { leases, deadline } => {
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
         }
@@ -140,10 +128,10 @@ pub async fn revoke(
 
 /// # Errors
 /// `invalid-request`, or `forbidden` if the grace is so short that the request ends a lease which is not the caller's.
-pub fn check_grace(context: &Context, caller: &Caller, grace_ms: Option<u64>) -> Result<u64, Problem> {
-    let grace_ms = within("grace_ms", grace_ms.unwrap_or(GRACE_MS_DEFAULT), 0..=context.limits.ttl_ms_max)?;
+pub fn check_grace(call: &Call, grace_ms: Option<u64>) -> Result<u64, Problem> {
+    let grace_ms = within("grace_ms", grace_ms.unwrap_or(GRACE_MS_DEFAULT), 0..=call.context.limits.ttl_ms_max)?;
     if grace_ms < GRACE_MS_MIN {
-        check_admin(caller)?;
+        call.check_admin()?;
     }
     Ok(grace_ms)
 }
@@ -158,22 +146,17 @@ pub fn check_grace(context: &Context, caller: &Caller, grace_ms: Option<u64>) ->
         (status = 200, description = "All leases have ended.", body = ForceAnswer),
     )
 )]
-pub async fn force(
-    State(context): State<Shared>,
-    PathAddress(address): PathAddress,
-    audited: Audited,
-    Query(query): Query<ForceQuery>,
-) -> Result<Response, Problem> {
+pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): Query<ForceQuery>) -> Answered {
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
-    audited.detail(|| shown(&note).trim_start_matches(", ").to_owned());
-    end_all(&context, &address, &audited, note).await
+    call.detail(|| shown(&note).trim_start_matches(", ").to_owned());
+    end_all(&call, &address, note).await
 }
 
 /// Ends every lease of a key.
-pub async fn end_all(context: &Context, address: &Address, audited: &Audited, note: Note) -> Result<Response, Problem> {
-    match command(context, address, Command::Force(Force { note: note.clone() })).await? {
+pub async fn end_all(call: &Call, address: &Address, note: Note) -> Answered {
+    match command(call, address, Command::Force(Force { note: note.clone() })).await? {
         Outcome::Forced { leases } => {
-            audited.detail(|| format!("leases ended: {leases}{}", shown(&note)));
+            call.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
         }
         other => Err(unexpected(&other)),
@@ -192,13 +175,9 @@ pub async fn end_all(context: &Context, address: &Address, audited: &Audited, no
         (status = 200, description = "The limit is set.", body = LimitAnswer),
     )
 )]
-pub async fn set_limit(
-    State(context): State<Shared>,
-    PathAddress(address): PathAddress,
-    Json(request): Json<LimitRequest>,
-) -> Result<Response, Problem> {
+pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
     let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
-    match command(&context, &address, Command::SetLimit(limit)).await? {
+    match command(&call, &address, Command::SetLimit(limit)).await? {
         Outcome::LimitSet { limit, held } => {
             Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
         }
@@ -219,12 +198,12 @@ pub async fn set_limit(
     )
 )]
 pub async fn fence(
-    State(context): State<Shared>,
+    call: Call,
     PathAddress(address): PathAddress,
     Json(FenceRequest { token }): Json<FenceRequest>,
-) -> Result<Response, Problem> {
+) -> Answered {
     let token = check_token(token)?;
-    match command(&context, &address, Command::Fence(token)).await? {
+    match command(&call, &address, Command::Fence(token)).await? {
         Outcome::Fenced => Ok(answer::ok(&FenceAnswer { key: address.key.as_str(), token })),
         Outcome::StaleToken { current } => {
             let detail = match current {
@@ -235,7 +214,7 @@ pub async fn fence(
             Err(Problem::new(Code::StaleToken, detail).with("current", current))
         }
         Outcome::Refused(Refusal::HeldOff(until)) => {
-            let left_ms = until.ms_since(context.locks.now()).max(1);
+            let left_ms = until.ms_since(call.context.locks.now()).max(1);
             let detail = format!(
                 "The store may have lost leases, and no lease with this token is live: for {left_ms} ms more, a hold-off leaves \
                  open whether it is up to date."
@@ -253,8 +232,8 @@ fn shown(note: &Note) -> String {
     [reason, by].into_iter().flatten().collect()
 }
 
-async fn command(context: &Context, address: &Address, command: Command) -> Result<Outcome, Problem> {
-    Ok(context.locks.command(address, command).await?.0)
+async fn command(call: &Call, address: &Address, command: Command) -> Result<Outcome, Problem> {
+    Ok(call.context.locks.command(address, command).await?.0)
 }
 
 pub fn unexpected(outcome: &Outcome) -> Problem {

@@ -1,7 +1,5 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -10,10 +8,8 @@ use super::answers::{RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::format::rfc3339;
 use crate::http::body::Json;
-use crate::http::context::Shared;
-use crate::http::exchange::Authenticated;
+use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
-use crate::http::problem::Problem;
 use crate::http::{answer, quotas};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -81,16 +77,11 @@ pub struct ReleaseAnswer {
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
     )
 )]
-pub async fn renew(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathAddress(address): PathAddress,
-    Json(request): Json<RenewRequest>,
-) -> Result<Response, Problem> {
+pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request): Json<RenewRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let ttl_ms = request.ttl_ms.map(|ttl_ms| context.check_ttl(ttl_ms)).transpose()?;
+    let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(parse_metadata).transpose()?;
-    let (lease, now) = quotas::renew(&context, &caller, &address, &lease_id, ttl_ms, metadata).await?;
+    let (lease, now) = quotas::renew(&call, &address, &lease_id, ttl_ms, metadata).await?;
     Ok(answer::ok(&RenewAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),
@@ -100,8 +91,8 @@ pub async fn renew(
         ttl_ms: left_ms(&lease, now),
         expires_at: rfc3339(lease.expires_at),
         revocation: RevocationAnswer::of(&lease, now),
-        durability: context.durability(),
-        forced_ms: context.forced_ms(),
+        durability: call.context.durability(),
+        forced_ms: call.context.forced_ms(),
     }))
 }
 
@@ -114,13 +105,8 @@ pub async fn renew(
         (status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer),
     )
 )]
-pub async fn release(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathAddress(address): PathAddress,
-    Json(request): Json<ReleaseRequest>,
-) -> Result<Response, Problem> {
+pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let (still_held, already) = quotas::release(&context, &caller, &address, &lease_id).await?;
+    let (still_held, already) = quotas::release(&call, &address, &lease_id).await?;
     Ok(answer::ok(&ReleaseAnswer { still_held, already }))
 }

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::response::Response;
 use latchgate_core::key::check_name;
 use latchgate_core::lock::{Lease, LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
 use latchgate_core::{Address, Key, Timestamp};
@@ -12,11 +10,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
 use super::search::{Found, Search};
-use crate::access::Caller;
 use crate::format::rfc3339;
 use crate::http::answer;
-use crate::http::context::{Context, Shared};
-use crate::http::exchange::Authenticated;
+use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
 use crate::http::problem::Problem;
 use crate::http::query::{Query, page_limit};
@@ -162,19 +158,14 @@ pub struct ListAnswer {
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
     )
 )]
-pub async fn inspect(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathAddress(address): PathAddress,
-    Query(query): Query<InspectQuery>,
-) -> Result<Response, Problem> {
+pub async fn inspect(call: Call, PathAddress(address): PathAddress, Query(query): Query<InspectQuery>) -> Answered {
     let limit = page_limit(query.limit)?;
     let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
-    let wait = context.wait(query.wait_ms);
+    let wait = call.context.wait(query.wait_ms);
     let inspected = match query.until {
-        Some(Until::Free) => until_free(&context, &caller, &address, wait).await?,
+        Some(Until::Free) => until_free(&call, &address, wait).await?,
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
-        None => context.locks.inspect(&address).await?,
+        None => call.context.locks.inspect(&address).await?,
     };
     let page = HoldersPage { after: after.unwrap_or_default(), limit, has_cursor: true };
     let answer = lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page);
@@ -184,15 +175,10 @@ pub async fn inspect(
 }
 
 /// The lock, once it is free.
-async fn until_free(
-    context: &Context,
-    caller: &Caller,
-    address: &Address,
-    wait: Duration,
-) -> Result<Inspected, Problem> {
-    let _waits = context.waits.enter_for(caller, wait)?;
+async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<Inspected, Problem> {
+    let _waits = call.context.waits.enter_for(&call.caller, wait)?;
     let begun = Instant::now();
-    let inspected = context.locks.until_free(address, wait).await?;
+    let inspected = call.context.locks.until_free(address, wait).await?;
     if inspected.is_free() {
         return Ok(inspected);
     }
@@ -210,7 +196,7 @@ async fn until_free(
         position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
         now: inspected.now,
     });
-    Err(context.with_wait_max(refused, wait))
+    Err(call.context.with_wait_max(refused, wait))
 }
 
 /// A position among the holders of a key: behind `count` leases with this token and all with lower ones.
@@ -270,16 +256,12 @@ impl HoldersPage {
         (status = 200, description = "One page.", body = ListAnswer),
     )
 )]
-pub async fn list(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
+pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     if let Some(owner) = &query.owner {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;
     }
     let limit = page_limit(query.limit)?;
-    let search = Search::parse(&caller, query.prefix, query.cursor.as_deref())?;
+    let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let (owner, held) = (query.owner, query.held);
     let listed = |key: &Key, state: LockState, now| {
         let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
@@ -289,7 +271,7 @@ pub async fn list(
         let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
         Some(lock_answer(key, &state, waiters, now, HoldersPage::OF_LISTING))
     };
-    let found = search.run(&context, &caller, limit, owner.is_some() || held.is_some(), listed).await?;
+    let found = search.run(&call, limit, owner.is_some() || held.is_some(), listed).await?;
     let Found { locks, unreadable, next_cursor } = found;
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }

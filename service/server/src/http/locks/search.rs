@@ -3,9 +3,7 @@
 use latchgate_core::lock::LockState;
 use latchgate_core::{Key, Timestamp};
 
-use crate::access::Caller;
-use crate::http::context::Context;
-use crate::http::permissions::check_keys;
+use crate::http::call::Call;
 use crate::http::problem::Problem;
 
 /// Most states that one statement reads, because states can be long.
@@ -28,16 +26,15 @@ pub struct Found<T> {
 }
 
 impl Search {
-    pub fn parse(caller: &Caller, prefix: Option<String>, cursor: Option<&str>) -> Result<Self, Problem> {
+    pub fn parse(call: &Call, prefix: Option<String>, cursor: Option<&str>) -> Result<Self, Problem> {
         let after = cursor.map(Key::parse).transpose().map_err(|error| Problem::field("cursor", error))?;
-        Ok(Self { prefix: parse_prefix(caller, prefix)?, after })
+        Ok(Self { prefix: parse_prefix(call, prefix)?, after })
     }
 
     /// Up to `max` locks out of which `select` makes something, in the order of their keys. `is_filter`: `select` may drop most.
     pub async fn run<T>(
         self,
-        context: &Context,
-        caller: &Caller,
+        call: &Call,
         max: usize,
         is_filter: bool,
         mut select: impl FnMut(&Key, LockState, Timestamp) -> Option<T>,
@@ -47,7 +44,7 @@ impl Search {
         let rows_max = if is_filter { READ_MAX } else { (max + 1).min(READ_MAX) };
         let (mut locks, mut unreadable, mut scanned) = (Vec::new(), Vec::new(), 0);
         let has_more = 'pages: loop {
-            let (page, now) = context.locks.list(caller.app(), &prefix, after.as_ref(), rows_max).await?;
+            let (page, now) = call.context.locks.list(call.app(), &prefix, after.as_ref(), rows_max).await?;
             let is_last = page.len() < rows_max;
             scanned += page.len();
             for (key, state) in page {
@@ -73,11 +70,11 @@ impl Search {
 }
 
 /// The text with which keys begin that the caller may use; empty for all of its app.
-pub fn parse_prefix(caller: &Caller, prefix: Option<String>) -> Result<String, Problem> {
+pub fn parse_prefix(call: &Call, prefix: Option<String>) -> Result<String, Problem> {
     let prefix = prefix.unwrap_or_default();
     if !prefix.is_empty() {
         Key::parse(&prefix).map_err(|error| Problem::field("prefix", error))?;
     }
-    check_keys(caller, &prefix)?;
+    call.check_keys(&prefix)?;
     Ok(prefix)
 }

@@ -7,13 +7,9 @@ mod records;
 mod refusals;
 mod requests;
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationId};
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
@@ -24,14 +20,12 @@ use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
 };
 use super::answer::{json, ok};
-use super::audit::Audited;
 use super::body::Json;
-use super::context::Shared;
-use super::exchange::{Authenticated, Exchange};
-use super::permissions::check_admin;
+use super::call::{Answered, Call};
+use super::exchange::Exchange;
 use super::problem::Problem;
 use super::query::Query;
-use super::{access, quotas};
+use super::quotas;
 use crate::gate::ListFailure;
 
 /// The id in a path.
@@ -60,21 +54,16 @@ impl<S: Sync> FromRequestParts<S> for PathId {
         (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
     )
 )]
-pub async fn pre(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    headers: HeaderMap,
-    Json(request): Json<PreRequest>,
-) -> Result<Response, Problem> {
+pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>) -> Answered {
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let call = request.parse(&context, caller.app(), stand_in.as_deref())?;
-    let _waits = context.waits.enter_for(&caller, call.wait)?;
-    let (id, attempt_id, wait) = (call.fingerprint.id, call.attempt_id.clone(), call.wait);
-    let counted = quotas::reserve_operations(&context, &caller, &[id]).await?;
-    let answer = context.operations.pre(caller.app(), call).await;
+    let pre = request.parse(&call, stand_in.as_deref())?;
+    let _waits = call.context.waits.enter_for(&call.caller, pre.wait)?;
+    let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
+    let counted = quotas::reserve_operations(&call, &[id]).await?;
+    let answer = call.context.operations.pre(call.app(), pre).await;
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
-    let granted = answers::pre(id, answer).map_err(|problem| context.with_wait_max(problem, wait))?;
+    let granted = answers::pre(id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
     Ok(json(granted.status, &granted.answer))
 }
 
@@ -93,18 +82,13 @@ pub async fn pre(
         (status = 200, description = "Proceed with all operations; earlier requests had claimed them.", body = BatchAnswer),
     )
 )]
-pub async fn pre_batch(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Extension(exchange): Extension<Arc<Exchange>>,
-    Json(request): Json<BatchRequest>,
-) -> Result<Response, Problem> {
-    let (calls, all_or_nothing) = request.parse(&context, caller.app())?;
-    access::count(&exchange, calls.len() - 1)?;
-    let ids: Vec<_> = calls.iter().map(|call| (call.fingerprint.id, call.attempt_id.clone())).collect();
+pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answered {
+    let (pres, all_or_nothing) = request.parse(&call)?;
+    call.count(pres.len() - 1)?;
+    let ids: Vec<_> = pres.iter().map(|pre| (pre.fingerprint.id, pre.attempt_id.clone())).collect();
     let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
-    let counted = quotas::reserve_operations(&context, &caller, &wanted).await?;
-    let answer = context.operations.pre_all(caller.app(), &calls, all_or_nothing).await;
+    let counted = quotas::reserve_operations(&call, &wanted).await?;
+    let answer = call.context.operations.pre_all(call.app(), &pres, all_or_nothing).await;
     if answer.all_may_go || !all_or_nothing {
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
@@ -122,12 +106,9 @@ pub async fn pre_batch(
         (status = 200, description = "The id, and the canonical contents that it is computed from.", body = PreviewAnswer),
     )
 )]
-pub async fn preview(
-    Authenticated(caller): Authenticated,
-    Json(request): Json<PreviewRequest>,
-) -> Result<Response, Problem> {
+pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answered {
     let (operation, canonical) = request.parse()?;
-    let fingerprint = Fingerprint::of(caller.app(), &operation, &canonical);
+    let fingerprint = Fingerprint::of(call.app(), &operation, &canonical);
     Ok(ok(&PreviewAnswer {
         id: fingerprint.id.to_string(),
         sha256: fingerprint.sha256.to_string(),
@@ -147,16 +128,11 @@ pub async fn preview(
         (status = 200, description = "Recorded.", body = PostAnswer),
     )
 )]
-pub async fn post(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathId(id): PathId,
-    Json(request): Json<PostRequest>,
-) -> Result<Response, Problem> {
-    let (stamp, call) = request.parse(&context)?;
-    let (outcome, now) = context.operations.post(caller.app(), id, &stamp, call).await?;
+pub async fn post(call: Call, PathId(id): PathId, Json(request): Json<PostRequest>) -> Answered {
+    let (stamp, post) = request.parse(&call.context)?;
+    let (outcome, now) = call.context.operations.post(call.app(), id, &stamp, post).await?;
     let posted = answers::post(id, &outcome, now)?;
-    quotas::end_operation(&caller, id);
+    quotas::end_operation(&call, id);
     Ok(ok(&posted))
 }
 
@@ -171,15 +147,10 @@ pub async fn post(
         (status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer),
     )
 )]
-pub async fn heartbeat(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathId(id): PathId,
-    Json(request): Json<HeartbeatRequest>,
-) -> Result<Response, Problem> {
-    let (stamp, ttl_ms) = request.parse(&context)?;
-    let (outcome, now) = context.operations.heartbeat(caller.app(), id, &stamp, ttl_ms).await?;
-    quotas::extend_operation(&caller, id, &outcome);
+pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
+    let (stamp, ttl_ms) = request.parse(&call.context)?;
+    let (outcome, now) = call.context.operations.heartbeat(call.app(), id, &stamp, ttl_ms).await?;
+    quotas::extend_operation(&call, id, &outcome);
     Ok(ok(&answers::heartbeat(id, &outcome, now)?))
 }
 
@@ -191,12 +162,8 @@ pub async fn heartbeat(
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
     )
 )]
-pub async fn inspect(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathId(id): PathId,
-) -> Result<Response, Problem> {
-    let shown = context.operations.get(caller.app(), id).await?.ok_or_else(refusals::not_found)?;
+pub async fn inspect(call: Call, PathId(id): PathId) -> Answered {
+    let shown = call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?;
     Ok(ok(&records::operation(&shown)))
 }
 
@@ -214,21 +181,15 @@ pub async fn inspect(
         (status = 200, description = "The record is deleted.", body = ForgetAnswer),
     )
 )]
-pub async fn forget(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    PathId(id): PathId,
-    audited: Audited,
-    Query(ForgetQuery { force }): Query<ForgetQuery>,
-) -> Result<Response, Problem> {
-    audited.detail(|| format!("force: {force}"));
+pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {
+    call.detail(|| format!("force: {force}"));
     if force {
         // It ends what another client may still be doing.
-        check_admin(&caller)?;
+        call.check_admin()?;
     }
-    let (outcome, now) = context.operations.forget(caller.app(), id, force).await?;
+    let (outcome, now) = call.context.operations.forget(call.app(), id, force).await?;
     let forgotten = answers::forget(id, &outcome, now)?;
-    quotas::end_operation(&caller, id);
+    quotas::end_operation(&call, id);
     Ok(ok(&forgotten))
 }
 
@@ -241,13 +202,9 @@ pub async fn forget(
         (status = 200, description = "One page.", body = OperationsAnswer),
     )
 )]
-pub async fn list(
-    State(context): State<Shared>,
-    Authenticated(caller): Authenticated,
-    Query(query): Query<OperationsQuery>,
-) -> Result<Response, Problem> {
+pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    let page = context.operations.list(caller.app(), &filter, query.cursor.as_deref(), limit).await;
+    let page = call.context.operations.list(call.app(), &filter, query.cursor.as_deref(), limit).await;
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => failure.into(),

@@ -1,6 +1,5 @@
 //! Bodies and queries of requests about operations, and their rules.
 
-use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
     check_result,
@@ -12,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::config::YEAR_MS;
 use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
+use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
@@ -160,17 +160,11 @@ impl FieldNames {
 
 impl PreRequest {
     /// `stand_in` is used if there are no contents.
-    pub fn parse(self, context: &Context, app: &App, stand_in: Option<&str>) -> Result<PreCall, Problem> {
-        self.parse_item(context, app, stand_in, FieldNames { item: None })
+    pub fn parse(self, call: &Call, stand_in: Option<&str>) -> Result<PreCall, Problem> {
+        self.parse_item(call, stand_in, FieldNames { item: None })
     }
 
-    fn parse_item(
-        self,
-        context: &Context,
-        app: &App,
-        stand_in: Option<&str>,
-        fields: FieldNames,
-    ) -> Result<PreCall, Problem> {
+    fn parse_item(self, call: &Call, stand_in: Option<&str>, fields: FieldNames) -> Result<PreCall, Problem> {
         let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
@@ -183,15 +177,15 @@ impl PreRequest {
             None => new_attempt_id(),
         };
         Ok(PreCall {
-            fingerprint: Fingerprint::of(app, &operation, &contents),
+            fingerprint: Fingerprint::of(call.app(), &operation, &contents),
             operation,
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
             attempt_id: Some(attempt_id),
             lease_ms: match self.ttl_ms {
-                Some(ttl_ms) => check_ttl(context, ttl_ms, fields)?,
-                None => OPERATION_TTL_MS_DEFAULT.min(context.limits.operation_ttl_ms_max),
+                Some(ttl_ms) => check_ttl(&call.context, ttl_ms, fields)?,
+                None => OPERATION_TTL_MS_DEFAULT.min(call.context.limits.operation_ttl_ms_max),
             },
-            wait: context.wait(self.wait_ms),
+            wait: call.context.wait(self.wait_ms),
             on_expiry: self.on_expiry,
             durability: self.durability,
             on_outage: self.on_outage,
@@ -201,26 +195,26 @@ impl PreRequest {
 
 impl BatchRequest {
     /// The pres, and whether to claim all or none.
-    pub fn parse(self, context: &Context, app: &App) -> Result<(Vec<PreCall>, bool), Problem> {
+    pub fn parse(self, call: &Call) -> Result<(Vec<PreCall>, bool), Problem> {
         within("operations", self.operations.len(), 1..=BATCH_MAX)?;
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
-        let mut calls: Vec<PreCall> = Vec::with_capacity(self.operations.len());
+        let mut pres: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
             let fields = FieldNames { item: Some(index) };
             if request.wait_ms.is_some() {
                 return Err(fields.problem("wait_ms", "is not allowed in a batch, which does not wait"));
             }
-            let call = request.parse_item(context, app, None, fields)?;
-            let twin = calls.iter().position(|other| other.fingerprint == call.fingerprint);
+            let pre = request.parse_item(call, None, fields)?;
+            let twin = pres.iter().position(|other| other.fingerprint == pre.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {
                 return Err(
                     fields.problem("contents", format!("are those of operations[{twin}]: name each operation once"))
                 );
             }
-            calls.push(call);
+            pres.push(pre);
         }
-        Ok((calls, all_or_nothing))
+        Ok((pres, all_or_nothing))
     }
 }
 

@@ -1,0 +1,103 @@
+//! A permitted request, for its handler.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::response::Response;
+use latchgate_core::access::Scope;
+use latchgate_core::{Address, App, Key};
+
+use super::access::{self, lacks};
+use super::context::Shared;
+use super::exchange::Exchange;
+use super::problem::{Code, Problem};
+use crate::access::Caller;
+use crate::access::operator::Order;
+
+/// What a handler answers.
+pub type Answered = Result<Response, Problem>;
+
+/// A request whose caller is known. An endpoint that needs nothing has none.
+pub struct Call {
+    pub context: Shared,
+    pub caller: Arc<Caller>,
+    pub exchange: Arc<Exchange>,
+}
+
+impl FromRequestParts<Shared> for Call {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
+        let exchange = Arc::clone(Exchange::of(&parts.extensions)?);
+        let caller = Arc::clone(exchange.caller().ok_or_else(Problem::defect)?);
+        Ok(Self { context: Arc::clone(context), caller, exchange })
+    }
+}
+
+impl Call {
+    pub fn app(&self) -> &App {
+        self.caller.app()
+    }
+
+    /// The address of a key that the caller may use.
+    ///
+    /// # Errors
+    /// `forbidden`, with the prefixes that are permitted.
+    pub fn address(&self, key: Key) -> Result<Address, Problem> {
+        self.check_keys(key.as_str())?;
+        Ok(Address { app: self.app().clone(), key })
+    }
+
+    /// Checks the prefixes of the caller: of a key, or of all keys that begin with a text.
+    ///
+    /// # Errors
+    /// `forbidden`, with the prefixes that are permitted.
+    pub fn check_keys(&self, prefix: &str) -> Result<(), Problem> {
+        let permissions = &self.caller.permissions;
+        if permissions.permits_keys(prefix) {
+            return Ok(());
+        }
+        let detail = "This API key is limited to locks whose keys begin with one of these prefixes.";
+        Err(Problem::new(Code::Forbidden, detail).with("prefixes", &permissions.prefixes))
+    }
+
+    /// For a request that ends what is not its caller's own, which only its content shows.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn check_admin(&self) -> Result<(), Problem> {
+        if self.caller.permissions.scopes.has(Scope::Admin) { Ok(()) } else { Err(lacks("", Scope::Admin)) }
+    }
+
+    /// Counts the request as so many more, against the rate of its app.
+    ///
+    /// # Errors
+    /// `quota-reached`.
+    pub fn count(&self, more: usize) -> Result<(), Problem> {
+        access::count(&self.exchange, more)
+    }
+
+    /// Says more in the audit record of the request. It must contain no secret.
+    pub fn detail(&self, detail: impl FnOnce() -> String) {
+        if let Some(record) = self.exchange.record() {
+            record.detail(detail());
+        }
+    }
+
+    /// Says in the audit record what only the handler knows: what is acted on.
+    pub fn resource(&self, resource: &str) {
+        if let Some(record) = self.exchange.record() {
+            record.resource(resource);
+        }
+    }
+
+    /// An order of the caller, which the audit record is about.
+    ///
+    /// # Errors
+    /// Never at an endpoint whose requests leave a record.
+    pub fn order(&self) -> Result<Order<'_>, Problem> {
+        let record = self.exchange.record().ok_or_else(Problem::defect)?;
+        Ok(Order { access: &self.context.access, by: &self.caller, record })
+    }
+}
