@@ -1,12 +1,60 @@
-//! Times in answers.
+//! Answers in JSON: their types, and times in them.
 
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use time::OffsetDateTime;
 
+/// Types of answers in JSON. A field with a question mark is absent from an answer in which it says nothing; it is never null.
+macro_rules! answers {
+    ($($(#[$about:meta])* pub struct $name:ident $(<$life:lifetime>)? {
+        $($(#[$of:meta])* $public:vis $field:ident $(? $($absent:lifetime)?)?: $type:ty,)+
+    })+) => {$(
+        #[derive(serde::Serialize, utoipa::ToSchema)]
+        $(#[$about])*
+        pub struct $name $(<$life>)? {
+            $(
+                $(#[$of])*
+                $(
+                    $($absent)?
+                    #[serde(skip_serializing_if = "crate::format::Absent::is_absent")]
+                    #[schema(nullable = false)]
+                )?
+                $public $field: $type,
+            )+
+        }
+    )+};
+}
+pub(crate) use answers;
+
+/// What a field with a question mark can be.
+pub trait Absent {
+    fn is_absent(&self) -> bool;
+}
+
+impl<T> Absent for Option<T> {
+    fn is_absent(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl<T> Absent for Vec<T> {
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Absent for bool {
+    fn is_absent(&self) -> bool {
+        !self
+    }
+}
+
+/// A time. The OpenAPI description knows it by the name of this type.
+pub type DateTime = String;
+
 /// RFC 3339 in UTC, to the ms.
-pub fn rfc3339(at: Timestamp) -> String {
+pub fn rfc3339(at: Timestamp) -> DateTime {
     let nanoseconds = i128::from(at.as_ms()) * 1_000_000;
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let mut text = *b"0000-00-00T00:00:00.000Z";

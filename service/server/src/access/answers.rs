@@ -5,40 +5,36 @@ use latchgate_core::{App, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 
-#[derive(Serialize, ToSchema)]
-pub struct AppAnswer {
-    #[schema(example = "billing")]
-    app: String,
-    /// Its API keys are refused.
-    disabled: bool,
-    /// Absent for the app `default`, which is always there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    created_at: Option<String>,
-    /// After what time, in ms, a lock that is held is a notice; absent: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    warn_after_ms: Option<u64>,
-    /// How many API keys of it are accepted.
-    api_keys: usize,
-    quotas: QuotasAnswer,
-}
+answers! {
+    pub struct AppAnswer {
+        #[schema(example = "billing")]
+        app: String,
+        /// Its API keys are refused.
+        disabled: bool,
+        /// Absent for the app `default`, which is always there.
+        created_at?: Option<DateTime>,
+        /// After what time, in ms, a lock that is held is a notice; absent: never.
+        warn_after_ms?: Option<u64>,
+        /// How many API keys of it are accepted.
+        api_keys: usize,
+        quotas: QuotasAnswer,
+    }
 
-/// How much the app may use of each node; null is no limit.
-#[derive(Serialize, ToSchema)]
-pub struct QuotasAnswer {
-    #[schema(required)]
-    requests_per_second: Option<u32>,
-    #[schema(required)]
-    waiters: Option<u32>,
-    #[schema(required)]
-    leases: Option<u32>,
-    #[schema(required)]
-    operations: Option<u32>,
-    #[schema(required)]
-    event_streams: Option<u32>,
+    /// How much the app may use of each node; null is no limit.
+    pub struct QuotasAnswer {
+        #[schema(required)]
+        requests_per_second: Option<u32>,
+        #[schema(required)]
+        waiters: Option<u32>,
+        #[schema(required)]
+        leases: Option<u32>,
+        #[schema(required)]
+        operations: Option<u32>,
+        #[schema(required)]
+        event_streams: Option<u32>,
+    }
 }
 
 impl From<Quotas> for QuotasAnswer {
@@ -82,49 +78,39 @@ pub enum ApiKeyState {
     AppDisabled,
 }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = ApiKeyAnswer)]
-pub struct KeyAnswer {
-    /// The part of the API key that is not secret.
-    #[schema(example = "3f9a1c20b7d4")]
-    id: String,
-    app: String,
-    #[schema(value_type = Vec<ScopeName>)]
-    scopes: Vec<Scope>,
-    /// Only locks whose keys begin with one of these; all if empty.
-    prefixes: Vec<String>,
-    /// `active`, `revoked`, `expired`, or `app_disabled`.
-    #[schema(value_type = ApiKeyState)]
-    state: &'static str,
-    /// Absent for an API key of the node's configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    created_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    revoked_at: Option<String>,
-    /// The hour of the last use; entered with a delay of some minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    used_at: Option<String>,
-}
+answers! {
+    #[schema(as = ApiKeyAnswer)]
+    pub struct KeyAnswer {
+        /// The part of the API key that is not secret.
+        #[schema(example = "3f9a1c20b7d4")]
+        id: String,
+        app: String,
+        #[schema(value_type = Vec<ScopeName>)]
+        scopes: Vec<Scope>,
+        /// Only locks whose keys begin with one of these; all if empty.
+        prefixes: Vec<String>,
+        /// `active`, `revoked`, `expired`, or `app_disabled`.
+        #[schema(value_type = ApiKeyState)]
+        state: &'static str,
+        /// Absent for an API key of the node's configuration.
+        created_at?: Option<DateTime>,
+        expires_at?: Option<DateTime>,
+        revoked_at?: Option<DateTime>,
+        /// The hour of the last use; entered with a delay of some minutes.
+        used_at?: Option<DateTime>,
+    }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = ApiKeysAnswer)]
-pub struct KeysAnswer {
-    api_keys: Vec<KeyAnswer>,
-}
+    #[schema(as = ApiKeysAnswer)]
+    pub struct KeysAnswer {
+        api_keys: Vec<KeyAnswer>,
+    }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = RevokedApiKeyAnswer)]
-pub struct RevokedAnswer {
-    pub id: String,
-    /// It had been revoked before.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub already: bool,
+    #[schema(as = RevokedApiKeyAnswer)]
+    pub struct RevokedAnswer {
+        pub id: String,
+        /// It had been revoked before.
+        pub already?: bool,
+    }
 }
 
 impl AppsAnswer {

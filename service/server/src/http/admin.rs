@@ -13,7 +13,7 @@ use super::call::{Answered, Call};
 use super::context::Context;
 use super::problem::{Code, Problem};
 use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
@@ -23,96 +23,67 @@ const PATIENCE: Duration = Duration::from_secs(50);
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
-/// The engines, and which of them is in use.
-#[derive(Serialize, ToSchema)]
-pub struct EnginesAnswer {
-    locks: EnginesInUse,
-    gate: EnginesInUse,
-    /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    durable: Option<EnginesInUse>,
-    /// This node first, then the others that were there within the last minute, and what each has said of itself.
-    nodes: Vec<NodeAnswer>,
-}
+answers! {
+    /// The engines, and which of them is in use.
+    pub struct EnginesAnswer {
+        locks: EnginesInUse,
+        gate: EnginesInUse,
+        /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
+        durable?: Option<EnginesInUse>,
+        /// This node first, then the others that were there within the last minute, and what each has said of itself.
+        nodes: Vec<NodeAnswer>,
+    }
 
-/// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
-#[derive(Serialize, ToSchema)]
-pub struct NodeAnswer {
-    node: String,
-    version: String,
-    #[schema(format = DateTime)]
-    started_at: String,
-    /// How long ago it said so, in ms.
-    seen_ms_ago: u64,
-    /// Absent while it uses none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    locks: Option<EngineUsed>,
-    /// Absent while it uses none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    gate: Option<EngineUsed>,
-}
+    /// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
+    pub struct NodeAnswer {
+        node: String,
+        version: String,
+        started_at: DateTime,
+        /// How long ago it said so, in ms.
+        seen_ms_ago: u64,
+        /// Absent while it uses none.
+        locks?: Option<EngineUsed>,
+        /// Absent while it uses none.
+        gate?: Option<EngineUsed>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct EnginesInUse {
-    /// The engine that this node uses; absent while it uses none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    active: Option<String>,
-    /// The epoch in which this node uses it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    epoch: Option<u64>,
-    /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
-    /// and a pre with `on_expiry: block` and no record is refused.
-    hold_off_ms: u64,
-    /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
-    forced_ms: u64,
-    /// Why this node uses no engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    trouble: Option<String>,
-    engines: Vec<EngineAnswer>,
-}
+    pub struct EnginesInUse {
+        /// The engine that this node uses; absent while it uses none.
+        active?: Option<String>,
+        /// The epoch in which this node uses it.
+        epoch?: Option<u64>,
+        /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
+        /// and a pre with `on_expiry: block` and no record is refused.
+        hold_off_ms: u64,
+        /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
+        forced_ms: u64,
+        /// Why this node uses no engine.
+        trouble?: Option<String>,
+        engines: Vec<EngineAnswer>,
+    }
 
-/// An engine, and what its engine record says.
-#[derive(Serialize, ToSchema)]
-pub struct EngineAnswer {
-    name: String,
-    /// `sqlite`, `postgres` or `redis`.
-    #[schema(value_type = EngineKind)]
-    kind: &'static str,
-    /// Whether it answers this node.
-    answers: bool,
-    /// Why it does not answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    trouble: Option<String>,
-    /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    state: Option<EngineState>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    epoch: Option<u64>,
-    /// How many states have been copied to it, while it is filling.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    copied: Option<u64>,
-    /// When its hold-off ends, by its clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    hold_off_until: Option<String>,
-    /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    lease_ms_max: Option<u64>,
-    /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    unreadable: Option<u64>,
+    /// An engine, and what its engine record says.
+    pub struct EngineAnswer {
+        name: String,
+        /// `sqlite`, `postgres` or `redis`.
+        #[schema(value_type = EngineKind)]
+        kind: &'static str,
+        /// Whether it answers this node.
+        answers: bool,
+        /// Why it does not answer.
+        trouble?: Option<String>,
+        /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
+        state?: Option<EngineState>,
+        epoch?: Option<u64>,
+        /// How many states have been copied to it, while it is filling.
+        copied?: Option<u64>,
+        /// When its hold-off ends, by its clock.
+        hold_off_until?: Option<DateTime>,
+        /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
+        lease_ms_max?: Option<u64>,
+        /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
+        unreadable?: Option<u64>,
+    }
 }
 
 #[derive(Serialize, ToSchema)]

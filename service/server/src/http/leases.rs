@@ -15,7 +15,7 @@ use super::locks::interventions::{check_grace, unexpected};
 use super::locks::search::{Found, Search};
 use super::problem::{Code, Problem, within};
 use super::{answer, quotas};
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
@@ -75,54 +75,47 @@ pub struct LeaseToRelease {
     lease_id: String,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct RenewLeasesAnswer {
-    /// One for each lease, in the order of the request.
-    results: Vec<RenewedLease>,
-    /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Volatility)]
-    durability: Option<&'static str>,
-    /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    forced_ms: Option<u64>,
-}
+answers! {
+    pub struct RenewLeasesAnswer {
+        /// One for each lease, in the order of the request.
+        results: Vec<RenewedLease>,
+        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
+        #[schema(value_type = Volatility)]
+        durability?: Option<&'static str>,
+        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        forced_ms?: Option<u64>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct RenewedLease {
-    key: String,
-    lease_id: String,
-    /// 200, as a renewal of this lease alone would have got.
-    #[schema(example = 200)]
-    status: u16,
-    /// What is left of the lease, in ms, at the time of this answer.
-    ttl_ms: u64,
-    #[schema(format = DateTime)]
-    expires_at: String,
-    /// Set if the lock has been revoked: the lease ends at the deadline.
-    #[schema(required)]
-    revocation: Option<RevocationAnswer>,
-}
+    pub struct RenewedLease {
+        key: String,
+        lease_id: String,
+        /// 200, as a renewal of this lease alone would have got.
+        #[schema(example = 200)]
+        status: u16,
+        /// What is left of the lease, in ms, at the time of this answer.
+        ttl_ms: u64,
+        expires_at: DateTime,
+        /// Set if the lock has been revoked: the lease ends at the deadline.
+        #[schema(required)]
+        revocation: Option<RevocationAnswer>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct ReleaseLeasesAnswer {
-    /// One for each lease, in the order of the request.
-    results: Vec<ReleasedLease>,
-}
+    pub struct ReleaseLeasesAnswer {
+        /// One for each lease, in the order of the request.
+        results: Vec<ReleasedLease>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct ReleasedLease {
-    key: String,
-    lease_id: String,
-    /// 200, as a release of this lease alone would have got.
-    #[schema(example = 200)]
-    status: u16,
-    /// Leases of this key that the same owner still holds.
-    still_held: u32,
-    /// The lease had been released by an earlier request.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    already: bool,
+    pub struct ReleasedLease {
+        key: String,
+        lease_id: String,
+        /// 200, as a release of this lease alone would have got.
+        #[schema(example = 200)]
+        status: u16,
+        /// Leases of this key that the same owner still holds.
+        still_held: u32,
+        /// The lease had been released by an earlier request.
+        already?: bool,
+    }
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -149,30 +142,27 @@ pub struct RevokeLeasesRequest {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct RevokeLeasesAnswer {
-    /// The locks whose leases are revoked, in the order of their keys.
-    results: Vec<RevokedLock>,
-    /// How many leases are revoked in all.
-    leases: u32,
-    /// Keys whose state in the store cannot be read: see the error `state-unreadable`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<String>,
-    /// There may be more locks: repeat the request with it as `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    next_cursor: Option<String>,
-}
+answers! {
+    pub struct RevokeLeasesAnswer {
+        /// The locks whose leases are revoked, in the order of their keys.
+        results: Vec<RevokedLock>,
+        /// How many leases are revoked in all.
+        leases: u32,
+        /// Keys whose state in the store cannot be read: see the error `state-unreadable`.
+        unreadable?: Vec<String>,
+        /// There may be more locks: repeat the request with it as `cursor`.
+        next_cursor?: Option<String>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct RevokedLock {
-    key: String,
-    #[schema(example = 200)]
-    status: u16,
-    leases: u32,
-    /// When the last of them ends.
-    #[schema(required, format = DateTime)]
-    deadline: Option<String>,
+    pub struct RevokedLock {
+        key: String,
+        #[schema(example = 200)]
+        status: u16,
+        leases: u32,
+        /// When the last of them ends.
+        #[schema(required)]
+        deadline: Option<DateTime>,
+    }
 }
 
 /// One result of a request that has not succeeded for all leases.

@@ -2,27 +2,26 @@
 
 use axum::response::Response;
 use latchgate_core::access::Scope;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::answer::ok;
 use super::call::Call;
 use crate::access::answers::ScopeName;
+use crate::format::answers;
 
-#[derive(Serialize, ToSchema)]
-pub struct MeAnswer {
-    #[schema(example = "billing")]
-    app: String,
-    /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "3f9a1c20b7d4", nullable = false)]
-    api_key_id: Option<String>,
-    #[schema(value_type = Vec<ScopeName>)]
-    scopes: Vec<Scope>,
-    /// Only locks whose keys begin with one of these; all locks of the app if empty.
-    prefixes: Vec<String>,
-    /// May call `/v1/admin`.
-    operator: bool,
+answers! {
+    pub struct MeAnswer {
+        #[schema(example = "billing")]
+        app: String,
+        /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
+        #[schema(example = "3f9a1c20b7d4")]
+        api_key_id?: Option<String>,
+        #[schema(value_type = Vec<ScopeName>)]
+        scopes: Vec<Scope>,
+        /// Only locks whose keys begin with one of these; all locks of the app if empty.
+        prefixes: Vec<String>,
+        /// May call `/v1/admin`.
+        operator: bool,
+    }
 }
 
 /// Show what the caller may do.

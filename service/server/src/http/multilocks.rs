@@ -2,7 +2,7 @@
 
 use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -17,7 +17,7 @@ use super::locks::fields::{
 use super::locks::ticket::{Requested, Resumed};
 use super::problem::{Code, Problem, within};
 use super::{answer, quotas};
-use crate::format::{ms, rfc3339};
+use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
 acquire_body! {
@@ -43,40 +43,32 @@ pub struct LockedKeyRequest {
     limit: Option<u32>,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct MultilockAnswer<'a> {
-    /// One for each key, in the order of the request.
-    locks: Vec<LockedKeyAnswer<'a>>,
-    /// Proves that the leases are yours: keep it secret.
-    lease_id: &'a str,
-    owner: &'a str,
-    /// What is left of the shortest lease, in ms, at the time of this answer.
-    ttl_ms: u64,
-    #[schema(format = DateTime)]
-    expires_at: String,
-    waited_ms: u64,
-    /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Volatility)]
-    durability: Option<&'static str>,
-    /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    forced_ms: Option<u64>,
-}
+answers! {
+    pub struct MultilockAnswer<'a> {
+        /// One for each key, in the order of the request.
+        locks: Vec<LockedKeyAnswer<'a>>,
+        /// Proves that the leases are yours: keep it secret.
+        lease_id: &'a str,
+        owner: &'a str,
+        /// What is left of the shortest lease, in ms, at the time of this answer.
+        ttl_ms: u64,
+        expires_at: DateTime,
+        waited_ms: u64,
+        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
+        #[schema(value_type = Volatility)]
+        durability?: Option<&'static str>,
+        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        forced_ms?: Option<u64>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct LockedKeyAnswer<'a> {
-    key: &'a str,
-    #[schema(value_type = ModeName)]
-    mode: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<u32>,
-    token: u64,
+    pub struct LockedKeyAnswer<'a> {
+        key: &'a str,
+        #[schema(value_type = ModeName)]
+        mode: &'static str,
+        permits?: Option<u32>,
+        limit?: Option<u32>,
+        token: u64,
+    }
 }
 
 /// Take several locks, all or none.

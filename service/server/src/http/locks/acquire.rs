@@ -2,14 +2,12 @@
 
 use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN, Position};
 use latchgate_core::{Address, App};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::answers::{Volatility, ended, left_ms, permits, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::context::Context;
@@ -35,40 +33,33 @@ acquire_body! {
     }
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct AcquireAnswer<'a> {
-    #[schema(example = "orders/42")]
-    key: &'a str,
-    /// Proves that the lease is yours: keep it secret.
-    lease_id: &'a str,
-    owner: &'a str,
-    #[schema(value_type = ModeName)]
-    mode: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<u32>,
-    /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
-    /// token). Let the protected resource refuse lower tokens.
-    #[schema(example = 1_784_000_000_000_000_u64)]
-    token: u64,
-    /// What is left of the lease, in ms, at the time of this answer.
-    ttl_ms: u64,
-    /// When the lease ends unless renewed, by the store's clock.
-    #[schema(format = DateTime)]
-    expires_at: String,
-    /// How long the request waited, in ms, including earlier waits of its ticket.
-    waited_ms: u64,
-    /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Volatility)]
-    durability: Option<&'static str>,
-    /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    forced_ms: Option<u64>,
+answers! {
+    pub struct AcquireAnswer<'a> {
+        #[schema(example = "orders/42")]
+        key: &'a str,
+        /// Proves that the lease is yours: keep it secret.
+        lease_id: &'a str,
+        owner: &'a str,
+        #[schema(value_type = ModeName)]
+        mode: &'static str,
+        permits?: Option<u32>,
+        limit?: Option<u32>,
+        /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
+        /// token). Let the protected resource refuse lower tokens.
+        #[schema(example = 1_784_000_000_000_000_u64)]
+        token: u64,
+        /// What is left of the lease, in ms, at the time of this answer.
+        ttl_ms: u64,
+        /// When the lease ends unless renewed, by the store's clock.
+        expires_at: DateTime,
+        /// How long the request waited, in ms, including earlier waits of its ticket.
+        waited_ms: u64,
+        /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
+        #[schema(value_type = Volatility)]
+        durability?: Option<&'static str>,
+        /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
+        forced_ms?: Option<u64>,
+    }
 }
 
 /// Take a lock.

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::fields::ModeName;
-use crate::format::{ms, rfc3339};
+use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::http::problem::{Code, Problem};
 use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
 
@@ -17,33 +17,25 @@ pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 /// Most holders in a refusal and in a listing. A GET of the key names all, page by page.
 pub const HOLDERS_SHOWN_MAX: usize = 16;
 
-/// A lease as other clients see it: without its id.
-#[derive(Serialize, ToSchema)]
-pub struct Holder {
-    owner: String,
-    #[schema(value_type = ModeName)]
-    mode: &'static str,
-    /// How many permits the lease has, if its mode is `permits`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits: Option<u32>,
-    token: u64,
-    #[schema(format = DateTime)]
-    granted_at: String,
-    #[schema(format = DateTime)]
-    expires_at: String,
-    /// What is left of the lease, in ms.
-    ttl_ms: u64,
-    /// When the lease ends at the latest, however often it is renewed (`max_hold_ms`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    hold_until: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    revocation: Option<RevocationAnswer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
-    metadata: Option<Box<RawValue>>,
+answers! {
+    /// A lease as other clients see it: without its id.
+    pub struct Holder {
+        owner: String,
+        #[schema(value_type = ModeName)]
+        mode: &'static str,
+        /// How many permits the lease has, if its mode is `permits`.
+        permits?: Option<u32>,
+        token: u64,
+        granted_at: DateTime,
+        expires_at: DateTime,
+        /// What is left of the lease, in ms.
+        ttl_ms: u64,
+        /// When the lease ends at the latest, however often it is renewed (`max_hold_ms`).
+        hold_until?: Option<DateTime>,
+        revocation?: Option<RevocationAnswer>,
+        #[schema(value_type = Object)]
+        metadata?: Option<Box<RawValue>>,
+    }
 }
 
 /// A store that may lose leases.
@@ -62,8 +54,7 @@ pub struct RevocationAnswer {
     #[schema(required)]
     by: Option<String>,
     /// When the lease ends, by the store's clock.
-    #[schema(format = DateTime)]
-    deadline: String,
+    deadline: DateTime,
     /// Time from this answer to the deadline, in ms.
     deadline_ms: u64,
 }

@@ -162,7 +162,7 @@ pub fn check_unchanged(resumed: Option<&Resumed>, lease_id: Option<&str>, priori
 macro_rules! acquire_body {
     ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
         $(#[$meta])*
-        #[derive(Debug, Deserialize, ToSchema)]
+        #[derive(Debug, serde::Deserialize, utoipa::ToSchema)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*

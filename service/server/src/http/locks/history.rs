@@ -8,13 +8,13 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::lock::EventKind;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
-use utoipa::{IntoParams, ToSchema};
 
 use super::fields::ModeName;
 use super::search::parse_prefix;
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
@@ -27,57 +27,38 @@ use crate::store::{EventCursor, LoggedEvent};
 /// Pause after which a stream without events sends a comment, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// An event of a lock.
-#[derive(Serialize, ToSchema)]
-pub struct EventAnswer {
-    /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
-    id: String,
-    /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
-    /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
-    /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
-    /// store has and the node cannot decode.
-    #[schema(schema_with = kinds)]
-    kind: &'static str,
-    /// Absent in a notice, and if it cannot be decoded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
-    /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
-    /// it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    subject: Option<String>,
-    /// By the store's clock.
-    #[schema(format = DateTime)]
-    at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    owner: Option<String>,
-    /// Absent in a notice and in an unreadable event.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = ModeName)]
-    mode: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    token: Option<u64>,
-    /// How long the request waited in the queue, in ms.
-    waited_ms: u64,
-    /// How long the lock had been held, in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    held_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    by: Option<String>,
+answers! {
+    /// An event of a lock.
+    pub struct EventAnswer {
+        /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
+        id: String,
+        /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
+        /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
+        /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
+        /// store has and the node cannot decode.
+        #[schema(schema_with = kinds)]
+        kind: &'static str,
+        /// Absent in a notice, and if it cannot be decoded.
+        key?: Option<String>,
+        /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
+        /// it is.
+        subject?: Option<String>,
+        /// By the store's clock.
+        at: DateTime,
+        owner?: Option<String>,
+        /// Absent in a notice and in an unreadable event.
+        #[schema(value_type = ModeName)]
+        mode?: Option<&'static str>,
+        permits?: Option<u32>,
+        token?: Option<u64>,
+        /// How long the request waited in the queue, in ms.
+        waited_ms: u64,
+        /// How long the lock had been held, in ms.
+        held_ms?: Option<u64>,
+        expires_at?: Option<DateTime>,
+        reason?: Option<String>,
+        by?: Option<String>,
+    }
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -93,14 +74,13 @@ pub struct HistoryQuery {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct HistoryAnswer {
-    /// Newest first.
-    events: Vec<EventAnswer>,
-    /// Send it as `cursor` for the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    next_cursor: Option<String>,
+answers! {
+    pub struct HistoryAnswer {
+        /// Newest first.
+        events: Vec<EventAnswer>,
+        /// Send it as `cursor` for the next page; absent on the last.
+        next_cursor?: Option<String>,
+    }
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
-use crate::format::rfc3339;
+use crate::format::{DateTime, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
@@ -44,8 +44,8 @@ pub struct RevokeAnswer<'a> {
     /// How many leases are revoked.
     leases: u32,
     /// When the last of them ends; null if the lock was free.
-    #[schema(required, format = DateTime)]
-    deadline: Option<String>,
+    #[schema(required)]
+    deadline: Option<DateTime>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]

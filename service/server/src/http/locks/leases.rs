@@ -1,12 +1,12 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answers::{RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
@@ -26,29 +26,26 @@ pub struct RenewRequest {
     metadata: Option<Map<String, Value>>,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct RenewAnswer<'a> {
-    key: &'a str,
-    lease_id: &'a str,
-    owner: &'a str,
-    #[schema(value_type = ModeName)]
-    mode: &'static str,
-    token: u64,
-    /// What is left of the lease, in ms, at the time of this answer.
-    ttl_ms: u64,
-    #[schema(format = DateTime)]
-    expires_at: String,
-    /// Set if the lock has been revoked: the lease ends at the deadline.
-    #[schema(required)]
-    revocation: Option<RevocationAnswer>,
-    /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Volatility)]
-    durability: Option<&'static str>,
-    /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    forced_ms: Option<u64>,
+answers! {
+    pub struct RenewAnswer<'a> {
+        key: &'a str,
+        lease_id: &'a str,
+        owner: &'a str,
+        #[schema(value_type = ModeName)]
+        mode: &'static str,
+        token: u64,
+        /// What is left of the lease, in ms, at the time of this answer.
+        ttl_ms: u64,
+        expires_at: DateTime,
+        /// Set if the lock has been revoked: the lease ends at the deadline.
+        #[schema(required)]
+        revocation: Option<RevocationAnswer>,
+        /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
+        #[schema(value_type = Volatility)]
+        durability?: Option<&'static str>,
+        /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
+        forced_ms?: Option<u64>,
+    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -59,13 +56,13 @@ pub struct ReleaseRequest {
     lease_id: String,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct ReleaseAnswer {
-    /// Leases of this key that the same owner still holds.
-    pub still_held: u32,
-    /// The lease had been released by an earlier request.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub already: bool,
+answers! {
+    pub struct ReleaseAnswer {
+        /// Leases of this key that the same owner still holds.
+        pub still_held: u32,
+        /// The lease had been released by an earlier request.
+        pub already?: bool,
+    }
 }
 
 /// Renew a lease.

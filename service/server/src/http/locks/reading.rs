@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use latchgate_core::key::check_name;
 use latchgate_core::lock::{Lease, LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
 use latchgate_core::{Address, Key, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
 use super::search::{Found, Search};
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
@@ -18,65 +18,47 @@ use crate::http::problem::Problem;
 use crate::http::query::{Query, page_limit};
 use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
-#[derive(Serialize, ToSchema)]
-pub struct LockAnswer {
-    #[schema(example = "orders/42")]
-    key: String,
-    held: bool,
-    /// The highest token granted so far, to whichever lease; 0 if there is no record.
-    last_token: u64,
-    /// In the order of their grants. A listing names the first 16 of each lock.
-    holders: Vec<Holder>,
-    holders_count: usize,
-    /// How many permits the key has, if a limit is in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<u32>,
-    /// How many permits are held.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits_held: Option<u32>,
-    /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    delayed_until: Option<String>,
-    /// The highest token presented to `fence`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    fence: Option<u64>,
-    /// How many requests wait for the lock.
-    waiters: u64,
-    /// The first 100 waiters of the node that answers, in the order of service. Absent in a listing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    waiting: Option<Vec<WaitingAnswer>>,
-    /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    waiting_elsewhere: Option<u64>,
-    /// There are more holders: send it as `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    next_cursor: Option<String>,
-}
+answers! {
+    pub struct LockAnswer {
+        #[schema(example = "orders/42")]
+        key: String,
+        held: bool,
+        /// The highest token granted so far, to whichever lease; 0 if there is no record.
+        last_token: u64,
+        /// In the order of their grants. A listing names the first 16 of each lock.
+        holders: Vec<Holder>,
+        holders_count: usize,
+        /// How many permits the key has, if a limit is in force.
+        limit?: Option<u32>,
+        /// How many permits are held.
+        permits_held?: Option<u32>,
+        /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
+        delayed_until?: Option<DateTime>,
+        /// The highest token presented to `fence`.
+        fence?: Option<u64>,
+        /// How many requests wait for the lock.
+        waiters: u64,
+        /// The first 100 waiters of the node that answers, in the order of service. Absent in a listing.
+        waiting?: Option<Vec<WaitingAnswer>>,
+        /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
+        waiting_elsewhere?: Option<u64>,
+        /// There are more holders: send it as `cursor`.
+        next_cursor?: Option<String>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct WaitingAnswer {
-    /// Null if the request named none.
-    #[schema(required)]
-    owner: Option<String>,
-    mode: &'static str,
-    /// How many permits it waits for, if its mode is `permits`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    permits: Option<u32>,
-    priority: u8,
-    /// When it arrived, by the store's clock.
-    #[schema(format = DateTime)]
-    since: String,
-    /// It is a multilock that waits for this key among others.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    multilock: bool,
+    pub struct WaitingAnswer {
+        /// Null if the request named none.
+        #[schema(required)]
+        owner: Option<String>,
+        mode: &'static str,
+        /// How many permits it waits for, if its mode is `permits`.
+        permits?: Option<u32>,
+        priority: u8,
+        /// When it arrived, by the store's clock.
+        since: DateTime,
+        /// It is a multilock that waits for this key among others.
+        multilock?: bool,
+    }
 }
 
 impl From<&Waiting> for WaitingAnswer {
@@ -136,16 +118,14 @@ pub struct ListQuery {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct ListAnswer {
-    locks: Vec<LockAnswer>,
-    /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<String>,
-    /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    next_cursor: Option<String>,
+answers! {
+    pub struct ListAnswer {
+        locks: Vec<LockAnswer>,
+        /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`.
+        unreadable?: Vec<String>,
+        /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
+        next_cursor?: Option<String>,
+    }
 }
 
 /// Show a lock.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::format::DateTime;
 use crate::http::locks::answers::Holder;
 use crate::http::problem::Code;
 
@@ -80,16 +81,15 @@ problem! {
         /// Continues the wait: send it with the same request within a minute.
         ticket: String,
         /// The lock is not granted before this.
-        #[schema(format = DateTime)]
-        delayed_until: String,
+        delayed_until: DateTime,
         /// Time until then, in ms.
         delay_left_ms: u64,
         /// Why the lease has ended, or why the outcome of the operation is not known.
         #[schema(value_type = Why)]
         why: String,
         /// When the lease has ended or the operation has succeeded or become unknown; null if that is not known.
-        #[schema(format = DateTime, nullable)]
-        at: String,
+        #[schema(nullable)]
+        at: DateTime,
         /// In a call about many leases, what became of each: it has a `status`, and a `code` unless that is 200.
         results: Vec<Map<String, Value>>,
         /// How long the state of the key would be.
@@ -105,11 +105,9 @@ problem! {
         /// The attempt that runs, has ended, or has taken over.
         attempt: u32,
         /// When the attempt began.
-        #[schema(format = DateTime)]
-        started_at: String,
+        started_at: DateTime,
         /// When the lease of the attempt ends, or until when the success is kept.
-        #[schema(format = DateTime)]
-        expires_at: String,
+        expires_at: DateTime,
         /// What is left until then, in ms.
         ttl_ms: u64,
         /// The result of the operation, as posted; null if there is none.

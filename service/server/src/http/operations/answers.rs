@@ -3,56 +3,44 @@
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationId, Outcome, Posted, Report, State};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::records::{Expiry, until};
 use super::refusals::refusal;
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::PreReply;
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::Problem;
 
-/// The client may do the operation.
-#[derive(Default, Serialize, ToSchema)]
-pub struct PreAnswer {
-    /// The same for the same operation and contents.
-    #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-    id: String,
-    /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
-    stamp: String,
-    /// Which attempt this is, from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    attempt: Option<u32>,
-    /// What is left of the lease, in ms, at the time of this answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    ttl_ms: Option<u64>,
-    /// When the lease ends unless renewed, by the store's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    expires_at: Option<String>,
-    /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
-    /// too.
-    guarded: bool,
-    /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    degraded: bool,
-    /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    reentry: bool,
-    /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Volatility)]
-    durability: Option<&'static str>,
-    /// The store may have lost the record of an earlier attempt: the operation may have been done already.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    possibly_repeated: bool,
-    /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    forced_ms: Option<u64>,
+answers! {
+    /// The client may do the operation.
+    #[derive(Default)]
+    pub struct PreAnswer {
+        /// The same for the same operation and contents.
+        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
+        id: String,
+        /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
+        stamp: String,
+        /// Which attempt this is, from 1.
+        attempt?: Option<u32>,
+        /// What is left of the lease, in ms, at the time of this answer.
+        ttl_ms?: Option<u64>,
+        /// When the lease ends unless renewed, by the store's clock.
+        expires_at?: Option<DateTime>,
+        /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
+        /// too.
+        guarded: bool,
+        /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
+        degraded?: bool,
+        /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
+        reentry?: bool,
+        /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
+        #[schema(value_type = Volatility)]
+        durability?: Option<&'static str>,
+        /// The store may have lost the record of an earlier attempt: the operation may have been done already.
+        possibly_repeated?: bool,
+        /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
+        forced_ms?: Option<u64>,
+    }
 }
 
 impl PreAnswer {
@@ -74,59 +62,51 @@ impl Granted {
     }
 }
 
-#[derive(Serialize, ToSchema)]
-pub struct PreviewAnswer {
-    /// MD5 over app, operation and contents, each preceded by its length.
-    #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-    pub id: String,
-    /// SHA-256 of the same bytes.
-    #[schema(example = "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169")]
-    pub sha256: String,
-    /// The contents in canonical JSON (RFC 8785), as text.
-    #[schema(example = r#"{"amount":"19.90","order":42}"#)]
-    pub canonical: String,
-}
+answers! {
+    pub struct PreviewAnswer {
+        /// MD5 over app, operation and contents, each preceded by its length.
+        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
+        pub id: String,
+        /// SHA-256 of the same bytes.
+        #[schema(example = "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169")]
+        pub sha256: String,
+        /// The contents in canonical JSON (RFC 8785), as text.
+        #[schema(example = r#"{"amount":"19.90","order":42}"#)]
+        pub canonical: String,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct PostAnswer {
-    id: String,
-    /// `success`, `failure` or `unknown`, as reported.
-    outcome: Report,
-    attempt: u32,
-    /// This attempt had posted the same outcome before.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    replayed: bool,
-    /// The lease had passed, but no other attempt had begun.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    late: bool,
-    /// The result was longer than 64 KiB and was dropped.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    result_omitted: bool,
-    #[serde(flatten)]
-    expiry: Expiry,
-    /// How many superseded attempts have posted a success, too.
-    #[serde(skip_serializing_if = "is_zero")]
-    suspected_double_runs: u32,
-}
+    pub struct PostAnswer {
+        id: String,
+        /// `success`, `failure` or `unknown`, as reported.
+        outcome: Report,
+        attempt: u32,
+        /// This attempt had posted the same outcome before.
+        replayed?: bool,
+        /// The lease had passed, but no other attempt had begun.
+        late?: bool,
+        /// The result was longer than 64 KiB and was dropped.
+        result_omitted?: bool,
+        #[serde(flatten)]
+        expiry: Expiry,
+        /// How many superseded attempts have posted a success, too.
+        suspected_double_runs?: Option<u32>,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct HeartbeatAnswer {
-    id: String,
-    attempt: u32,
-    /// What is left of the lease, in ms, at the time of this answer.
-    ttl_ms: u64,
-    #[schema(format = DateTime)]
-    expires_at: String,
-    /// The lease had passed, but no other attempt had begun: the operation is yours again.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    late: bool,
-}
+    pub struct HeartbeatAnswer {
+        id: String,
+        attempt: u32,
+        /// What is left of the lease, in ms, at the time of this answer.
+        ttl_ms: u64,
+        expires_at: DateTime,
+        /// The lease had passed, but no other attempt had begun: the operation is yours again.
+        late?: bool,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct ForgetAnswer {
-    id: String,
-    /// Its state before.
-    was: State,
+    pub struct ForgetAnswer {
+        id: String,
+        /// Its state before.
+        was: State,
+    }
 }
 
 /// # Errors
@@ -180,7 +160,7 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             late: posted.late,
             result_omitted: posted.result_omitted,
             expiry: expiry(posted, now),
-            suspected_double_runs: posted.double_runs,
+            suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, now)),
     }
@@ -215,9 +195,4 @@ pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<Forg
         Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: *was }),
         refused => Err(refusal(id, refused, None, now)),
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }

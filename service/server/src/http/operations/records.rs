@@ -2,83 +2,65 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, State, StoreRole, Succeeded};
-use serde::Serialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 
-use crate::format::rfc3339;
+use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::Shown;
 
-/// An operation as other clients see it: without its stamp and attempt id.
-#[derive(Serialize, ToSchema)]
-pub struct OperationAnswer {
-    #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-    id: String,
-    #[schema(example = "charge")]
-    operation: String,
-    /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
-    state: State,
-    attempt: u32,
-    /// When the first attempt began.
-    #[schema(format = DateTime)]
-    created_at: String,
-    /// In state `started`: when this attempt began.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    started_at: Option<String>,
-    /// When its outcome was posted, or the operation became `unknown`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    ended_at: Option<String>,
-    /// As posted. Absent in listings.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Value)]
-    result: Option<Box<RawValue>>,
-    /// The result was longer than 64 KiB and was dropped.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    result_omitted: bool,
-    #[serde(flatten)]
-    expiry: Expiry,
-    /// What happens when the lease passes: `retry` or `block`.
-    on_expiry: OnExpiry,
-    /// `fast` or `durable`.
-    durability: Durability,
-    /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
-    claimed_in: StoreRole,
-    /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    degraded: bool,
-    /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
-    suspected_double_runs: u32,
-}
+answers! {
+    /// An operation as other clients see it: without its stamp and attempt id.
+    pub struct OperationAnswer {
+        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
+        id: String,
+        #[schema(example = "charge")]
+        operation: String,
+        /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
+        state: State,
+        attempt: u32,
+        /// When the first attempt began.
+        created_at: DateTime,
+        /// In state `started`: when this attempt began.
+        started_at?: Option<DateTime>,
+        /// When its outcome was posted, or the operation became `unknown`.
+        ended_at?: Option<DateTime>,
+        /// As posted. Absent in listings.
+        #[schema(value_type = Value)]
+        result?: Option<Box<RawValue>>,
+        /// The result was longer than 64 KiB and was dropped.
+        result_omitted?: bool,
+        #[serde(flatten)]
+        expiry: Expiry,
+        /// What happens when the lease passes: `retry` or `block`.
+        on_expiry: OnExpiry,
+        /// `fast` or `durable`.
+        durability: Durability,
+        /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
+        claimed_in: StoreRole,
+        /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
+        degraded?: bool,
+        /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
+        suspected_double_runs: u32,
+    }
 
-#[derive(Serialize, ToSchema)]
-pub struct OperationsAnswer {
-    pub operations: Vec<OperationAnswer>,
-    /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`.
-    /// `DELETE /v1/operations/{id}?force=true` removes one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unreadable: Vec<String>,
-    /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next_cursor: Option<String>,
-}
+    pub struct OperationsAnswer {
+        pub operations: Vec<OperationAnswer>,
+        /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`.
+        /// `DELETE /v1/operations/{id}?force=true` removes one.
+        pub unreadable?: Vec<String>,
+        /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
+        pub next_cursor?: Option<String>,
+    }
 
-/// How long an attempt or a success lasts.
-#[derive(Default, Serialize, ToSchema)]
-pub struct Expiry {
-    /// When the lease ends unless renewed; of a success, until when it is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    expires_at: Option<String>,
-    /// What is left until then, in ms, at the time of this answer; 0 once the lease has passed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    ttl_ms: Option<u64>,
-    /// The success is kept forever.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    permanent: bool,
+    /// How long an attempt or a success lasts.
+    #[derive(Default)]
+    pub struct Expiry {
+        /// When the lease ends unless renewed; of a success, until when it is kept.
+        expires_at?: Option<DateTime>,
+        /// What is left until then, in ms, at the time of this answer; 0 once the lease has passed.
+        ttl_ms?: Option<u64>,
+        /// The success is kept forever.
+        permanent?: bool,
+    }
 }
 
 /// A record with its result.
